@@ -1,0 +1,79 @@
+# Every target sets up what it needs: Python 3.11 or newer and make are enough.
+# Another interpreter: make test PYTHON=python3.13 (after `make clean`).
+
+PYTHON ?= python3
+WORKERS ?= auto
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
+
+# An empty file each, newer than what it was made from: the second run installs nothing.
+CREATED := $(VENV)/.created
+PACKAGE := $(VENV)/.package
+TOOLS := $(VENV)/.tools
+PEERS := $(VENV)/.peers
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow check requirements bench coverage clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(PACKAGE) ## See it work: a shop, two workers, one of them killed half-way
+	@$(BIN)/python examples/shop/demo.py
+
+test: $(TOOLS) ## Run every test but the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+
+test-slow: $(TOOLS) ## Run the slow tests
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+check: $(TOOLS) ## Style, types, layers, budgets and documentation
+	$(BIN)/ruff check --output-format concise
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest tests/tidy tests/docs
+
+requirements: $(TOOLS) ## Which tests prove which requirement, and which have none
+	@$(BIN)/python scripts/requirements_table.py
+
+bench: $(PEERS) ## Measure, side by side with a peer and the bare loop
+	@$(BIN)/python -m benchmarks.run
+
+coverage: $(TOOLS) ## Run the tests and show the branches they miss
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+clean: ## Remove the environment, builds and caches
+	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Packhorse needs \
+	Python 3.11 or newer; name one with PYTHON=")'
+	@echo "creating $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Built without isolation, so that the build tools keep to the constraints as well.
+$(PACKAGE): pyproject.toml constraints.txt | $(CREATED)
+	@echo "installing packhorse ..."
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(TOOLS): requirements-dev.txt $(PACKAGE)
+	@echo "installing the development tools ..."
+	@$(PIP) --requirement requirements-dev.txt
+	@touch $@
+
+$(PEERS): requirements-bench.txt $(PACKAGE)
+	@echo "installing the benchmark peers ..."
+	@$(PIP) --requirement requirements-bench.txt
+	@touch $@

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Drain: how fast one worker process gets through a backlog of no-op jobs, and what it costs.
+
+Results are kept and per-job log lines are off, except where lines are measured. The rate is that
+between the first and the last handler; the processor time is the worker's, between the same two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench, drained, rotated
+from benchmarks.contestants import DURABILITIES, Contestant, bare, huey, packhorse
+
+__all__ = ["BARE_BATCH", "COST", "RATE", "measure_round"]
+
+RATE: Final = "drain"
+COST: Final = "worker CPU"
+#: The bare loop claims as many at a time as a Packhorse worker does at most.
+BARE_BATCH: Final = 500
+
+
+def measure_round(bench: Bench, number: int) -> None:
+    """Every contestant once, in another order each round."""
+    contestants = [
+        *(packhorse(synchronous) for synchronous in DURABILITIES),
+        *(bare(synchronous, BARE_BATCH) for synchronous in DURABILITIES),
+        packhorse("FULL", lines="lines"),
+        huey(),
+    ]
+    for contestant in rotated(contestants, number):
+        _drain(bench, contestant)
+
+
+def _drain(bench: Bench, contestant: Contestant) -> None:
+    peer = contestant.program == "huey"
+    count = bench.settings.peer_jobs if peer else bench.settings.jobs
+    with bench.folder() as folder:
+        reading = drained(contestant, folder, count)
+    bench.ledger.record(RATE, contestant.label, reading.rate, "jobs/s")
+    bench.ledger.record(COST, contestant.label, reading.cpu_us_per_job, "µs/job")
+    bench.say(
+        f"  drain    {contestant.label:<30} {reading.rate:>9,.0f} jobs/s "
+        f"{reading.cpu_us_per_job:>7.1f} µs CPU"
+    )

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""How much of everything one run does."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["FULL", "QUICK", "Settings"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and times; every load of a run is bounded by one of them."""
+
+    rounds: int = 9  #: alternating rounds of everything that is compared
+    jobs: int = 20_000  #: drained in one go
+    peer_jobs: int = 2_000  #: the same for the peer, whose rate does not depend on it
+    singles: int = 2_000  #: submitted one at a time
+    many: int = 20_000  #: submitted a thousand at a time
+    naps: int = 8_000  #: jobs that sleep, for one process against two
+    pickup_seconds: int = 20  #: at ten jobs a second
+    idle_seconds: int = 20
+    backlog_small: int = 1_000
+    backlog_large: int = 1_000_000
+    memory_jobs: int = 400_000  #: 0: the growth of memory is not measured
+
+
+FULL = Settings()
+QUICK = Settings(
+    rounds=3,
+    jobs=8_000,
+    peer_jobs=600,
+    singles=500,
+    many=8_000,
+    naps=2_400,
+    pickup_seconds=6,
+    idle_seconds=5,
+    backlog_large=50_000,
+    memory_jobs=0,
+)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""A call: a task with its arguments and options, checked, and not yet submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar, Unpack
+
+from packhorse.durations import microseconds, positive_microseconds
+from packhorse.errors import ConfigError
+from packhorse.options import (
+    CallOptions,
+    chosen_options,
+    instant_us,
+    key_text,
+    name_text,
+    priority_level,
+    retry_rule,
+    text_tuple,
+    unique_choice,
+    weight,
+)
+from packhorse.registry import TaskDefinition
+
+__all__ = ["Call", "Choices"]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a caller decided for a job, by the names of the options, each value read and checked."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def using(self, options: Mapping[str, Any], where: str) -> Choices:
+        """These choices and `options`, which win; None takes a choice back."""
+        read = _read(chosen_options(options, CallOptions, where), where)
+        kept = {name: value for name, value in self.values.items() if name not in options}
+        return _consistent({**kept, **read}, where)
+
+    def over(self, outer: Choices, where: str) -> Choices:
+        """These choices where they say something, else the outer ones."""
+        return _consistent({**outer.values, **self.values}, where)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `NewJob` they decide, and what else goes into making one."""
+        return {_READERS[name][0]: value for name, value in self.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One call of a task, as `task.call(...)` makes it; its arguments are checked already."""
+
+    definition: TaskDefinition = field(repr=False)
+    payload: bytes = field(repr=False)  #: JSON text
+    choices: Choices = Choices()
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.definition.name
+
+    def using(self, **options: Unpack[CallOptions]) -> Call[R]:
+        """The same call with these options, which win over those it had."""
+        choices = self.choices.using(dict(options), f"{self.task}.call(...).using()")
+        return Call(self.definition, self.payload, choices)
+
+
+Reader = Callable[[Any, str], Any]
+
+
+def _text(value: object, setting: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting} is {value!r}; give a text")
+    return value
+
+
+#: Each option, the field of the job it decides, and how its value is read.
+_READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
+    {
+        "priority": ("priority", priority_level),
+        "delay": ("delay_us", lambda value, setting: microseconds(value, setting=setting)),
+        "tenant": ("tenant", _text),
+        "tags": ("tags", text_tuple),
+        "queue": ("queue", name_text),
+        "timeout": (
+            "timeout_us",
+            lambda value, setting: positive_microseconds(value, setting=setting),
+        ),
+        "deadline": ("deadline_us", instant_us),
+        "scheduled_at": ("scheduled_us", instant_us),
+        "retry": ("retry", retry_rule),
+        "trace_id": ("trace_id", name_text),
+        "upstream_request_id": ("upstream_request_id", name_text),
+        "created_by": ("created_by", name_text),
+        "job_id": ("id", name_text),
+        "ordering_key": ("ordering_key", key_text),
+        "concurrency_key": ("concurrency_key", key_text),
+        "rate_key": ("rate_key", key_text),
+        "weight": ("weight", weight),
+        "idempotency_key": ("idempotency_key", key_text),
+        "idempotency_window": (
+            "idempotency_window_us",
+            lambda value, setting: positive_microseconds(value, setting=setting),
+        ),
+        "unique": ("unique", unique_choice),
+        "wait": ("wait_us", lambda value, setting: microseconds(value, setting=setting)),
+    }
+)
+
+
+def _read(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: _READERS[name][1](value, f"{where}: {name}") for name, value in chosen.items()}
+
+
+def _consistent(values: Mapping[str, Any], where: str) -> Choices:
+    """Choices that do not contradict each other."""
+    scheduled_us = values.get("scheduled_at")
+    if scheduled_us is not None and "delay" in values:
+        raise ConfigError(f"{where}: delay and scheduled_at both say when; give one of them")
+    if scheduled_us is not None and scheduled_us >= values.get("deadline", scheduled_us + 1):
+        raise ConfigError(f"{where}: scheduled_at is not before deadline, so it could never run")
+    return Choices(values)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+"""The command line: data on stdout, everything else on stderr, and exit codes that mean something.
+
+    main        the root command and the entry point; loads the others when they are called
+    discovery   which app is meant, and what to say when there is none
+    target      from --url, --app and the environment to an app whose store can be asked
+    render      tables, texts and JSON documents
+    exits       exit codes
+    the rest    one module a command, and what some of them share
+
+Nothing here imports user code before a command needs the app.
+"""
+
+from __future__ import annotations

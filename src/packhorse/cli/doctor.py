@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse doctor`: facts about the store, and common mistakes."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from packhorse.app import Packhorse
+from packhorse.cli.checks import Level, findings
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.render import print_fields, print_json, print_table, print_text
+from packhorse.cli.survey import take_survey
+from packhorse.cli.target import json_option, on_store
+from packhorse.cli.version import installed_version
+from packhorse.clock import SystemClock
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@json_option
+@on_store
+def doctor(app: Packhorse, *, as_json: bool) -> None:
+    """Tell the facts about the store and look for common mistakes.
+
+    Exit code 0 says that there is no problem, though there may be warnings; 6 that there is one.
+    """
+    # An app without tasks is one that stands for a URL alone.
+    survey = take_survey(
+        app.store,
+        SystemClock(),
+        version=installed_version(),
+        tasks=app.registry.names or None,
+    )
+    found = findings(survey)
+    healthy = all(finding.level is not Level.PROBLEM for finding in found)
+    facts = {"packhorse": survey.version, **survey.facts}
+    if as_json:
+        print_json({"ok": healthy, "facts": facts, "findings": msgspec.to_builtins(found)})
+    else:
+        print_fields(facts.items())
+        print_text("")
+        headers = ("CHECK", "LEVEL", "FINDING")
+        print_table(headers, [(one.check, one.level.value, one.message) for one in found])
+    if not healthy:
+        raise click.exceptions.Exit(ExitCode.UNHEALTHY)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse explain`: what keeps a job from running."""
+
+from __future__ import annotations
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.documents import explanation_document
+from packhorse.cli.render import one_line, print_json, print_text
+from packhorse.cli.target import json_option, on_store
+
+__all__ = ["explain"]
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--tenant", help="As this tenant sees it: nobody else's job is found or named.")
+@json_option
+@on_store
+def explain(app: Packhorse, *, job_id: str, tenant: str | None, as_json: bool) -> None:
+    """Tell why a job is not running, or what it does instead.
+
+    All that holds it back is told, what has to change first first: not due, paused, behind another
+    job of its line, a busy key, a rate limit and when it frees, no live worker, or its turn.
+    """
+    view = app if tenant is None else app.tenant(tenant)
+    explanation = view.explain(job_id)
+    if as_json:
+        print_json(explanation_document(explanation))
+        return
+    for line in str(explanation).splitlines():
+        print_text(one_line(line))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse health`: for probes; fast, and without any user code."""
+
+from __future__ import annotations
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.render import print_json, print_text
+from packhorse.cli.target import existing_store, json_option, url_option
+
+__all__ = ["health"]
+
+
+@click.command()
+@click.option("--queue", help="Count only workers that serve this queue.")
+@click.option(
+    "--workers",
+    "wanted",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="How many live workers there must be.",
+)
+@json_option
+@url_option
+def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) -> None:
+    """Tell whether the store can be reached and workers live.
+
+    Imports no user code: the store is --url, PACKHORSE_URL, the file that PACKHORSE_URL_FILE
+    names, or sqlite:///packhorse.db. Exit code 0 is healthy, 3 no store, 6 too few workers.
+    """
+    app = Packhorse(url)
+    try:
+        label = app.store.label
+        existing_store(app.store)
+        workers = app.insights.workers()
+    finally:
+        app.close()
+    live = sum(each.live and queue in (None, *each.queues) for each in workers)
+    healthy = live >= wanted
+    if as_json:
+        print_json({"healthy": healthy, "store": label, "liveWorkers": live})
+    else:
+        found = f"{live} live worker{'' if live == 1 else 's'}"
+        serving = f" for queue {queue}" if queue else ""
+        state = "healthy" if healthy else "unhealthy"
+        print_text(f"{state}: {found}{serving}, {wanted} wanted; {label}")
+    if not healthy:
+        raise click.exceptions.Exit(ExitCode.UNHEALTHY)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""Running a worker so that the signals it got can be told afterwards.
+
+The worker decides what a signal does; how many came decides the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+__all__ = ["exit_after_signals", "run_listening"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: The first asks the worker to stop; from this one on it was forced.
+_FORCING: Final = 2
+#: What shells add to a signal's number.
+_SIGNAL_BASE: Final = 128
+
+
+class _ListeningLoop(asyncio.SelectorEventLoop):
+    """An event loop that writes down the signals its handlers are called for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[int] = []
+
+    def add_signal_handler(
+        self, sig: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts
+    ) -> None:
+        def heard(*given: *Ts) -> None:
+            self.heard.append(sig)
+            callback(*given)
+
+        super().add_signal_handler(sig, heard, *args)
+
+
+def run_listening(work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, list[int]]:
+    """Run a coroutine on a loop of its own; its result, and the signals that were handled."""
+    loop = _ListeningLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(work()), loop.heard
+
+
+def exit_after_signals(exit_code: int, heard: list[int]) -> int:
+    """What a worker's process ends with: its own code, or that of the signal that forced it."""
+    if exit_code == 0 and len(heard) >= _FORCING:
+        return _SIGNAL_BASE + heard[-1]
+    return exit_code

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse stats`: what was done and what waits, in the worker protocol's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.documents import scaling_document
+from packhorse.cli.render import age, print_json, print_table, print_text, span_ms
+from packhorse.cli.target import json_option, on_store
+from packhorse.insights import QueueInfo
+from packhorse.protocol import to_wire
+
+__all__ = ["stats"]
+
+
+@click.command()
+@json_option
+@on_store
+def stats(app: Packhorse, *, as_json: bool) -> None:
+    """Show what was done and what waits.
+
+    Jobs are counted, not attempts: succeeded are completed ones, failed are dead ones, and a job
+    that waits for a retry is pending. What retention has removed is no longer counted. Demand is
+    ready and running jobs together; wanted is how many workers a queue's autoscale asks for.
+    """
+    view = app.insights
+    document = to_wire(view.stats())
+    waited = {queue.name: queue for queue in view.queues()}
+    for name, queue in document.get("queues", {}).items():
+        queue.update(_oldest(waited.get(name)))
+    signals = {signal.queue: scaling_document(signal) for signal in view.scaling()}
+    if as_json:
+        print_json({**document, "scaling": list(signals.values())})
+        return
+    print_text(
+        f"processed {document['totalProcessed']}: succeeded {document['succeeded']}, "
+        f"failed {document['failed']}; active {document['active']}{_speed(document)}"
+    )
+    if document.get("queues"):
+        print_text("")
+        headers = ("QUEUE", "PENDING", "ACTIVE", "COMPLETED", "FAILED", "OLDEST")
+        print_table(
+            (*headers, "DEMAND", "WORKERS", "WANTED"),
+            [
+                _row(name, queue, signals.get(name, {}))
+                for name, queue in document["queues"].items()
+            ],
+        )
+
+
+def _oldest(queue: QueueInfo | None) -> dict[str, int]:
+    """How long the longest-waiting ready job has waited; absent when none is ready."""
+    if queue is None or queue.oldest_ready_s is None:
+        return {}
+    return {"oldestReadyMs": round(queue.oldest_ready_s * 1000)}
+
+
+def _speed(document: Mapping[str, Any]) -> str:
+    average = document.get("avgExecutionMs")
+    taken = "" if average is None else f"; {span_ms(average)} on average"
+    up = document["uptimeMs"]
+    return f"{taken}; workers up {age(up / 1000)}" if up else f"{taken}; no live worker"
+
+
+def _row(name: str, queue: Mapping[str, Any], signal: Mapping[str, Any]) -> tuple[object, ...]:
+    waited_ms = queue.get("oldestReadyMs")
+    return (
+        name,
+        *(queue[column] for column in ("pending", "active", "completed", "failed")),
+        age(None if waited_ms is None else waited_ms / 1000),
+        *(signal.get(column) for column in ("demand", "workers", "wanted")),
+    )

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MIT
+"""What a handler may know and say about its job: `ctx`, the first parameter of those who want it.
+
+    ctx.job                 id, attempt, fence, tenant, trace_id, deadline, queue, task
+    ctx.progress(3, 10)     how far it is; the newest always arrives
+    ctx.cancel_requested    the work is not wanted any more: cancelled, timed out, or shutting down
+    ctx.wait_cancelled(5)   wait, but not longer than the job is wanted; `await_cancelled` awaits
+    ctx.lease_lost          others may hold the job by now: stop side effects
+    ctx.still_mine()        ask the store whether that is so
+    ctx.snooze("5m")        call me again later
+    ctx.log                 a logger whose lines carry the job's fields
+    ctx.state               what the lifespan hooks yielded
+
+A context is made for one attempt and shared with nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, MutableMapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+import msgspec
+
+from packhorse.clock import SECOND_US, to_datetime
+from packhorse.durations import Duration, microseconds
+from packhorse.job import Job, Progress
+from packhorse.signals import Snooze
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Context", "JobLog", "JobView", "Link"]
+
+_NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
+_LOGGER: Final = "packhorse.job"
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """What a handler may know of its job."""
+
+    id: str
+    task: str
+    queue: str
+    attempt: int  #: from 1
+    fence: int  #: rises with every claim; give it to systems that can refuse an older one
+    tenant: str = ""
+    trace_id: str = ""
+    upstream_request_id: str | None = None
+    deadline: datetime | None = None
+
+
+class Link(Protocol):
+    """What a context asks of whoever runs its job."""
+
+    def note_progress(self, progress: Progress) -> None:
+        """Store it soon; callable from any thread."""
+        ...
+
+    def lease_lost(self) -> bool:
+        """Whether others may hold the job by now."""
+        ...
+
+    def still_mine(self) -> bool:
+        """Ask the store, in the caller's thread."""
+        ...
+
+    async def astill_mine(self) -> bool:
+        """Ask the store without blocking the event loop."""
+        ...
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines carry the job's fields, besides what each call adds."""
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Put the job's fields under those the call itself gives."""
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs
+
+
+class Context:
+    """One attempt, as its handler sees it."""
+
+    __slots__ = (
+        *("_awaited", "_cancelled", "_job", "_link", "_log", "_view", "_waited", "_worker"),
+        "state",
+    )
+
+    def __init__(
+        self, job: Job, link: Link, *, worker: str = "", state: Mapping[str, Any] = _NO_STATE
+    ) -> None:
+        self.state = state  #: what the lifespan hooks yielded
+        self._job = job
+        self._link = link
+        self._worker = worker
+        self._cancelled = False
+        self._view: JobView | None = None
+        self._log: JobLog | None = None
+        # Made only when somebody waits: most handlers never do.
+        self._waited: threading.Event | None = None
+        self._awaited: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @classmethod
+    def detached(cls, task: str = "", *, state: Mapping[str, Any] = _NO_STATE) -> Context:
+        """A context for a direct call: no job, no store, and nobody who could cancel it."""
+        return cls(_detached_job(task), _Detached(), state=state)
+
+    @property
+    def job(self) -> JobView:
+        """The job this is an attempt of."""
+        if self._view is None:
+            self._view = _view(self._job)
+        return self._view
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is; cheap to call often, and the newest always arrives."""
+        self._link.note_progress(Progress(done=done, total=total, note=note))
+
+    def snooze(self, delay: Duration) -> NoReturn:
+        """End this attempt, and be called again after `delay`; no retry is used up."""
+        raise Snooze(delay)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the work is not wanted any more: cancelled, timed out, or shutting down."""
+        return self._cancelled
+
+    def wait_cancelled(self, timeout: Duration | None = None) -> bool:
+        """Wait in a thread until the job is not wanted any more, or `timeout`; says which."""
+        if self._waited is None:
+            self._waited = threading.Event()
+        # Looked at only now: whoever cancels sets the flag first and looks for waiters after.
+        return self._cancelled or self._waited.wait(_seconds(timeout))
+
+    async def await_cancelled(self, timeout: Duration | None = None) -> bool:
+        """As `wait_cancelled`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        if self._awaited is None:
+            self._awaited = (asyncio.get_running_loop(), asyncio.Event())
+        if not self._cancelled:
+            try:
+                await asyncio.wait_for(self._awaited[1].wait(), _seconds(timeout))
+            except TimeoutError:
+                return self._cancelled
+        return True
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether others may hold the job by now, so that its side effects should stop.
+
+        True a little before the store would give the job away, also while the event loop is
+        blocked or the store cannot be reached.
+        """
+        return self._link.lease_lost()
+
+    def still_mine(self) -> bool:
+        """Ask the store whether this attempt still holds the job; coroutines use `astill_mine`."""
+        return self._link.still_mine()
+
+    async def astill_mine(self) -> bool:
+        """As `still_mine`, without blocking the event loop."""
+        return await self._link.astill_mine()
+
+    @property
+    def log(self) -> JobLog:
+        """A logger whose lines carry job_id, worker_id, tenant, queue, task, attempt, trace_id."""
+        if self._log is None:
+            self._log = JobLog(logging.getLogger(_LOGGER), _fields(self._job, self._worker))
+        return self._log
+
+    def request_cancel(self) -> None:
+        """Tell the handler that its work is not wanted any more. For whoever runs the job."""
+        self._cancelled = True
+        if self._waited is not None:
+            self._waited.set()
+        if self._awaited is not None:
+            loop, event = self._awaited
+            loop.call_soon_threadsafe(event.set)
+
+
+class _Detached:
+    """The link of a context that belongs to no job."""
+
+    def note_progress(self, progress: Progress) -> None:
+        """There is nowhere to store it."""
+
+    def lease_lost(self) -> bool:
+        return False
+
+    def still_mine(self) -> bool:
+        return True
+
+    async def astill_mine(self) -> bool:
+        return True
+
+
+def _detached_job(task: str) -> Job:
+    return Job(
+        id="detached",
+        task=task,
+        queue="",
+        fence=0,
+        payload="{}",
+        priority=2,
+        tenant="",
+        attempts=0,
+        failures=0,
+        crashes=0,
+        lone_crashes=0,
+        snoozes=0,
+        timeout_us=None,
+        deadline_us=None,
+        trace_id="",
+        upstream_request_id=None,
+        options=None,
+        ready_us=0,
+    )
+
+
+def _view(job: Job) -> JobView:
+    return JobView(
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        attempt=job.attempt,
+        fence=job.fence,
+        tenant=job.tenant,
+        trace_id=job.trace_id,
+        upstream_request_id=job.upstream_request_id,
+        deadline=None if job.deadline_us is None else to_datetime(job.deadline_us),
+    )
+
+
+def _fields(job: Job, worker: str) -> dict[str, Any]:
+    """The job's fields as every log line about it carries them."""
+    fields: dict[str, Any] = {
+        "job_id": job.id,
+        "worker_id": worker,
+        "queue": job.queue,
+        "task": job.task,
+        "attempt": job.attempt,
+        "trace_id": job.trace_id,
+    }
+    if job.tenant:
+        fields["tenant"] = job.tenant
+    if job.upstream_request_id is not None:
+        fields["upstream_request_id"] = job.upstream_request_id
+    return fields
+
+
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else microseconds(timeout, setting="timeout") / SECOND_US

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""Every error Packhorse raises, in one tree; catch `PackhorseError` to catch them all.
+
+    PackhorseError
+    ├── ConfigError                 a setting or declaration that cannot work
+    │   └── ShapeError              a wire object that breaks the worker protocol (has .path)
+    ├── ContractError               a task broke, or was asked to break, its contract
+    ├── PayloadError                arguments or a result that cannot be carried (has .field)
+    ├── JobError                    something about one job (has .job_id)
+    │   ├── JobNotFound             no such job here
+    │   ├── JobDead                 the job will not run again by itself (has .reason, .error)
+    │   ├── JobCancelled            the job was cancelled
+    │   ├── JobConflict             the job is in a state that refuses the request
+    │   ├── IdempotencyMismatch     the same key was used with another payload
+    │   └── ResultTimeout           no result yet; also a TimeoutError
+    ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
+    ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
+    ├── StoreError                  the store could not do what was asked
+    │   ├── StoreUnavailable        it cannot be reached now (has .job_id, .maybe_stored)
+    │   └── SchemaOutOfDate         its schema and this code do not fit
+    └── UsageError                  a verb called where it cannot work
+
+Each has a stable `code`, and a message that says what happened, to which job, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ConfigError",
+    "ContractError",
+    "IdempotencyMismatch",
+    "JobCancelled",
+    "JobConflict",
+    "JobDead",
+    "JobError",
+    "JobNotFound",
+    "PackhorseError",
+    "PayloadError",
+    "QueueClosed",
+    "QueueFull",
+    "ResultTimeout",
+    "SchemaOutOfDate",
+    "ShapeError",
+    "StoreError",
+    "StoreUnavailable",
+    "UsageError",
+]
+
+
+class PackhorseError(Exception):
+    """Something Packhorse was asked to do did not happen."""
+
+    #: Stable across releases; safe to match on in code and alerts.
+    code: ClassVar[str] = "PACKHORSE_ERROR"
+
+
+class ConfigError(PackhorseError):
+    """A setting or a declaration cannot work; the message names it and the fix."""
+
+    code = "CONFIG_ERROR"
+
+
+class ShapeError(ConfigError):
+    """A wire object breaks the worker protocol; `path` names the failing field."""
+
+    code = "INVALID_SHAPE"
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+class ContractError(PackhorseError):
+    """A task broke its contract, or was asked to."""
+
+    code = "CONTRACT_ERROR"
+
+
+class PayloadError(PackhorseError):
+    """Arguments or a result cannot be carried as declared; `field` names the culprit."""
+
+    code = "PAYLOAD_ERROR"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class JobError(PackhorseError):
+    """Something is wrong with one job, named by `job_id`."""
+
+    code = "JOB_ERROR"
+
+    def __init__(self, message: str, *, job_id: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobNotFound(JobError):
+    """No such job is visible here: never submitted, pruned, or of another tenant."""
+
+    code = "JOB_NOT_FOUND"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"job {job_id} is not in this store: it was never submitted here, has been removed "
+            "by retention, or belongs to another tenant",
+            job_id=job_id,
+        )
+
+
+class JobDead(JobError):
+    """The job is dead-lettered; `reason` says why, `error` is the last error it met."""
+
+    code = "JOB_DEAD"
+
+    def __init__(self, job_id: str, *, reason: str, error: str | None = None) -> None:
+        detail = f": {error}" if error else ""
+        super().__init__(
+            f"job {job_id} is dead ({reason}){detail}; look at it with 'packhorse dead show "
+            f"{job_id}' and run it again with 'packhorse dead redrive {job_id}'",
+            job_id=job_id,
+        )
+        self.reason = reason
+        self.error = error
+
+
+class JobCancelled(JobError):
+    """The job was cancelled and has no result."""
+
+    code = "JOB_CANCELLED"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} was cancelled and has no result", job_id=job_id)
+
+
+class JobConflict(JobError):
+    """The job's state refuses the request; the message says what would be allowed."""
+
+    code = "JOB_CONFLICT"
+
+
+class IdempotencyMismatch(JobError):
+    """The idempotency key already belongs to a job with another payload."""
+
+    code = "IDEMPOTENCY_MISMATCH"
+
+
+class ResultTimeout(JobError, TimeoutError):
+    """The job has not finished within the time given; it goes on regardless."""
+
+    code = "RESULT_TIMEOUT"
+
+    def __init__(self, job_id: str, *, waited_s: float) -> None:
+        super().__init__(
+            f"job {job_id} did not finish within {waited_s:g} s; it goes on regardless: "
+            "wait again, or ask its status()",
+            job_id=job_id,
+        )
+        self.waited_s = waited_s
+
+
+class QueueFull(PackhorseError):
+    """The queue holds as many waiting jobs as it may; nothing of this submit was stored."""
+
+    code = "QUEUE_FULL"
+
+    def __init__(self, queue: str, *, depth: int, limit: int) -> None:
+        super().__init__(
+            f"queue {queue!r} is full: {depth} jobs wait and max_depth is {limit}; "
+            "nothing was stored: try later, add workers, or raise max_depth"
+        )
+        self.queue = queue
+        self.depth = depth
+        self.limit = limit
+
+
+class QueueClosed(PackhorseError):
+    """The queue is being drained and takes no new jobs; nothing of this submit was stored."""
+
+    code = "QUEUE_CLOSED"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"queue {queue!r} is closed: it is being drained and takes no new jobs; nothing was "
+            "stored: submit to another queue, or wait until it is open again"
+        )
+        self.queue = queue
+
+
+class StoreError(PackhorseError):
+    """The store could not do what was asked."""
+
+    code = "STORE_ERROR"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached now.
+
+    At submit, `job_id` is the id the job has or would have, and `maybe_stored` says whether the
+    write may have happened all the same; submitting the same id again is safe.
+    """
+
+    code = "STORE_UNAVAILABLE"
+
+    def __init__(
+        self, message: str, *, job_id: str | None = None, maybe_stored: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.maybe_stored = maybe_stored
+
+
+class SchemaOutOfDate(StoreError):
+    """The store's schema and this release do not fit; the message says which side to upgrade."""
+
+    code = "SCHEMA_OUT_OF_DATE"
+
+
+class UsageError(PackhorseError):
+    """The verb cannot work where it was called; the message names the one that can."""
+
+    code = "USAGE_ERROR"

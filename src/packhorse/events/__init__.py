@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""What happens, as values: one frozen struct per event, and the bus that hands them to observers.
+
+    worker.started  worker.stopping  worker.stopped
+    job.started     an attempt began                job.completed   it succeeded, and that is stored
+    job.failed      an attempt raised               job.timed_out   it took longer than it may
+    job.retried     a retry was scheduled           job.snoozed     the handler asked to wait
+    job.dead        given up, with a reason         job.released    given back; costs nothing
+    job.limited     a rate limit was met; costs nothing
+    job.cancelling  told to stop                    job.cancelled   finished as cancelled
+    job.stale       a late write was refused        job.rescued     taken from a worker that is gone
+    job.abandoned   its code would not stop, and its slot was freed without it
+    lease.lost      lease.regained     store.trouble   store.recovered
+    tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
+    loop.blocked    observer.failed
+
+Observers are plain functions, called where the event happens: on the worker's event loop, save
+`loop.blocked`, which can only be told from another thread, and `queue.filling`, which producers
+tell. Payloads and results are in no event.
+"""
+
+from __future__ import annotations
+
+from packhorse.events.bus import EVENTS, EventBus, Observer
+from packhorse.events.event import Event
+from packhorse.events.of_jobs import (
+    JobAbandoned,
+    JobCancelled,
+    JobCancelling,
+    JobCompleted,
+    JobDead,
+    JobEnded,
+    JobEvent,
+    JobFailed,
+    JobLimited,
+    JobReleased,
+    JobRescued,
+    JobRetried,
+    JobSnoozed,
+    JobStale,
+    JobStarted,
+    JobTimedOut,
+)
+from packhorse.events.of_queues import (
+    QueueConflict,
+    QueueFilling,
+    QueueStarving,
+    TaskConflict,
+    TasksParked,
+)
+from packhorse.events.of_workers import (
+    LeaseLost,
+    LeaseRegained,
+    LoopBlocked,
+    ObserverFailed,
+    StoreRecovered,
+    StoreTrouble,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+
+__all__ = [
+    "EVENTS",
+    "Event",
+    "EventBus",
+    "JobAbandoned",
+    "JobCancelled",
+    "JobCancelling",
+    "JobCompleted",
+    "JobDead",
+    "JobEnded",
+    "JobEvent",
+    "JobFailed",
+    "JobLimited",
+    "JobReleased",
+    "JobRescued",
+    "JobRetried",
+    "JobSnoozed",
+    "JobStale",
+    "JobStarted",
+    "JobTimedOut",
+    "LeaseLost",
+    "LeaseRegained",
+    "LoopBlocked",
+    "Observer",
+    "ObserverFailed",
+    "QueueConflict",
+    "QueueFilling",
+    "QueueStarving",
+    "StoreRecovered",
+    "StoreTrouble",
+    "TaskConflict",
+    "TasksParked",
+    "WorkerStarted",
+    "WorkerStopped",
+    "WorkerStopping",
+]

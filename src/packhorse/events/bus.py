@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""The bus: hands events to those who asked for them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from packhorse.errors import ConfigError
+from packhorse.events.event import Event
+from packhorse.events.of_jobs import (
+    JobAbandoned,
+    JobCancelled,
+    JobCancelling,
+    JobCompleted,
+    JobDead,
+    JobFailed,
+    JobLimited,
+    JobReleased,
+    JobRescued,
+    JobRetried,
+    JobSnoozed,
+    JobStale,
+    JobStarted,
+    JobTimedOut,
+)
+from packhorse.events.of_queues import (
+    QueueConflict,
+    QueueFilling,
+    QueueStarving,
+    TaskConflict,
+    TasksParked,
+)
+from packhorse.events.of_workers import (
+    LeaseLost,
+    LeaseRegained,
+    LoopBlocked,
+    ObserverFailed,
+    StoreRecovered,
+    StoreTrouble,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+
+__all__ = ["EVENTS", "EventBus", "Observer"]
+
+Observer = Callable[[Any], object]
+
+_TYPES: Final[tuple[type[Event], ...]] = (
+    *(WorkerStarted, WorkerStopping, WorkerStopped, JobStarted, JobCancelling, JobCompleted),
+    *(JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobLimited, JobDead, JobCancelled),
+    *(JobReleased, JobStale, JobAbandoned, JobRescued, LeaseLost, LeaseRegained, StoreTrouble),
+    *(StoreRecovered, TasksParked, QueueConflict, TaskConflict, QueueFilling, QueueStarving),
+    *(LoopBlocked, ObserverFailed),
+)
+#: Every event by its name.
+EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType({kind.name: kind for kind in _TYPES})
+
+
+class EventBus:
+    """Hands events to those who asked for them; what an observer does never affects a job."""
+
+    def __init__(self) -> None:
+        # Replaced as a whole on every change, so that emitting from any thread needs no lock.
+        self._observers: Mapping[type[Event], tuple[Observer, ...]] = {}
+
+    def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
+        """Call `observer` with every such event; returns what ends it.
+
+        `event` is a class, a name such as `job.started`, a family such as `job.*`, or `*`.
+        """
+        if inspect.iscoroutinefunction(observer):
+            raise ConfigError(
+                f"observer {_label(observer)} is async; events are told to plain functions: "
+                "make it a def, and start a task in it if it must wait"
+            )
+        kinds = _kinds(event)
+        table = dict(self._observers)
+        for kind in kinds:
+            table[kind] = (*table.get(kind, ()), observer)
+        self._observers = table
+        return lambda: self._unsubscribe(kinds, observer)
+
+    def wants(self, event: type[Event]) -> bool:
+        """Whether anybody listens; if not, the event need not even be made."""
+        return event in self._observers
+
+    def emit(self, event: Event) -> None:
+        """Tell everybody who asked for this kind of event."""
+        for observer in self._observers.get(type(event), ()):
+            try:
+                observer(event)
+            except BaseException as error:  # noqa: BLE001 - nothing an observer does may matter
+                self._report(observer, event, error)
+
+    def _report(self, observer: Observer, event: Event, error: BaseException) -> None:
+        if isinstance(event, ObserverFailed):
+            return  # whoever should tell of failures fails: there is nobody left to tell
+        self.emit(
+            ObserverFailed(
+                worker_id=event.worker_id,
+                observer=_label(observer),
+                event=event.name,
+                error_type=type(error).__name__,
+                error_message=str(error),
+                job_id=getattr(event, "job_id", ""),
+            )
+        )
+
+    def _unsubscribe(self, kinds: tuple[type[Event], ...], observer: Observer) -> None:
+        table = dict(self._observers)
+        for kind in kinds:
+            left = tuple(other for other in table.get(kind, ()) if other is not observer)
+            table[kind] = left
+            if not left:
+                del table[kind]
+        self._observers = table
+
+
+def _kinds(event: type[Event] | str) -> tuple[type[Event], ...]:
+    """The event types meant by a class, a name, a family or `*`."""
+    if not isinstance(event, str):
+        kinds = tuple(kind for kind in _TYPES if issubclass(kind, event))
+    elif event.endswith("*"):
+        kinds = tuple(kind for name, kind in EVENTS.items() if name.startswith(event[:-1]))
+    else:
+        kinds = (EVENTS[event],) if event in EVENTS else ()
+    if not kinds:
+        near = difflib.get_close_matches(str(event), EVENTS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the events are {', '.join(EVENTS)}"
+        raise ConfigError(f"there is no event {event!r}; {hint}")
+    return kinds
+
+
+def _label(observer: Observer) -> str:
+    return getattr(observer, "__qualname__", None) or repr(observer)

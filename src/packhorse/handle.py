@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""A handle on one submitted job: ask, wait, cancel, run again. Every verb has an a-twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, assert_never, cast
+
+import msgspec
+
+from packhorse.clock import SECOND_US
+from packhorse.connection import Connection
+from packhorse.durations import Duration, microseconds
+from packhorse.errors import JobCancelled, JobConflict, JobDead, JobNotFound, UsageError
+from packhorse.explaining import Explanation, explanation_of
+from packhorse.info import JobInfo, execution_results, job_info
+from packhorse.job import TERMINAL, JobRecord, JobStatus, Progress
+from packhorse.lifecycle import CancelAnswer
+from packhorse.policies.explain import JobFacts
+from packhorse.protocol import TaskExecutionResult
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import RedriveAnswer
+from packhorse.waiting import in_event_loop, wait_for_end
+
+__all__ = ["JobHandle"]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle(Generic[R]):
+    """One job, by its id; nothing is read before a verb asks."""
+
+    id: str
+    deduplicated: bool  #: nothing new was stored: it was there, by its id or as holder of a key
+    connection: Connection = field(repr=False, compare=False)
+    tenant: str | None = field(default=None, repr=False, compare=False)  #: sees only this one's
+
+    def status(self) -> JobStatus:
+        """Where the job stands now."""
+        return self._found(self.connection.run(self._read)).status
+
+    async def astatus(self) -> JobStatus:
+        """Where the job stands now."""
+        return self._found(await self.connection.arun(self._read)).status
+
+    def info(self) -> JobInfo:
+        """All that is known of the job."""
+        return job_info(self._found(self.connection.run(self._read)))
+
+    async def ainfo(self) -> JobInfo:
+        """All that is known of the job."""
+        return job_info(self._found(await self.connection.arun(self._read)))
+
+    def progress(self) -> Progress | None:
+        """How far the handler last said it was."""
+        return self._found(self.connection.run(self._read)).progress
+
+    async def aprogress(self) -> Progress | None:
+        """How far the handler last said it was."""
+        return self._found(await self.connection.arun(self._read)).progress
+
+    def history(self) -> list[TaskExecutionResult]:
+        """One entry per attempt that ended: the first and the last 25."""
+        record = self._found(self.connection.run(self._read))
+        return execution_results(record, self.connection.run(self._attempts))
+
+    async def ahistory(self) -> list[TaskExecutionResult]:
+        """One entry per attempt that ended: the first and the last 25."""
+        record = self._found(await self.connection.arun(self._read))
+        return execution_results(record, await self.connection.arun(self._attempts))
+
+    def explain(self) -> Explanation:
+        """Why the job is not running now, or what it does instead."""
+        return self._explained(self.connection.run(self._facts))
+
+    async def aexplain(self) -> Explanation:
+        """Why the job is not running now, or what it does instead."""
+        return self._explained(await self.connection.arun(self._facts))
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """What the handler returned, waiting for it if need be; None waits for ever.
+
+        Raises `JobDead`, `JobCancelled`, `JobNotFound`, or `ResultTimeout`, after which the job
+        goes on regardless.
+        """
+        if in_event_loop():
+            raise UsageError(
+                f"result() of job {self.id} would block the running event loop, and the job may "
+                "need that very loop to finish: use 'await job.aresult()'"
+            )
+        wait = self._wait(timeout)
+        record = self._found(self.connection.run(self._read))
+        if record.status not in TERMINAL:
+            record = self.connection.wait(wait)
+        return self._outcome(record)
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """As `result`, without blocking the event loop."""
+        wait = self._wait(timeout)
+        record = self._found(await self.connection.arun(self._read))
+        if record.status not in TERMINAL:
+            record = await wait(await self.connection.astore())
+        return self._outcome(record)
+
+    def cancel(self) -> bool:
+        """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
+        return self._cancelled(self.connection.run(self._cancel))
+
+    async def acancel(self) -> bool:
+        """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
+        return self._cancelled(await self.connection.arun(self._cancel))
+
+    def retry(self) -> None:
+        """Run a finished job again with fresh budgets, or a waiting one now."""
+        self._redriven(self.connection.run(self._redrive))
+
+    async def aretry(self) -> None:
+        """Run a finished job again with fresh budgets, or a waiting one now."""
+        self._redriven(await self.connection.arun(self._redrive))
+
+    # What the twins share: the plans, and what the answers mean.
+
+    def _read(self, store: Store) -> Plan[JobRecord | None]:
+        return store.inspection.job(self.id, tenant=self.tenant)
+
+    def _attempts(self, store: Store) -> Plan[Any]:
+        return store.inspection.history(self.id)
+
+    def _facts(self, store: Store) -> Plan[JobFacts | None]:
+        return store.inspection.explain(self.id, tenant=self.tenant)
+
+    def _cancel(self, store: Store) -> Plan[CancelAnswer]:
+        return store.jobs.cancel(self.id, tenant=self.tenant)
+
+    def _redrive(self, store: Store) -> Plan[tuple[RedriveAnswer, ...]]:
+        return store.jobs.redrive((self.id,), tenant=self.tenant)
+
+    def _wait(self, timeout: Duration | None) -> Callable[[Store], Coroutine[Any, Any, JobRecord]]:
+        timeout_s = None
+        if timeout is not None:
+            timeout_s = microseconds(timeout, setting="timeout") / SECOND_US
+        clock = self.connection.clock
+        return lambda store: wait_for_end(store, self.id, timeout_s=timeout_s, clock=clock)
+
+    def _found(self, record: JobRecord | None) -> JobRecord:
+        if record is None:
+            raise JobNotFound(self.id)
+        return record
+
+    def _explained(self, facts: JobFacts | None) -> Explanation:
+        if facts is None:
+            raise JobNotFound(self.id)
+        return explanation_of(facts)
+
+    def _outcome(self, record: JobRecord) -> R:
+        if record.status is JobStatus.CANCELLED:
+            raise JobCancelled(self.id)
+        if record.status is JobStatus.DEAD:
+            error = record.error
+            raise JobDead(
+                self.id,
+                reason=str(record.dead_reason or "unknown"),
+                error=None if error is None else f"{error.type}: {error.message}",
+            )
+        if record.result is None:
+            raise JobConflict(
+                f"job {self.id} completed, but its result is no longer kept: its lifetime has "
+                "passed; read results sooner, or raise result_ttl or the queue's retention",
+                job_id=self.id,
+            )
+        return self._decoded(record.task, record.result)
+
+    def _decoded(self, task: str, result: bytes) -> R:
+        """The result as its task annotates it; as plain JSON values where it is not known."""
+        definition = self.connection.registry.get(task)
+        if definition is None:
+            return cast("R", msgspec.json.decode(result))
+        return cast("R", definition.signature.decode_result(result))
+
+    def _cancelled(self, answer: CancelAnswer) -> bool:
+        match answer:
+            case CancelAnswer.CANCELLED | CancelAnswer.FLAGGED:
+                return True
+            case CancelAnswer.FINISHED:
+                return False
+            case CancelAnswer.UNKNOWN:
+                raise JobNotFound(self.id)
+            case _:
+                assert_never(answer)
+
+    def _redriven(self, answers: tuple[RedriveAnswer, ...]) -> None:
+        match answers[0]:
+            case RedriveAnswer.REDRIVEN:
+                return
+            case RedriveAnswer.REFUSED:
+                raise JobConflict(
+                    f"job {self.id} is ready or running already, so there is nothing to retry; "
+                    "cancel it first, or wait until it has finished",
+                    job_id=self.id,
+                )
+            case RedriveAnswer.CONFLICT:
+                raise JobConflict(
+                    f"job {self.id} cannot run again: another job has taken its unique or "
+                    "idempotency key since; it stays as it is: wait until that one is over, or "
+                    "submit the call without the key",
+                    job_id=self.id,
+                )
+            case RedriveAnswer.UNKNOWN:
+                raise JobNotFound(self.id)
+            case _:
+                assert_never(answers[0])

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: MIT
+"""Events to log records. Every log sentence of Packhorse lives here.
+
+All go to the standard logger `packhorse`, with the event's fields as `extra`, so that any handler
+can use them; `configure` sets up a console or JSON handler for programs that have none. Lines about
+every job (started, completed, snoozed, ...) are INFO: where the logger is set above that, nobody
+subscribes, and they cost nothing. Payloads and results are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+
+from packhorse import events
+from packhorse.clock import SECOND_US, Clock, SystemClock
+from packhorse.errors import ConfigError
+from packhorse.events import Event, EventBus
+
+__all__ = [
+    "LOGGER",
+    "ConsoleFormatter",
+    "EventRecord",
+    "JsonFormatter",
+    "LogFormat",
+    "attach",
+    "configure",
+]
+
+LOGGER: Final = "packhorse"
+LogFormat = Literal["console", "json", "auto"]
+
+#: The level and the sentence of each event; the fields in it are the event's own.
+_SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
+    {
+        events.WorkerStarted: (
+            logging.INFO,
+            "worker {worker_id} started: {concurrency} slots for {queues} on {store}",
+        ),
+        events.WorkerStopping: (
+            logging.INFO,
+            "worker {worker_id} is stopping ({reason}); {running} jobs are running",
+        ),
+        events.WorkerStopped: (
+            logging.INFO,
+            "worker {worker_id} stopped: {processed} attempts done, {abandoned} abandoned",
+        ),
+        events.JobStarted: (logging.INFO, "{task} started, attempt {attempt}"),
+        events.JobCompleted: (logging.INFO, "{task} completed in {duration_ms:.1f} ms"),
+        events.JobFailed: (
+            logging.INFO,
+            "{task} failed in {duration_ms:.1f} ms: {error_type}: {error_message}",
+        ),
+        events.JobTimedOut: (
+            logging.INFO,
+            "{task} timed out after {duration_ms:.1f} ms: {error_message}",
+        ),
+        events.JobRetried: (
+            logging.WARNING,
+            (
+                "{task} runs again in {delay_ms:.1f} ms, retry {retry} of {max_retries} after "
+                "attempt {attempt} ({reason}): {error_type}: {error_message}"
+            ),
+        ),
+        events.JobSnoozed: (logging.INFO, "{task} asked to wait {delay_ms:.1f} ms"),
+        events.JobLimited: (
+            logging.INFO,
+            "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:.1f} ms",
+        ),
+        events.JobDead: (
+            logging.ERROR,
+            "{task} is dead ({reason}) after attempt {attempt}: {error_type}: {error_message}",
+        ),
+        events.JobCancelling: (logging.INFO, "{task} is being cancelled"),
+        events.JobCancelled: (logging.INFO, "{task} was cancelled after {duration_ms:.1f} ms"),
+        events.JobReleased: (logging.INFO, "{task} was given back after {duration_ms:.1f} ms"),
+        events.JobStale: (
+            logging.WARNING,
+            "{task} ended after it had been given to another worker; its outcome is dropped",
+        ),
+        events.JobAbandoned: (
+            logging.ERROR,
+            "{task} did not stop when told to; its slot is free, its code may still run",
+        ),
+        events.JobRescued: (
+            logging.WARNING,
+            "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and is rescued",
+        ),
+        events.LeaseLost: (
+            logging.ERROR,
+            (
+                "worker {worker_id} could not renew its lease; its {running} running jobs may be "
+                "given to others, and are told so"
+            ),
+        ),
+        events.LeaseRegained: (logging.WARNING, "worker {worker_id} has a lease again"),
+        events.StoreTrouble: (
+            logging.ERROR,
+            (
+                "the store failed at {operation} ({error_type}: {error_message}); trying again, "
+                "nothing is lost"
+            ),
+        ),
+        events.StoreRecovered: (logging.WARNING, "the store works again after {seconds:.1f} s"),
+        events.TasksParked: (
+            logging.WARNING,
+            "no live worker knows {tasks}; these jobs are set aside: start a worker that has them",
+        ),
+        events.QueueConflict: (
+            logging.WARNING,
+            (
+                "queue {queue} was declared as {before} before and is {now} now; "
+                "declare it alike everywhere"
+            ),
+        ),
+        events.TaskConflict: (
+            logging.WARNING,
+            (
+                "the limits of task {task} were declared as {before} before and are {now} now; "
+                "declare them alike everywhere"
+            ),
+        ),
+        events.QueueFilling: (
+            logging.WARNING,
+            (
+                "queue {queue} is filling: {depth} jobs wait, its soft depth is {soft_depth}; "
+                "submit less, or add workers"
+            ),
+        ),
+        events.QueueStarving: (
+            logging.WARNING,
+            (
+                "queue {queue} is starving: a ready job has waited {waited_s:.0f} s while later "
+                "ones of priority {priority} ran; add workers, or give the queue ageing="
+            ),
+        ),
+        events.LoopBlocked: (
+            logging.ERROR,
+            (
+                "the event loop has been blocked for {seconds:.1f} s while running {tasks}; "
+                "make a blocking handler a plain def, so that it runs in a thread"
+            ),
+        ),
+        events.ObserverFailed: (
+            logging.ERROR,
+            "{observer} failed at {event} ({error_type}: {error_message}); the job was not touched",
+        ),
+    }
+)
+#: Fields that are left out while they are empty.
+_OPTIONAL: Final = (
+    *("tenant", "span_id", "upstream_request_id", "error_code", "error_type", "error_message"),
+)
+#: What a plain log record holds; everything else on it was given as `extra`.
+_RECORD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
+    *("message", "asctime", "taskName"),
+}
+
+
+def attach(
+    bus: EventBus, logger: logging.Logger | None = None, *, clock: Clock | None = None
+) -> Callable[[], None]:
+    """Log what happens on a bus; returns what ends it.
+
+    Only events whose level the logger lets through now are subscribed to.
+    """
+    target = logging.getLogger(LOGGER) if logger is None else logger
+    now_us = (clock or SystemClock()).now_us
+    ends = [
+        bus.subscribe(kind, _observer(target, level, sentence, now_us))
+        for kind, (level, sentence) in _SENTENCES.items()
+        if target.isEnabledFor(level)
+    ]
+
+    def detach() -> None:
+        for end in ends:
+            end()
+
+    return detach
+
+
+def _observer(
+    target: logging.Logger, level: int, sentence: str, now_us: Callable[[], int]
+) -> Callable[[Event], None]:
+    """What logs one kind of event.
+
+    Makes the record itself: the logger would look for the calling line, which is always this one,
+    and that costs more than all the rest.
+    """
+    blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
+
+    def log_event(event: Event) -> None:
+        if not target.isEnabledFor(level):
+            return
+        fields = msgspec.structs.asdict(event)
+        record = EventRecord.__new__(EventRecord)
+        record.__dict__.update(blank)
+        record.msg = sentence.format_map(_words(fields))
+        record.created = now_us() / SECOND_US
+        record.msecs = int(record.created % 1 * 1000) + 0.0
+        record.fields = _record_fields(event.name, fields)
+        record.__dict__.update(record.fields)
+        target.handle(record)
+
+    return log_event
+
+
+class EventRecord(logging.LogRecord):
+    """A record made from an event: its fields are on it like any `extra`, and together here."""
+
+    fields: dict[str, Any]
+
+
+def _words(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as they read in a sentence."""
+    if "queues" in fields or "tasks" in fields:
+        return {
+            name: ", ".join(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+        }
+    return fields
+
+
+def _record_fields(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as a record carries them."""
+    if "event" in fields:  # an event about an event
+        fields["at_event"] = fields.pop("event")
+    for optional in _OPTIONAL:
+        if optional in fields and not fields[optional]:
+            del fields[optional]
+    return {"event": name, **fields}
+
+
+def configure(
+    level: str = "info", log_format: LogFormat = "auto", *, stream: TextIO | None = None
+) -> logging.Handler:
+    """Give the logger `packhorse` a handler of its own, as the command line does.
+
+    `auto` is console on a terminal and JSON otherwise. A second call replaces the first.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(
+            f"log level is {level!r}; give 'debug', 'info', 'warning', 'error' or 'critical'"
+        )
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(_formatter(log_format, target))
+    logger = logging.getLogger(LOGGER)
+    for other in list(logger.handlers):
+        if isinstance(other.formatter, JsonFormatter | ConsoleFormatter):
+            logger.removeHandler(other)
+    logger.addHandler(handler)
+    logger.setLevel(number)
+    logger.propagate = False
+    return handler
+
+
+def _formatter(log_format: LogFormat, stream: TextIO) -> logging.Formatter:
+    if log_format == "auto":
+        log_format = "console" if stream.isatty() else "json"
+    if log_format == "console":
+        return ConsoleFormatter()
+    if log_format == "json":
+        return JsonFormatter()
+    raise ConfigError(f"log format is {log_format!r}; give 'console', 'json' or 'auto'")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message and the record's extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the record."""
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class ConsoleFormatter(logging.Formatter):
+    """A line for people: time, level, sentence, then the ids one would search for."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the record."""
+        extra = _extra(record)
+        tail = " ".join(
+            f"{name}={extra[name]}" for name in ("job_id", "worker_id") if extra.get(name)
+        )
+        moment = _time(record).astimezone().strftime("%H:%M:%S")
+        line = f"{moment} {record.levelname:<7} {record.getMessage()}"
+        line = f"{line}  {tail}" if tail else line
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    if isinstance(record, EventRecord):
+        return record.fields
+    return {name: value for name, value in record.__dict__.items() if name not in _RECORD_FIELDS}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""From the options of `app.run(...)`, or a wire WorkerConfig, to what a worker is set to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypedDict
+
+from packhorse.config import WorkerOptions
+from packhorse.durations import Duration, microseconds
+from packhorse.errors import ConfigError
+from packhorse.options import chosen_options, text_tuple
+from packhorse.protocol import WorkerConfig
+from packhorse.registry import Registry, define_task
+
+__all__ = ["RunOptions", "add_handlers", "config_options", "installed_version", "run_options"]
+
+
+class RunOptions(TypedDict, total=False):
+    """What `app.run(...)` and `app.arun(...)` take besides the queues; None is the default."""
+
+    concurrency: int | None  #: jobs running at once; 100
+    burst: bool | None  #: return when there is nothing left to do; False
+    max_jobs: int | None  #: return after so many attempts; no limit
+    lease: Duration | None  #: how long its jobs stay its own when it dies; 30 s
+    poll_interval: Duration | None  #: how long it waits when no wake-up comes; 1 s
+    default_timeout: Duration | None  #: of an attempt that names none; 300 s
+    shutdown_timeout: Duration | None  #: how long jobs may go on after a signal; 30 s
+    stop_grace: Duration | None  #: how long a handler may take to stop when told to; 5 s
+    handle_signals: bool | None  #: TERM and INT stop it, in the main thread; True
+    name: str | None  #: shown beside the worker's id
+    config: WorkerConfig | Mapping[str, Any] | None  #: of the worker protocol, instead of these
+
+
+_SPANS: Final = ("lease", "poll_interval", "default_timeout", "shutdown_timeout", "stop_grace")
+#: What the wire has no word for, and may be given beside a `config`.
+_BESIDE_CONFIG: Final = frozenset({"concurrency", "burst", "max_jobs", "config"})
+
+
+def run_options(queues: Iterable[str], options: Mapping[str, Any]) -> WorkerOptions:
+    """The options as a worker takes them."""
+    chosen = chosen_options(options, RunOptions, "run()")
+    for name in _SPANS:
+        if name in chosen:
+            chosen[f"{name}_us"] = microseconds(chosen.pop(name), setting=f"run(): {name}")
+    return WorkerOptions(queues=text_tuple(queues, "run(): queues"), **chosen)
+
+
+def config_options(
+    config: WorkerConfig, queues: Iterable[str] | None, options: Mapping[str, Any]
+) -> WorkerOptions:
+    """What a wire configuration asks for; it may not be contradicted beside it."""
+    chosen = chosen_options(options, RunOptions, "run()")
+    double = sorted(chosen.keys() - _BESIDE_CONFIG) + (["queues"] if queues is not None else [])
+    if double:
+        raise ConfigError(
+            f"run(): config says {', '.join(double)} by itself; give one or the other"
+        )
+    return WorkerOptions.from_wire(
+        config,
+        concurrency=chosen.get("concurrency"),
+        burst=chosen.get("burst", False),
+        max_jobs=chosen.get("max_jobs"),
+    )
+
+
+def add_handlers(registry: Registry, config: WorkerConfig) -> None:
+    """Declare a configuration's handlers as tasks that take the payload as it came."""
+    for task_type, handler in (config.handlers or {}).items():
+        known = registry.get(task_type)
+        if known is None or known.function is not handler:
+            registry.add(define_task(handler, {"name": task_type}, whole_payload=True))
+
+
+def installed_version() -> str:
+    """The release that runs here, as a worker tells the store."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only to run
+
+    try:
+        return version("packhorse")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return ""

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT
+"""Submit, in two steps: decide about every job first, then store; so errors leave no trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from packhorse import lifecycle
+from packhorse.errors import (
+    ConfigError,
+    IdempotencyMismatch,
+    PayloadError,
+    QueueClosed,
+    QueueFull,
+)
+from packhorse.job import WAITING, DeadReason, IdempotencyRule, JobStatus, NewJob
+from packhorse.policies.depth import Waiting, excess, shed, turned_away
+from packhorse.policies.rate_limit import check_weight
+from packhorse.policies.uniqueness import (
+    Conflict,
+    Identity,
+    conflict,
+    idempotency_identity,
+    unique_identity,
+)
+from packhorse.stores.memory.access import Access
+from packhorse.stores.memory.entering import (
+    due_us,
+    enter,
+    idempotency_holder,
+    take_place,
+    unique_holder,
+)
+from packhorse.stores.memory.rows import JobRow
+from packhorse.stores.memory.transitions import finish_waiting
+from packhorse.stores.requests import Submitted
+
+__all__ = ["submit"]
+
+
+def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
+    """Store all or none; see `JobStore.submit`."""
+    for new in jobs:
+        _refuse_binary(new)
+    intake = _Intake(access)
+    for new in jobs:
+        intake.consider(new)
+    intake.refuse_full()
+    intake.store()
+    stored = access.state.jobs
+    return tuple(
+        Submitted(answer.job_id, answer.deduplicated, stored[answer.job_id].status)
+        for answer in intake.answers
+    )
+
+
+def _refuse_binary(new: NewJob) -> None:
+    try:
+        new.payload.decode()
+    except UnicodeDecodeError:
+        raise PayloadError(
+            f"the payload of job {new.id} is not UTF-8 text; nothing was stored: payloads are JSON"
+        ) from None
+
+
+class _Answer(NamedTuple):
+    job_id: str
+    deduplicated: bool
+
+
+class _Arrive(NamedTuple):
+    """A new job is stored."""
+
+    job_id: str
+
+
+class _Change(NamedTuple):
+    """A waiting holder is given the payload of a newcomer, and perhaps its due."""
+
+    holder_id: str
+    new: NewJob
+    reschedule: bool
+
+
+class _Stash(NamedTuple):
+    """A job waits until the holder of its key ends; None forgets the one there is."""
+
+    identity: Identity
+    new: NewJob | None
+
+
+#: What is done to one job after another, in the order in which they were given.
+_Deed = _Arrive | _Change | _Stash
+
+
+class _Intake:
+    """What a submit will do, once all of it has been decided."""
+
+    def __init__(self, access: Access) -> None:
+        self.answers: list[_Answer] = []
+        self._access = access
+        self._arrivals: dict[str, NewJob] = {}  # by id, in order
+        self._unique: dict[Identity, str] = {}  # keys that arrivals take
+        self._idempotent: dict[Identity, str] = {}
+        self._deeds: list[_Deed] = []
+        settings = (access.state.settings(queue) for queue in access.state.configured)
+        self._shelves = {each.dead_letter: each.name for each in settings}
+
+    # ------------------------------------------------------------------------------- deciding
+
+    def consider(self, new: NewJob) -> None:
+        """Decide about the next job, in view of those before it."""
+        holder = self._answering(new)
+        if holder is None:
+            self._admit(new)
+        self.answers.append(_Answer(holder or new.id, deduplicated=holder is not None))
+
+    def _answering(self, new: NewJob) -> str | None:
+        """The job that answers for a new one, if one does."""
+        if new.id in self._arrivals or new.id in self._access.state.jobs:
+            return new.id
+        self._refuse_shelf(new)
+        self._refuse_closed(new)
+        self._refuse_heavy(new)
+        return self._same(new) or self._rival(new)
+
+    def _refuse_shelf(self, new: NewJob) -> None:
+        if new.queue in self._shelves:
+            raise ConfigError(
+                f"job {new.id} was submitted to {new.queue!r}, which is the dead-letter shelf of "
+                f"queue {self._shelves[new.queue]!r}; nothing was stored: submit to another queue"
+            )
+
+    def _refuse_closed(self, new: NewJob) -> None:
+        if new.queue in self._access.state.closed:
+            raise QueueClosed(new.queue)
+
+    def _refuse_heavy(self, new: NewJob) -> None:
+        queue, task = self._access.state.settings(new.queue), self._access.state.tasks.get(new.task)
+        check_weight(new.weight, (queue.rate, queue.tenant_rate, task.rate if task else None))
+
+    def _same(self, new: NewJob) -> str | None:
+        """The holder of the idempotency key, which must be about the same payload."""
+        identity = idempotency_identity(new)
+        if identity is None:
+            return None
+        arrival = self._arrivals.get(self._idempotent.get(identity, ""))
+        row = None if arrival is not None else idempotency_holder(self._access, identity)
+        holder = arrival if row is None else row.new
+        if holder is None:
+            return None
+        _refuse_another_payload(new.idempotency, holder)
+        return holder.id
+
+    def _rival(self, new: NewJob) -> str | None:
+        """The holder of the unique key, once it has been dealt with as the new job's rule says."""
+        identity, rule = unique_identity(new), new.unique
+        if identity is None or rule is None:
+            return None
+        arrival = self._arrivals.get(self._unique.get(identity, ""))
+        if arrival is not None:  # it waits: nobody claims in the middle of a submit
+            self._meet(arrival.id, JobStatus.QUEUED, new)
+            return arrival.id
+        row = unique_holder(self._access, identity)
+        if row is not None:
+            self._meet(row.new.id, row.status, new)
+        return None if row is None else row.new.id
+
+    def _meet(self, holder_id: str, status: JobStatus, new: NewJob) -> None:
+        identity, rule = unique_identity(new), new.unique
+        if identity is None or rule is None:
+            return
+        met = conflict(rule.on_conflict, status)
+        if met is Conflict.STASH:
+            self._deeds.append(_Stash(identity, new))
+        elif met is not Conflict.ANSWER:
+            self._deeds.append(_Stash(identity, None))
+            self._deeds.append(_Change(holder_id, new, reschedule=met is Conflict.RESCHEDULE))
+
+    def _admit(self, new: NewJob) -> None:
+        self._arrivals[new.id] = new
+        self._deeds.append(_Arrive(new.id))
+        unique, idempotency = unique_identity(new), idempotency_identity(new)
+        if unique is not None:
+            self._unique[unique] = new.id
+        if idempotency is not None:
+            self._idempotent[idempotency] = new.id
+
+    def refuse_full(self) -> None:
+        """Refuse what does not fit, unless the queue is to drop something for it."""
+        for queue, arriving in self._arriving().items():
+            settings, depth = self._access.state.settings(queue), self._depth(queue)
+            limit = settings.max_depth
+            if limit is None or settings.on_full == "drop":
+                continue
+            if excess(depth, arriving, limit):
+                raise QueueFull(queue, depth=depth, limit=limit)
+
+    def _arriving(self) -> Counter[str]:
+        return Counter(new.queue for new in self._arrivals.values())
+
+    # -------------------------------------------------------------------------------- storing
+
+    def store(self) -> None:
+        """Do what was decided, in the order given; then give up what is too much."""
+        numbered = {job_id: self._access.state.next_sequence() for job_id in self._arrivals}
+        doomed, away = self._too_many(numbered)
+        for deed in self._deeds:
+            match deed:
+                case _Arrive(job_id):
+                    new, ready = self._arrivals[job_id], job_id not in away
+                    enter(self._access, new, numbered[job_id], ready=ready)
+                case _Change():
+                    _change(self._access, deed)
+                case _Stash():
+                    _stash(self._access, deed)
+        for job_id in doomed:
+            self._drop(self._access.state.jobs[job_id])
+
+    def _too_many(self, numbered: dict[str, int]) -> tuple[tuple[str, ...], frozenset[str]]:
+        """Of the queues that drop: who has to go, and of these who takes no place at all."""
+        doomed: list[str] = []
+        away: set[str] = set()
+        for queue, count in self._arriving().items():
+            limit, depth = self._access.state.settings(queue).max_depth, self._depth(queue)
+            too_many = excess(depth, count, limit)
+            if limit is not None and too_many:
+                waiting, arriving = self._waiting(queue), self._numbered(queue, numbered)
+                doomed += shed([*waiting, *arriving], too_many)
+                away |= turned_away(waiting, arriving, limit - depth)
+        return tuple(doomed), frozenset(away)
+
+    def _depth(self, queue: str) -> int:
+        return self._access.state.depth(queue)
+
+    def _waiting(self, queue: str) -> list[Waiting]:
+        return [
+            (row.new.priority, row.sequence, row.new.id)
+            for row in self._access.state.jobs.values()
+            if row.new.queue == queue and row.status in WAITING
+        ]
+
+    def _numbered(self, queue: str, numbered: dict[str, int]) -> list[Waiting]:
+        arrivals = [new for new in self._arrivals.values() if new.queue == queue]
+        return [(new.priority, numbered[new.id], new.id) for new in arrivals]
+
+    def _drop(self, row: JobRow) -> None:
+        finish_waiting(self._access, row, JobStatus.DEAD, DeadReason.SHED)
+
+
+def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> None:
+    if rule is None or holder.idempotency is None or rule.digest == holder.idempotency.digest:
+        return
+    raise IdempotencyMismatch(
+        f"idempotency key {rule.key!r} of task {holder.task!r} belongs to job {holder.id}, which "
+        "has another payload; nothing was stored: give each payload a key of its own",
+        job_id=holder.id,
+    )
+
+
+def _change(access: Access, change: _Change) -> None:
+    """Give a waiting holder the newcomer's payload; made due anew, it loses its place."""
+    row, now_us = access.state.jobs[change.holder_id], access.now_us
+    with access.state.changing(row, now_us):
+        row.new = msgspec.structs.replace(row.new, payload=change.new.payload)
+        if not change.reschedule:
+            return
+        row.due_us = due_us(change.new, now_us)
+        row.status = lifecycle.status_at_submit(row.due_us, now_us)
+        row.place, row.parked_us = None, None
+        if row.status is JobStatus.QUEUED:
+            take_place(access, row)
+    access.wake_queue(row)
+
+
+def _stash(access: Access, stash: _Stash) -> None:
+    if stash.new is None:
+        access.state.stashed.pop(stash.identity, None)
+    else:
+        access.state.stashed[stash.identity] = stash.new

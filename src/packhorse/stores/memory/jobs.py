@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""Submitting, settling, cancelling, redriving and removing jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from packhorse import lifecycle
+from packhorse.job import TERMINAL, JobRecord, JobStatus, NewJob
+from packhorse.lifecycle import CancelAnswer
+from packhorse.policies.uniqueness import idempotency_identity, unique_identity
+from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.memory.access import Access, plan
+from packhorse.stores.memory.claims import claim
+from packhorse.stores.memory.entering import (
+    idempotency_holder,
+    take_keys,
+    take_place,
+    unique_holder,
+)
+from packhorse.stores.memory.filters import chosen_by
+from packhorse.stores.memory.intake import submit
+from packhorse.stores.memory.rows import JobRow, as_record
+from packhorse.stores.memory.transitions import apply, finish_waiting, forget
+from packhorse.stores.plan import Plan
+from packhorse.stores.requests import (
+    Claimed,
+    ClaimRequest,
+    JobFilter,
+    ProgressNote,
+    RedriveAnswer,
+    Submitted,
+)
+
+__all__ = ["MemoryJobs"]
+
+
+class MemoryJobs:
+    """Jobs and their fenced claims, in memory."""
+
+    def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
+        return plan("submit", partial(submit, jobs=tuple(jobs)))
+
+    def claim(self, request: ClaimRequest) -> Plan[Claimed]:
+        return plan("claim", partial(claim, request=request))
+
+    def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
+        asked = tuple(settlements)
+        return plan("settle", lambda access: tuple(_settle(access, each) for each in asked))
+
+    def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
+        asked = tuple(notes)
+        return plan("note_progress", lambda access: tuple(_note(access, each) for each in asked))
+
+    def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
+        return plan("cancel", lambda access: _cancel(access, access.visible(job_id, tenant)))
+
+    def redrive(
+        self, job_ids: Sequence[str], *, tenant: str | None = None
+    ) -> Plan[tuple[RedriveAnswer, ...]]:
+        asked = tuple(job_ids)
+
+        def work(access: Access) -> tuple[RedriveAnswer, ...]:
+            return tuple(_redrive(access, access.visible(job_id, tenant)) for job_id in asked)
+
+        return plan("redrive", work)
+
+    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
+        return plan("delete", partial(_delete, chosen=chosen, limit=limit))
+
+    def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
+        return plan("await_finish", partial(_await_finish, job_id=job_id))
+
+
+def _settle(access: Access, settlement: Settlement) -> Verdict:
+    row = access.state.jobs.get(settlement.job_id)
+    if row is None:
+        return Verdict.STALE
+    if row.settled == (settlement.fence, settlement.kind):
+        return Verdict.APPLIED
+    if not _current(row, settlement.fence):
+        return Verdict.STALE
+    if settlement.kind is not SettlementKind.RESCUED:
+        row.settled = (settlement.fence, settlement.kind)
+    elif not _orphaned(access, row):
+        return Verdict.STALE
+    return apply(access, row, settlement)
+
+
+def _current(row: JobRow, fence: int) -> bool:
+    return row.status is JobStatus.PROCESSING and row.fence == fence
+
+
+def _orphaned(access: Access, row: JobRow) -> bool:
+    return access.lease_gone(row.worker) or row.hold_until_us <= access.now_us
+
+
+def _note(access: Access, note: ProgressNote) -> Verdict:
+    row = access.state.jobs.get(note.job_id)
+    if row is None or not _current(row, note.fence):
+        return Verdict.STALE
+    with access.state.changing(row, access.now_us):
+        row.progress = note.progress
+    return Verdict.APPLIED
+
+
+def _cancel(access: Access, row: JobRow | None) -> CancelAnswer:
+    if row is None:
+        return CancelAnswer.UNKNOWN
+    answer = lifecycle.cancel(row.status)
+    if answer is CancelAnswer.CANCELLED:
+        finish_waiting(access, row, JobStatus.CANCELLED)
+    elif answer is CancelAnswer.FLAGGED:
+        if not row.cancel_requested:
+            with access.state.changing(row, access.now_us):
+                row.cancel_requested = True
+        access.wake(f"cancel:{row.worker}")
+    return answer
+
+
+def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:
+    if row is None:
+        return RedriveAnswer.UNKNOWN
+    if not lifecycle.redrive_allowed(row.status):
+        return RedriveAnswer.REFUSED
+    finished = row.status in TERMINAL
+    if finished and _superseded(access, row):
+        return RedriveAnswer.CONFLICT
+    with access.state.changing(row, access.now_us):
+        row.status = JobStatus.QUEUED
+        row.due_us = access.now_us
+        take_place(access, row)
+        if row.overdue(access.now_us):
+            row.deadline_us = None
+        row.counters = msgspec.structs.replace(row.counters, failures=0, snoozes=0, lone_crashes=0)
+        _clear_ending(row)
+        if finished:
+            row.line_number = access.state.next_line_number()
+    if finished:
+        take_keys(access, row)
+    access.wake_queue(row)
+    return RedriveAnswer.REDRIVEN
+
+
+def _superseded(access: Access, row: JobRow) -> bool:
+    """Whether another job holds one of this one's keys by now."""
+    holders = (
+        unique_holder(access, unique_identity(row.new)),
+        idempotency_holder(access, idempotency_identity(row.new)),
+    )
+    return any(holder not in (None, row) for holder in holders)
+
+
+def _clear_ending(row: JobRow) -> None:
+    row.result, row.result_dropped, row.error = None, False, None
+    row.dead_reason, row.dead_letter = None, None
+    row.holds_line = False
+    row.cancel_requested = False
+    row.finished_us, row.expires_us = None, None
+    row.keep_us, row.result_keep_us = None, None
+
+
+def _delete(access: Access, chosen: JobFilter, limit: int) -> int:
+    meant = (
+        row
+        for row in access.state.jobs.values()
+        if row.status in TERMINAL and chosen_by(chosen, row)
+    )
+    doomed = list(islice(meant, max(0, limit)))
+    for row in doomed:
+        forget(access, row)
+    return len(doomed)
+
+
+def _await_finish(access: Access, job_id: str) -> JobRecord | None:
+    row = access.state.jobs.get(job_id)
+    if row is None:
+        return None
+    # Interest in a job that has finished would never be answered, and never be forgotten.
+    row.awaited = row.status not in TERMINAL
+    return as_record(row, access.now_us)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""What queues and tasks are set to, what is paused or closed, and how much waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from packhorse.errors import ConfigError
+from packhorse.policies.gates import Gate, GateKind, key_pause, tenant_pause
+from packhorse.stores.memory.access import Access, plan
+from packhorse.stores.plan import Plan
+from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
+
+__all__ = ["MemoryQueues"]
+
+
+class MemoryQueues:
+    """Queues, in memory."""
+
+    def declare(self, queues: Sequence[QueueSettings]) -> Plan[tuple[QueueSettings | None, ...]]:
+        return plan("declare", partial(_declare, queues=tuple(queues)))
+
+    def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
+        asked = tuple(tasks)
+        return plan("declare_tasks", lambda access: tuple(_set_task(access, one) for one in asked))
+
+    def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
+        return plan("override", partial(_override, queue=queue, settings=settings))
+
+    def pause(
+        self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
+    ) -> Plan[bool]:
+        if key is not None and tenant is not None:
+            raise ConfigError(
+                f"key {key!r} and tenant {tenant!r} of queue {queue!r} cannot be paused or resumed "
+                "together; nothing was changed: call once for each"
+            )
+        if key is None and tenant is None:
+            return plan("pause", partial(_pause, queue=queue, paused=paused))
+        gate = tenant_pause(queue, tenant or "") if key is None else key_pause(queue, key)
+        return plan("pause", partial(_pause_gate, gate=gate, paused=paused))
+
+    def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
+        return plan("close_queue", partial(_close, queue=queue, closed=closed))
+
+    def queues(self) -> Plan[tuple[QueueState, ...]]:
+        return plan("queues", _queues, writes=False)
+
+    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
+        def work(access: Access) -> tuple[TaskSettings, ...]:
+            return tuple(settings for _, settings in sorted(access.state.tasks.items()))
+
+        return plan("tasks", work, writes=False)
+
+    def depth(self, queue: str) -> Plan[int]:
+        return plan("depth", lambda access: access.state.depth(queue), writes=False)
+
+
+def _declare(access: Access, queues: Sequence[QueueSettings]) -> tuple[QueueSettings | None, ...]:
+    state = access.state
+    _refuse_shelves_as_queues(
+        state.declared | {settings.name: settings for settings in queues} | state.overrides
+    )
+    replaced: list[QueueSettings | None] = []
+    for settings in queues:
+        before, held = state.declared.get(settings.name), state.settings(settings.name)
+        replaced.append(None if before == settings else before)
+        state.declared[settings.name] = settings
+        _wake_if_changed(access, held)
+    return tuple(replaced)
+
+
+def _refuse_shelves_as_queues(configured: Mapping[str, QueueSettings]) -> None:
+    for settings in configured.values():
+        if settings.dead_letter in configured:
+            raise ConfigError(
+                f"{settings.dead_letter!r} is declared as a queue and as the dead-letter shelf of "
+                f"queue {settings.name!r}; no declaration was kept: rename one of the two"
+            )
+
+
+def _wake_if_changed(access: Access, before: QueueSettings) -> None:
+    """Other settings may let jobs go, or let some in."""
+    if access.state.settings(before.name) != before:
+        access.wake(f"queue:{before.name}")
+        access.wake(f"room:{before.name}")
+
+
+def _set_task(access: Access, settings: TaskSettings) -> TaskSettings | None:
+    tasks, name = access.state.tasks, settings.name
+    unlimited = TaskSettings(name)
+    before = tasks.pop(name, unlimited)
+    if settings != unlimited:
+        tasks[name] = settings
+    if before == settings:
+        return None
+    access.wake_task(name)
+    return None if before == unlimited else before
+
+
+def _override(access: Access, queue: str, settings: QueueSettings | None) -> bool:
+    state, held = access.state, access.state.settings(queue)
+    before = state.overrides.get(queue)
+    if settings is None:
+        state.overrides.pop(queue, None)
+    else:
+        _refuse_shelves_as_queues(state.declared | state.overrides | {queue: settings})
+        state.overrides[queue] = settings
+    _wake_if_changed(access, held)
+    return before != settings
+
+
+def _pause(access: Access, queue: str, *, paused: bool) -> bool:
+    state = access.state
+    if paused == (queue in state.paused):
+        return False
+    if paused:
+        state.paused.add(queue)
+    else:
+        state.paused.remove(queue)
+        access.wake(f"queue:{queue}")
+    return True
+
+
+def _pause_gate(access: Access, gate: Gate, *, paused: bool) -> bool:
+    shut = access.state.shut
+    if paused == (gate in shut):
+        return False
+    if paused:
+        shut[gate] = None
+    else:
+        del shut[gate]
+        access.wake(f"queue:{gate.name[0]}")
+    return True
+
+
+def _close(access: Access, queue: str, *, closed: bool) -> bool:
+    if closed == (queue in access.state.closed):
+        return False
+    if closed:
+        access.state.closed.add(queue)
+    else:
+        access.state.closed.remove(queue)
+    return True
+
+
+def _queues(access: Access) -> tuple[QueueState, ...]:
+    state = access.state
+    holding = {queue for queue, _ in state.counts}
+    pauses = [gate.name for gate in state.shut if gate.kind is GateKind.PAUSE]
+    known = {*state.configured, *state.paused, *state.closed, *holding}
+    return tuple(
+        QueueState(
+            settings=state.settings(queue),
+            paused=queue in state.paused,
+            declared=queue in state.declared,
+            closed=queue in state.closed,
+            overridden=queue in state.overrides,
+            paused_keys=_paused_names(pauses, queue, "key"),
+            paused_tenants=_paused_names(pauses, queue, "tenant"),
+        )
+        for queue in sorted(known | {queue for queue, _, _ in pauses})
+    )
+
+
+def _paused_names(pauses: Iterable[tuple[str, ...]], queue: str, what: str) -> tuple[str, ...]:
+    return tuple(sorted(name for where, kind, name in pauses if (where, kind) == (queue, what)))

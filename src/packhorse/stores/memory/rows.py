@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""What the reference store keeps of a job and of a worker, and how a job is shown to others."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from packhorse.job import (
+    AttemptError,
+    AttemptRecord,
+    Counters,
+    DeadReason,
+    Job,
+    JobRecord,
+    JobStatus,
+    NewJob,
+    Progress,
+)
+from packhorse.policies.priority import Rank
+from packhorse.policies.retention import may_prune
+from packhorse.settlement import SettlementKind
+from packhorse.stores.requests import Renewal
+
+__all__ = ["HISTORY_KEPT", "JobRow", "WorkerRow", "as_claimed", "as_record", "as_summary"]
+
+#: Of a long history, as many attempts are kept from its beginning, and as many from its end.
+HISTORY_KEPT: Final = 25
+
+
+@dataclass(slots=True)
+class JobRow:
+    """One job. Changed only inside `State.changing`, which keeps the indexes true."""
+
+    new: NewJob
+    sequence: int  #: order of submission
+    created_us: int
+    updated_us: int
+    due_us: int
+    deadline_us: int | None
+    status: JobStatus
+    place: int | None = None  #: order of becoming ready; None when it has none, or lost it
+    ready_us: int = 0  #: when it took its place
+    pass_number: int = 0  #: its tenant's turn in a fair queue, given with its place
+    rank: Rank = (0, 0, 0)  #: the order of claiming, written with its place
+    line_number: int = 0  #: order of admission to its line
+    holds_line: bool = False  #: it died in a queue whose dead jobs hold their line
+    fence: int = 0
+    counters: Counters = field(default_factory=Counters)
+    worker: str | None = None  #: the holder, or the last one
+    started_us: int | None = None
+    hold_until_us: int = 0
+    alone: bool = False  #: the running attempt runs alone
+    suspect: bool = False  #: it was lost with its worker, and has ended no attempt since
+    settled: tuple[int, SettlementKind] | None = None  #: the last settlement by an owner
+    cancel_requested: bool = False
+    parked_us: int | None = None
+    awaited: bool = False  #: somebody waits for its end
+    error: AttemptError | None = None
+    progress: Progress | None = None
+    result: str | None = None
+    result_dropped: bool = False
+    dead_reason: DeadReason | None = None
+    dead_letter: str | None = None
+    finished_us: int | None = None
+    keep_us: int | None = None  #: lifetime of the record, once finished
+    result_keep_us: int | None = None
+    expires_us: int | None = None  #: when upkeep next takes something of it away
+    first_attempts: list[AttemptRecord] = field(default_factory=list)
+    last_attempts: deque[AttemptRecord] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """Queue and task: what decides which workers can run it."""
+        return (self.new.queue, self.new.task)
+
+    @property
+    def aged(self) -> bool:
+        """Whether it ranks by its age: then it has no pass, whatever its queue does by now."""
+        return self.rank[0] != self.new.priority
+
+    def overdue(self, now_us: int) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline_us is not None and self.deadline_us <= now_us
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker's last word, and until when it counts."""
+
+    renewal: Renewal
+    started_us: int
+    renewed_us: int
+    expires_us: int
+
+    def live(self, now_us: int) -> bool:
+        """Whether its lease still holds."""
+        return self.expires_us > now_us
+
+
+def as_claimed(row: JobRow) -> Job:
+    """The job as its new holder is given it."""
+    new, counters = row.new, row.counters
+    return Job(
+        id=new.id,
+        task=new.task,
+        queue=new.queue,
+        fence=row.fence,
+        payload=new.payload.decode(),
+        priority=new.priority,
+        tenant=new.tenant,
+        attempts=counters.attempts,
+        failures=counters.failures,
+        crashes=counters.crashes,
+        lone_crashes=counters.lone_crashes,
+        snoozes=counters.snoozes,
+        timeout_us=new.timeout_us,
+        deadline_us=row.deadline_us,
+        trace_id=new.trace_id,
+        upstream_request_id=new.upstream_request_id,
+        options=None if new.options is None else msgspec.json.encode(new.options).decode(),
+        ready_us=row.ready_us,
+        rate_key=new.rate_key,
+        concurrency_key=new.concurrency_key,
+    )
+
+
+def as_record(row: JobRow, now_us: int) -> JobRecord:
+    """The job as it is shown; a result whose lifetime has passed is not."""
+    new = row.new
+    expired = row.result_dropped or _result_expired(row, now_us)
+    hidden = expired or row.result is None
+    return JobRecord(
+        id=new.id,
+        task=new.task,
+        queue=new.queue,
+        status=row.status,
+        priority=new.priority,
+        tenant=new.tenant,
+        tags=new.tags,
+        counters=row.counters,
+        fence=row.fence,
+        created_us=row.created_us,
+        updated_us=row.updated_us,
+        due_us=row.due_us,
+        payload=new.payload,
+        trace_id=new.trace_id,
+        worker=row.worker,
+        timeout_us=new.timeout_us,
+        deadline_us=row.deadline_us,
+        started_us=row.started_us,
+        finished_us=row.finished_us,
+        dead_reason=row.dead_reason,
+        dead_letter=row.dead_letter,
+        error=row.error,
+        progress=row.progress,
+        result=None if hidden else (row.result or "").encode(),
+        result_expired=expired,
+        options=new.options,
+        upstream_request_id=new.upstream_request_id,
+        created_by=new.created_by,
+        cancel_requested=row.cancel_requested,
+        parked_us=row.parked_us,
+        ordering_key=new.ordering_key,
+        concurrency_key=new.concurrency_key,
+        rate_key=new.rate_key,
+        weight=new.weight,
+        idempotency_key=None if new.idempotency is None else new.idempotency.key,
+    )
+
+
+def as_summary(row: JobRow, now_us: int) -> JobRecord:
+    """The job as it is shown in a list: without payload and result."""
+    return msgspec.structs.replace(as_record(row, now_us), payload=b"", result=None)
+
+
+def _result_expired(row: JobRow, now_us: int) -> bool:
+    if row.result is None or row.finished_us is None:
+        return False
+    return may_prune(row.finished_us, row.result_keep_us, now_us)

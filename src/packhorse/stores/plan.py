@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""A store verb as a value: the steps to take, and how to read the answers.
+
+A plan is built purely and run by a runner: the same plan serves a worker on its event loop and a
+caller in its own thread, so that nothing is written twice. Its steps are a generator that yields
+what it wants from the store (a statement, a script, the time) and is sent the answer; what it
+returns is the answer of the verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Plan", "Steps", "Wake", "drive"]
+
+T = TypeVar("T")
+
+#: What a plan asks for is the business of the store it is built for.
+Steps = Generator[Any, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[T]):
+    """One verb, ready to run."""
+
+    verb: str  #: for errors, traces and profiles
+    steps: Callable[[], Steps[T]]
+    writes: bool = True  #: False: it only reads, and takes no lock
+    #: A cheap read that says whether there is anything to write; None always writes.
+    look: Callable[[], Steps[T | None]] | None = None
+    """Returns the verb's answer when there is nothing to write, or None to go on and write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Asks the runner to send a wake-up once the plan's writes are committed."""
+
+    topic: str
+
+
+def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
+    """Run steps to their end, answering each with `execute`."""
+    answer: Any = None
+    try:
+        while True:
+            answer = execute(steps.send(answer))
+    except StopIteration as finished:
+        result: T = finished.value
+        return result

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""What is asked of a store and what it answers: one frozen value per question and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from packhorse.job import Job, JobRecord, JobStatus, Progress, RateRule, RetryRule
+from packhorse.policies.depth import OnFull
+from packhorse.policies.gates import OnDead
+from packhorse.policies.retention import Retention
+
+__all__ = [
+    "EVERY_TASK",
+    "FAIR_DEFAULT",
+    "ClaimRequest",
+    "Claimed",
+    "Counts",
+    "ExpiredLease",
+    "JobFilter",
+    "Outlook",
+    "Page",
+    "ProgressNote",
+    "QueueSettings",
+    "QueueState",
+    "RedriveAnswer",
+    "Renewal",
+    "Renewed",
+    "Submitted",
+    "TaskSettings",
+    "WorkerRecord",
+    "knows",
+]
+
+#: Among the tasks of a worker: it knows every task there is.
+EVERY_TASK: Final = "*"
+
+#: Whether tenants share a queue that says nothing about it; on once every store deals passes.
+FAIR_DEFAULT: Final = True
+
+
+def knows(tasks: Collection[str], task: str) -> bool:
+    """Whether a worker that says it knows `tasks` knows this one."""
+    return task in tasks or EVERY_TASK in tasks
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """The answer to one submitted job."""
+
+    job_id: str  #: the job submitted, or the one that was there before
+    deduplicated: bool  #: nothing new was stored: `job_id` was there, or holds its key
+    status: JobStatus  #: of that job when the whole submit was done
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """A worker asks for work."""
+
+    worker: str
+    queues: tuple[str, ...]  #: equals in queue priority are served in this order
+    tasks: tuple[str, ...]  #: those this worker knows, `*` is all; others are left alone
+    limit: int
+    default_timeout_us: int  #: for jobs that name no timeout
+    quarantine: bool = False  #: take only suspects, to run alone; otherwise only the others
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What a worker was given, and what it may wait for."""
+
+    jobs: tuple[Job, ...]
+    now_us: int  #: the store's clock at the claim; deadlines are measured from it
+    #: When the next waiting job of these queues becomes due, or a limit lets one go.
+    next_due_us: int | None = None
+    suspects: bool = False  #: a ready suspect waits to be run alone
+    lease_lost: bool = False  #: this worker has no live lease, so it was given nothing
+
+
+class ProgressNote(msgspec.Struct, frozen=True):
+    """A running job says how far it is."""
+
+    job_id: str
+    fence: int
+    progress: Progress
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A worker says that it lives, and what it holds."""
+
+    worker: str
+    lease_us: int
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  #: those it knows; `*` is all
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    concurrency: int = 0
+    running: int = 0
+    #: (job id, fence) of all it holds; the store releases the rest. None says nothing about it.
+    held: tuple[tuple[str, int], ...] | None = None
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    """The lease, until when, and what was put right."""
+
+    expires_us: int
+    now_us: int
+    lapsed: bool  #: the lease had run out in between; jobs may have been given away
+    released: int = 0  #: jobs the store held for this worker that it did not know of
+
+
+class ExpiredLease(msgspec.Struct, frozen=True):
+    """A worker that has not renewed in time and still holds jobs."""
+
+    worker: str
+    expires_us: int
+    lease_us: int
+
+
+class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was declared about a queue."""
+
+    name: str
+    priority: int = 0  #: between queues of one worker; the lower is served first
+    dead_letter: str | None = None  #: the shelf its dead jobs are put on
+    retry: RetryRule | None = None  #: for tasks that declare none
+    retention: Retention | None = None
+    concurrency: int | None = None  #: jobs that run at once, over all workers
+    rate: RateRule | None = None
+    tenant_rate: RateRule | None = None  #: for each tenant by itself
+    max_depth: int | None = None  #: jobs that may wait
+    on_full: OnFull = "reject"
+    soft_depth: int | None = None  #: from here on producers are asked to slow down
+    fair: bool = FAIR_DEFAULT  #: tenants share it by weight
+    weights: dict[str, float] = {}  #: by tenant; 1 is everybody else's
+    ageing_us: int | None = None  #: waiting so long counts as one level of priority
+    on_dead: OnDead = "release"  #: what a job that dies at the head of its line does to the line
+
+
+class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits declared for a task: per key for jobs with a key, together for those without."""
+
+    name: str
+    concurrency: int | None = None  #: jobs that run at once, over all workers and queues
+    rate: RateRule | None = None
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """A queue as the store knows it."""
+
+    settings: QueueSettings  #: as they hold: an operator's, else the newest declared
+    paused: bool = False
+    declared: bool = True  #: False: known only from jobs submitted to it
+    closed: bool = False  #: it takes no new jobs
+    overridden: bool = False  #: an operator's settings hold instead of the declared ones
+    paused_keys: tuple[str, ...] = ()
+    paused_tenants: tuple[str, ...] = ()
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many jobs of one queue stand in each status."""
+
+    queue: str
+    by_status: dict[JobStatus, int]
+    oldest_ready_us: int | None = None  #: since when the longest-waiting ready job waits
+
+
+class JobFilter(msgspec.Struct, frozen=True):
+    """Which jobs are meant; None does not narrow."""
+
+    queue: str | None = None
+    task: str | None = None
+    statuses: tuple[JobStatus, ...] = ()  #: empty: all
+    tenant: str | None = None
+    tag: str | None = None
+    created_by: str | None = None
+    dead_reason: str | None = None
+    dead_letter: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of the jobs meant, newest first, and where to go on."""
+
+    jobs: tuple[JobRecord, ...]
+    after: str | None = None  #: pass it to get the next page; None: there is no more
+
+
+class RedriveAnswer(StrEnum):
+    """What a redrive came to, per job."""
+
+    REDRIVEN = "redriven"
+    REFUSED = "refused"  #: it is ready or running; there is nothing to redrive
+    CONFLICT = "conflict"  #: another job holds its unique or idempotency key; it stays as it is
+    UNKNOWN = "unknown"
+
+
+class WorkerRecord(msgspec.Struct, frozen=True):
+    """A worker as the store knows it."""
+
+    worker: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    concurrency: int
+    running: int
+    started_us: int
+    renewed_us: int
+    expires_us: int
+    live: bool
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What a worker's queues still hold for it; a burst worker leaves when nothing does."""
+
+    ready: bool  #: a job it could run now
+    retry_due_us: int | None  #: when the next retry or rescued job it could run becomes due
+    orphaned: bool  #: jobs of its queues are held by workers whose lease is gone
+    now_us: int
+    limit_free_us: int | None = None  #: when a limit next lets go a job it could run

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The store in a SQLite file."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""Opening a SQLite file the way Packhorse wants it, and saying what went wrong with it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from packhorse.durations import microseconds
+from packhorse.errors import ConfigError, StoreError, StoreUnavailable
+
+__all__ = ["LOCKED", "SqliteSettings", "connect", "translated"]
+
+#: What SQLite says when somebody else has held the lock for longer than the busy timeout.
+LOCKED: Final = "database is locked"
+
+#: RETURNING and UPDATE FROM.
+_VERSION_MIN: Final = (3, 35, 0)
+_SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
+#: Between two tries to turn the write-ahead log on.
+_LOG_RETRY_S: Final = 0.02
+_STATEMENTS_CACHED: Final = 256
+#: A commit that was written and then could not be made safe may still be found after a crash.
+_IN_DOUBT: Final = "SQLITE_IOERR_FSYNC"
+#: SQLite counts milliseconds in 32 bits, and takes what overflows for no patience at all.
+_BUSY_TIMEOUT_S_MAX: Final = 1_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteSettings:
+    """Where the file is and how it is opened."""
+
+    path: Path
+    #: FULL survives a power cut; NORMAL may lose the last commits in one, never in a crash.
+    synchronous: str = "FULL"
+    #: How long to wait for another process's write before giving up.
+    busy_timeout_s: float = 10.0
+
+    @classmethod
+    def from_url(cls, url: str) -> SqliteSettings:
+        """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with `?synchronous=NORMAL`."""
+        before, _, rest = url.partition("sqlite:///")
+        named, _, query = rest.partition("?")
+        path = os.fsdecode(unquote_to_bytes(os.fsencode(named)))
+        if before or path in ("", ":memory:") or "\0" in path or "#" in rest:
+            raise ConfigError(
+                f"{url!r} names no SQLite file; write sqlite:///jobs.db (relative to the working "
+                "directory) or sqlite:////var/lib/jobs.db, with # as %23 and ? as %3F; "
+                "for memory use memory://"
+            )
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        synchronous = options.pop("synchronous", "FULL").upper()
+        busy_us = microseconds(options.pop("busy_timeout", "10s"), setting="busy_timeout")
+        if synchronous not in _SYNCHRONOUS or options:
+            wrong = ", ".join(options) or f"synchronous={synchronous}"
+            raise ConfigError(
+                f"{url!r}: {wrong} is not an option of a SQLite URL; there are "
+                f"synchronous ({', '.join(_SYNCHRONOUS)}) and busy_timeout (such as 10s)"
+            )
+        busy_timeout_s = min(busy_us / 1_000_000, _BUSY_TIMEOUT_S_MAX)
+        return cls(Path(path).absolute(), synchronous, busy_timeout_s)
+
+
+def connect(settings: SqliteSettings) -> sqlite3.Connection:
+    """A connection in autocommit mode; transactions are begun by hand."""
+    if sqlite3.sqlite_version_info < _VERSION_MIN:
+        raise ConfigError(
+            f"SQLite {sqlite3.sqlite_version} is too old; Packhorse needs 3.35 or newer: "
+            "use a Python built with a newer SQLite"
+        )
+    try:
+        connection = sqlite3.connect(
+            settings.path,
+            timeout=settings.busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_CACHED,
+        )
+    except sqlite3.Error as error:
+        raise translated(error, settings.path) from error
+    try:
+        _use_write_ahead_log(connection, settings)
+        connection.execute(f"pragma synchronous = {settings.synchronous}")
+        connection.execute("pragma cache_size = -16000")
+        connection.execute("pragma temp_store = memory")
+    except sqlite3.Error as error:
+        connection.close()
+        raise translated(error, settings.path) from error
+    return connection
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
+    """Turn the log on. Processes that do so at once make SQLite say "locked" without waiting."""
+    tries = max(1, int(settings.busy_timeout_s / _LOG_RETRY_S))
+    for remaining in reversed(range(tries)):
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if LOCKED not in str(error) or remaining == 0:
+                raise
+            threading.Event().wait(_LOG_RETRY_S)
+        else:
+            return
+
+
+def translated(error: sqlite3.Error, path: Path) -> StoreError:
+    """The same trouble in Packhorse's words: what happened, and what to do."""
+    text = str(error)
+    advice = {
+        LOCKED: "another process has held its write lock for too long; "
+        "look for a stuck process, or raise busy_timeout",
+        "database or disk is full": "free some space; nothing of this write was kept",
+        "unable to open database file": "check that the folder exists and may be written",
+        "attempt to write a readonly database": "the file may not be written by this user",
+        "disk I/O error": "the disk or its file system has a problem",
+        "locking protocol": "too many processes are opening it at once; try again",
+    }
+    for known, what_to_do in advice.items():
+        if known in text:
+            maybe_stored = getattr(error, "sqlite_errorname", None) == _IN_DOUBT
+            message = f"SQLite file {path}: {text}; {what_to_do}"
+            return StoreUnavailable(message, maybe_stored=maybe_stored)
+    return StoreError(f"SQLite file {path}: {text}")

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""The schema of a SQLite store: created and upgraded in place, one numbered file at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+from packhorse.errors import SchemaOutOfDate
+
+__all__ = ["known_version", "migrate"]
+
+
+def known_version() -> int:
+    """The newest schema this release knows."""
+    return len(_migrations())
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> int:
+    """Bring the schema up to date; safe from many processes at once. Says its version."""
+    version = _version(connection)
+    if version == known_version():
+        return version
+    connection.execute("begin immediate")
+    try:
+        version = _version(connection)  # somebody may have been faster
+        _refuse_newer(version, path)
+        for number, text in enumerate(_migrations()[version:], start=version + 1):
+            for statement in _statements(text):
+                connection.execute(statement)
+            connection.execute("update packhorse_schema set version = ?", (number,))
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:  # SQLite may have given it up already, on a full disk
+            connection.execute("rollback")
+        raise
+    return known_version()
+
+
+def _refuse_newer(version: int, path: Path) -> None:
+    if version > known_version():
+        raise SchemaOutOfDate(
+            f"the SQLite file {path} has schema version {version}, this release of Packhorse "
+            f"knows up to {known_version()}: upgrade Packhorse here"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    try:
+        row = connection.execute("select version from packhorse_schema").fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return 0
+    version: int = row[0]
+    return version
+
+
+def _migrations() -> list[str]:
+    folder = files("packhorse.stores.sqlite") / "migrations"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(folder / name).read_text("utf-8") for name in names]
+
+
+def _statements(text: str) -> list[str]:
+    """The statements of a migration; `executescript` would commit the transaction around it."""
+    statements, current = [], ""
+    for line in text.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""Runs SQLite plans on a connection: one in a transaction of its own, or several in one.
+
+SQLite has one writer at a time and pays for a commit with an fsync, so plans that wait together
+share a transaction. If one of them fails, the group is run again with a savepoint around each, so
+that nobody suffers from a neighbour.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from packhorse.clock import Clock
+from packhorse.errors import StoreError
+from packhorse.stores.plan import Plan, Steps, Wake, drive
+from packhorse.stores.sqlite.connection import LOCKED, SqliteSettings, translated
+from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
+
+__all__ = ["PlanRunner", "RunnerParts"]
+
+T = TypeVar("T")
+
+Send = Callable[[Sequence[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """What all runners of a store share."""
+
+    settings: SqliteSettings
+    clock: Clock
+    send: Send
+    connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
+    #: Writers of one process queue here: SQLite lets them sleep and try again, and some starve.
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+class PlanRunner:
+    """Runs plans on a connection of its own, opened when needed; one plan or group at a time."""
+
+    def __init__(self, parts: RunnerParts) -> None:
+        self._parts = parts
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def run(self, plan: Plan[T]) -> T:
+        """Run one plan in a transaction of its own."""
+        with self._lock:
+            try:
+                answer = self._look(plan)
+                return self._alone(plan) if answer is None else answer
+            except sqlite3.Error as error:
+                raise self._translated(error) from error
+
+    def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+        """Run plans in one shared transaction; an answer or an exception for each."""
+        with self._lock:
+            self._connected()  # what cannot be opened is tried once, not by each
+            answers = [self._answer(self._look, plan) for plan in plans]
+            rest = [index for index, answer in enumerate(answers) if answer is None]
+            written = self._written([plans[index] for index in rest])
+            for index, answer in zip(rest, written, strict=True):
+                answers[index] = answer
+            return answers
+
+    def close(self) -> None:
+        """Close the connection once the plan that runs now is finished; later use opens anew."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def hold(self) -> None:
+        """Close the connection, and let nobody open one before `let_go`."""
+        self._lock.acquire()
+        self.close()
+
+    def let_go(self) -> None:
+        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
+            self._lock.release()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._parts.connect()
+        return self._connection
+
+    def _translated(self, error: sqlite3.Error) -> StoreError:
+        return translated(error, self._parts.settings.path)
+
+    def _answer(self, run: Callable[[Plan[Any]], Any], plan: Plan[Any]) -> Any:
+        """What `run` returns, or the exception it raised in Packhorse's words."""
+        try:
+            return run(plan)
+        except sqlite3.Error as error:
+            return self._translated(error)
+        except Exception as error:  # noqa: BLE001 - belongs to the caller who waits for it
+            return error
+
+    def _look(self, plan: Plan[T]) -> T | None:
+        """Ask the cheap question first, if the plan has one; None when it must be run."""
+        if plan.look is None:
+            return None
+        return self._drive(plan.look(), [])
+
+    def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+        """Together; with savepoints if one of them failed; each alone if all of it failed."""
+        if len(plans) > 1:
+            for run in (self._steps, self._guarded):
+                answers = self._together(run, plans)
+                if answers is not None:
+                    return answers
+        return [self._answer(self._alone, plan) for plan in plans]
+
+    def _alone(self, plan: Plan[T]) -> T:
+        wakes: list[str] = []
+        answer = self._transact(lambda: self._steps(plan, wakes), writes=plan.writes)
+        self._parts.send(wakes)
+        return answer
+
+    def _together(
+        self, run: Callable[[Plan[Any], list[str]], Any], plans: Sequence[Plan[Any]]
+    ) -> list[Any] | None:
+        """All in one transaction, or None when it was rolled back."""
+        wakes: list[str] = []
+        try:
+            answers = self._transact(
+                lambda: [run(plan, wakes) for plan in plans],
+                writes=any(plan.writes for plan in plans),
+            )
+        except sqlite3.Error as error:
+            # Each alone would wait for the same lock again, one after the other.
+            locked = LOCKED in str(error)
+            return [self._translated(error) for _ in plans] if locked else None
+        except Exception:  # noqa: BLE001 - found again, and then told to the one it belongs to
+            return None
+        self._parts.send(wakes)
+        return answers
+
+    def _steps(self, plan: Plan[T], wakes: list[str]) -> T:
+        return self._drive(plan.steps(), wakes)
+
+    def _guarded(self, plan: Plan[Any], wakes: list[str]) -> Any:
+        """Run a plan inside a transaction; if it fails, only its own part is undone."""
+        connection, own = self._connected(), list(wakes)
+        connection.execute("savepoint plan")
+        answer = self._answer(lambda plan: self._steps(plan, own), plan)
+        if isinstance(answer, Exception):
+            connection.execute("rollback to plan")  # fails if SQLite has given up all of it
+        else:
+            wakes[:] = own
+        connection.execute("release plan")
+        return answer
+
+    def _transact(self, body: Callable[[], T], *, writes: bool) -> T:
+        connection, turn = self._connected(), self._parts.turn
+        if connection.in_transaction:  # a signal handler, say, that came in the middle of a plan
+            raise StoreError("a plan was run inside another one of the same thread; run it after")
+        if writes and not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
+            raise sqlite3.OperationalError(LOCKED)
+        try:
+            connection.execute("begin immediate" if writes else "begin")
+            answer = body()
+            connection.execute("commit")
+        except BaseException:  # also what interrupts the wait for the lock, once it is there
+            self._undo(connection)
+            raise
+        finally:
+            if writes:
+                turn.release()
+        return answer
+
+    def _undo(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("rollback")
+        except sqlite3.Error:
+            self.close()  # a connection that cannot even do that must not keep its lock
+
+    def _drive(self, steps: Steps[T], wakes: list[str]) -> T:
+        connection, now_us = self._connected(), 0
+
+        def answer(step: Any) -> Any:
+            nonlocal now_us
+            kind = type(step)
+            if kind is Rows:
+                return connection.execute(step.text, step.parameters).fetchall()
+            if kind is Change:
+                return connection.execute(step.text, step.parameters).rowcount
+            if kind is ChangeMany:
+                return connection.executemany(step.text, step.parameters).rowcount
+            if kind is Now:
+                now_us = now_us or self._parts.clock.now_us()
+                return now_us
+            if kind is not Wake:
+                raise TypeError(f"a SQLite plan cannot ask for {step!r}")
+            if step.topic not in wakes:
+                wakes.append(step.topic)
+            return None
+
+        return drive(steps, answer)

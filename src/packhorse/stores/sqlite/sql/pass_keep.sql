@@ -1,0 +1,3 @@
+-- Remember a tenant's last pass.
+insert into packhorse_passes (queue, priority, tenant, pass) values (?, ?, ?, ?)
+on conflict (queue, priority, tenant) do update set pass = excluded.pass

@@ -1,0 +1,2 @@
+-- Gates that time has opened.
+select gate from packhorse_reopens where at_us <= ?

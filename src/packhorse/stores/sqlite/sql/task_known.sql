@@ -1,0 +1,2 @@
+-- The limits of a task.
+select settings from packhorse_tasks where name = ?

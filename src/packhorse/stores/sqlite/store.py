@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""The SQLite store: one file, several processes, no server."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from packhorse.clock import Clock, SystemClock
+from packhorse.stores.plan import Plan
+from packhorse.stores.sqlite.connection import SqliteSettings, connect, translated
+from packhorse.stores.sqlite.inspection import SqliteInspection
+from packhorse.stores.sqlite.jobs import SqliteJobs
+from packhorse.stores.sqlite.leases import SqliteLeases
+from packhorse.stores.sqlite.migrate import migrate
+from packhorse.stores.sqlite.queues import SqliteQueues
+from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
+from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
+from packhorse.stores.sqlite.upkeep import SqliteUpkeep
+from packhorse.stores.sqlite.wakeups import SqliteWakeups
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """See `Store`. Sync callers write in their own thread, async ones through an owner thread."""
+
+    def __init__(self, settings: SqliteSettings, *, clock: Clock | None = None) -> None:
+        self.label = f"sqlite:///{settings.path}"
+        self.jobs = SqliteJobs()
+        self.leases = SqliteLeases()
+        self.queues = SqliteQueues()
+        self.upkeep = SqliteUpkeep()
+        self.inspection = SqliteInspection()
+        self.wakeups = SqliteWakeups(settings)
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._left_to_parent: list[object] = []
+        self._migrated = False
+        self._set_up()
+        _at_fork(self)
+
+    def run(self, plan: Plan[T]) -> T:
+        return self._local.run(plan)
+
+    async def arun(self, plan: Plan[T]) -> T:
+        owner = self._writer if plan.writes else self._reader
+        return await owner.run(plan)
+
+    def migrate(self) -> int:
+        with self._migrating:
+            connection = connect(self._settings)
+            try:
+                return migrate(connection, self._settings.path)
+            except sqlite3.Error as error:
+                raise translated(error, self._settings.path) from error
+            finally:
+                connection.close()
+
+    def facts(self) -> dict[str, str]:
+        path = self._settings.path
+        kept = (
+            "every commit"
+            if self._settings.synchronous in ("FULL", "EXTRA")
+            else ("not every commit: the last ones may be lost in a power cut, none in a crash")
+        )
+        return {
+            "store": "sqlite",
+            "file": str(path),
+            "size": f"{path.stat().st_size / 1024:.0f} KiB" if path.exists() else "not there yet",
+            "sqlite": sqlite3.sqlite_version,
+            "schema": str(self.migrate()),
+            "synchronous": self._settings.synchronous,
+            "survives a power cut": kept,
+            "writable": "yes" if os.access(path, os.W_OK) else "no",
+        }
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        self._local.close()
+        self.wakeups.close()
+
+    def _set_up(self) -> None:
+        """New locks and runners; nothing is opened before it is needed."""
+        self._migrating = threading.RLock()
+        parts = RunnerParts(self._settings, self._clock, self.wakeups.send, self._connect)
+        self._local = LocalRunner(lambda: PlanRunner(parts))
+        self._writer = OwnerThread("packhorse-sqlite-writer", PlanRunner(parts))
+        self._reader = OwnerThread("packhorse-sqlite-reader", PlanRunner(parts))
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection to a file whose schema is up to date."""
+        with self._migrating:
+            if not self._migrated:
+                self.migrate()
+                self._migrated = True
+        return connect(self._settings)
+
+    def hold(self) -> None:
+        """Before a fork: nothing open, nobody at work. Whoever runs a plan finishes it first."""
+        for part in (self._local, self._writer, self._reader, self.wakeups):
+            part.hold()
+        self._migrating.acquire()
+
+    def let_go(self) -> None:
+        """After a fork, in the parent: everything opens again when it is needed."""
+        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
+            self._migrating.release()
+        for part in (self.wakeups, self._reader, self._writer, self._local):
+            part.let_go()
+
+    def forget(self) -> None:
+        """After a fork, in the child: threads did not come along, and locks may be theirs.
+
+        A process that forks behind Python's back may have left connections open. To close them
+        here would disturb the parent, so they are kept, unused.
+        """
+        ears = self.wakeups.forget()
+        self._left_to_parent.append((self._local, self._writer, self._reader, ears))
+        self._set_up()
+
+
+def _at_fork(store: SqliteStore) -> None:
+    """Hold the store still while this process forks, for as long as the store lives."""
+    known = weakref.ref(store)
+
+    def told(act: Callable[[SqliteStore], None]) -> Callable[[], None]:
+        def call() -> None:
+            found = known()
+            if found is not None:
+                act(found)
+
+        return call
+
+    os.register_at_fork(
+        before=told(SqliteStore.hold),
+        after_in_parent=told(SqliteStore.let_go),
+        after_in_child=told(SqliteStore.forget),
+    )

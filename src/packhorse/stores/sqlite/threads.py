@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""Who runs plans: each thread its own, or an owner thread those of event loops, in groups.
+
+Nothing of SQLite may be open while a process forks: the child would inherit SQLite's own notes of
+the locks its parent holds, believe them, and write into files that others think unused. So all is
+held and closed before a fork, and opens again by itself on both sides of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+from packhorse.errors import PackhorseError, StoreUnavailable
+from packhorse.stores.plan import Plan
+from packhorse.stores.sqlite.runner import PlanRunner
+
+__all__ = ["LocalRunner", "OwnerThread"]
+
+T = TypeVar("T")
+
+#: Plans that may share one commit.
+_GROUP_MAX: Final = 512
+
+
+class LocalRunner:
+    """A runner for each thread that runs plans itself."""
+
+    def __init__(self, make: Callable[[], PlanRunner]) -> None:
+        self._make = make
+        self._local = threading.local()
+        self._lock = threading.RLock()
+        self._known: list[tuple[threading.Thread, PlanRunner]] = []
+
+    def run(self, plan: Plan[T]) -> T:
+        return self._runner().run(plan)
+
+    def close(self) -> None:
+        """Close every thread's connection, after the plan it runs now."""
+        with self._lock:
+            runners = [runner for _, runner in self._known]
+        for runner in runners:
+            runner.close()
+
+    def hold(self) -> None:
+        """Before a fork: nothing open, nobody at work."""
+        self._lock.acquire()
+        for _, runner in self._known:
+            runner.hold()
+
+    def let_go(self) -> None:
+        """After a fork, in the parent."""
+        for _, runner in self._known:
+            runner.let_go()
+        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
+            self._lock.release()
+
+    def _runner(self) -> PlanRunner:
+        runner: PlanRunner | None = getattr(self._local, "runner", None)
+        if runner is None:
+            runner = self._make()
+            with self._lock:
+                self._close_abandoned()
+                self._known.append((threading.current_thread(), runner))
+            self._local.runner = runner
+        return runner
+
+    def _close_abandoned(self) -> None:
+        """Close what ended threads left open, so that short-lived threads do not add up."""
+        for thread, runner in self._known:
+            if not thread.is_alive():
+                runner.close()
+        self._known = [pair for pair in self._known if pair[0].is_alive()]
+
+
+class _Ticket:
+    """A plan that waits for the owner thread, and whom to tell."""
+
+    __slots__ = ("future", "loop", "plan")
+
+    def __init__(self, plan: Plan[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+
+_Tickets = SimpleQueue[_Ticket | None]
+
+
+class OwnerThread:
+    """One thread that runs what event loops ask of it, in groups."""
+
+    def __init__(self, name: str, runner: PlanRunner) -> None:
+        self._name = name
+        self._runner = runner
+        self._lock = threading.RLock()
+        self._tickets: _Tickets = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, plan: Plan[T]) -> T:
+        ticket = _Ticket(plan, asyncio.get_running_loop())
+        with self._lock:  # a ticket must not come behind the word that ends the thread
+            self._start()
+            self._tickets.put(ticket)
+        answer: T = await ticket.future
+        return answer
+
+    def close(self) -> None:
+        """Serve those who wait, then end the thread and its connection."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._tickets.put(None)
+        if thread is not None:
+            thread.join()
+
+    def hold(self) -> None:
+        """Before a fork: nothing open, nobody at work."""
+        self._runner.hold()  # may take its time, during which event loops may still put tickets
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        """After a fork, in the parent."""
+        with suppress(RuntimeError):  # as above
+            self._lock.release()
+        self._runner.let_go()
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        self._tickets = SimpleQueue()
+        thread = threading.Thread(
+            target=self._serve, args=(self._runner, self._tickets), name=self._name, daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is going down
+            raise StoreUnavailable(
+                f"the SQLite store has no thread to write with: {error}"
+            ) from error
+        self._thread = thread
+
+    @staticmethod
+    def _serve(runner: PlanRunner, tickets: _Tickets) -> None:
+        while (group := _next_group(tickets)) is not None:
+            try:
+                answers = runner.run_group([ticket.plan for ticket in group])
+            except PackhorseError as error:  # the file cannot be opened: tell all, try again later
+                answers = [error] * len(group)
+            except BaseException as error:  # noqa: BLE001 - the thread must outlive any trouble
+                answers = [StoreUnavailable(f"the SQLite store failed: {error!r}")] * len(group)
+            _deliver(group, answers)
+        runner.close()
+
+
+def _next_group(tickets: _Tickets) -> list[_Ticket] | None:
+    """Wait for a ticket, then take what else waits; None when the thread is to end."""
+    group: list[_Ticket] = []
+    ticket = tickets.get()
+    while ticket is not None:
+        if not ticket.future.cancelled():
+            group.append(ticket)
+        if len(group) >= _GROUP_MAX:
+            return group
+        try:
+            ticket = tickets.get_nowait()
+        except Empty:
+            return group
+    if group:
+        tickets.put(None)  # asked to end: first serve those who came before
+        return group
+    return None
+
+
+def _deliver(group: Sequence[_Ticket], answers: Sequence[object]) -> None:
+    """Hand out the answers, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], object]]] = {}
+    for ticket, answer in zip(group, answers, strict=True):
+        by_loop.setdefault(ticket.loop, []).append((ticket.future, answer))
+    for loop, results in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, results)
+        except RuntimeError:  # the loop was closed while we worked: nobody is left to tell
+            continue
+
+
+def _resolve(results: Sequence[tuple[asyncio.Future[Any], object]]) -> None:
+    for future, answer in results:
+        if future.done():
+            continue
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

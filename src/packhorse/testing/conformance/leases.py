@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""`LeaseStore`: who lives, and what a worker that lives or leaves holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import SECOND_US
+from packhorse.job import Counters, JobStatus
+from packhorse.settlement import SettlementKind, Verdict
+from packhorse.stores.requests import ExpiredLease, WorkerRecord
+from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
+from packhorse.testing.conformance.trial import Trial
+
+__all__ = ["TestLeases", "TestRenewalOfWhatIsHeld", "TestWorkers"]
+
+
+class TestLeases:
+    """A worker's time-bound right to the jobs it holds."""
+
+    def test_a_first_renewal_begins_a_lease(self, trial: Trial) -> None:
+        renewed = trial.renew(ANNA)
+
+        assert renewed.now_us == trial.now_us()
+        assert renewed.expires_us == trial.now_us() + LEASE_US
+        assert not renewed.lapsed
+        assert renewed.released == 0
+
+    def test_a_renewal_extends_the_lease_from_now(self, trial: Trial) -> None:
+        trial.renew(ANNA)
+        trial.advance_us(10 * SECOND_US)
+
+        renewed = trial.renew(ANNA, lease_us=2 * LEASE_US)
+
+        assert renewed.expires_us == trial.now_us() + 2 * LEASE_US
+        assert not renewed.lapsed
+
+    def test_a_lease_that_had_run_out_is_told_as_lapsed(self, trial: Trial) -> None:
+        trial.renew(ANNA)
+        trial.advance_us(LEASE_US)
+
+        assert trial.renew(ANNA).lapsed
+        assert not trial.renew(ANNA).lapsed
+
+    def test_a_renewed_worker_keeps_its_jobs_beyond_one_lease(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        for _ in range(5):
+            trial.advance_us(LEASE_US // 3)
+            trial.renew(ANNA)
+
+        assert trial.orphans(ANNA) == {}
+        assert trial.claim(BEN) == ()
+        assert trial.end(job) is Verdict.APPLIED
+
+    def test_a_lapsed_worker_keeps_what_nobody_rescued(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.let_lease_expire()
+
+        trial.renew(ANNA, held=((job.id, job.fence),))
+
+        assert trial.status(job.id) is JobStatus.PROCESSING
+        assert trial.end(job) is Verdict.APPLIED
+
+    def test_one_workers_lease_is_not_anothers(self, trial: Trial) -> None:
+        trial.renew(ANNA)
+        trial.advance_us(LEASE_US - 1)
+        trial.renew(BEN)
+        trial.advance_us(1)
+        trial.submit(new_job())
+
+        assert trial.ask(ANNA).lease_lost
+        assert len(trial.ask(BEN).jobs) == 1
+
+    def test_leaving_ends_the_lease_at_once(self, trial: Trial) -> None:
+        trial.renew(ANNA)
+
+        assert trial.run(trial.store.leases.leave(ANNA)) == 0
+
+        trial.submit(new_job())
+        assert trial.ask(ANNA).lease_lost
+        assert not any(record.live for record in _workers(trial))
+
+    @pytest.mark.req("S4-12")
+    def test_leaving_releases_whatever_is_held_and_says_how_much(self, trial: Trial) -> None:
+        trial.submit(*(new_job(name) for name in "abc"))
+        trial.claim(ANNA, limit=2)
+        trial.claim(BEN, limit=1)
+
+        assert trial.run(trial.store.leases.leave(ANNA)) == 2
+
+        assert [trial.status(name) for name in "abc"] == [
+            *(JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.PROCESSING)
+        ]
+        assert trial.record("a").counters == Counters(releases=1)
+        assert [job.id for job in trial.claim(BEN)] == ["a", "b"]
+
+    def test_leaving_twice_or_unknown_releases_nothing(self, trial: Trial) -> None:
+        trial.take(worker=ANNA)
+        trial.run(trial.store.leases.leave(ANNA))
+
+        assert trial.run(trial.store.leases.leave(ANNA)) == 0
+        assert trial.run(trial.store.leases.leave("nobody")) == 0
+
+    def test_a_worker_that_left_may_come_back(self, trial: Trial) -> None:
+        trial.renew(ANNA)
+        trial.run(trial.store.leases.leave(ANNA))
+        trial.submit(new_job("job"))
+
+        assert trial.claim_only(ANNA).id == "job"
+
+
+class TestRenewalOfWhatIsHeld:
+    """When `held` is given, processing jobs of this worker that are not in it are released."""
+
+    def test_jobs_it_does_not_name_are_released_in_their_old_place(self, trial: Trial) -> None:
+        trial.submit(*(new_job(name) for name in "abcd"))
+        a, b, c = trial.claim(ANNA, limit=3)
+
+        renewed = trial.renew(ANNA, held=((b.id, b.fence),))
+
+        assert renewed.released == 2
+        assert trial.status("b") is JobStatus.PROCESSING
+        assert [job.id for job in trial.claim(BEN)] == [a.id, c.id, "d"]
+
+    def test_only_releases_rises(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.advance_us(SECOND_US)
+
+        trial.renew(ANNA, held=())
+
+        record = trial.record(job.id)
+        assert record.status is JobStatus.QUEUED
+        assert record.counters == Counters(releases=1)
+        assert record.fence == job.fence
+        assert trial.history(job.id) == ()
+
+    @pytest.mark.parametrize("step", [-1, 1])
+    def test_a_job_named_with_another_fence_is_not_held(self, trial: Trial, step: int) -> None:
+        job = trial.take(worker=ANNA)
+
+        assert trial.renew(ANNA, held=((job.id, job.fence + step),)).released == 1
+        assert trial.status(job.id) is JobStatus.QUEUED
+
+    def test_saying_nothing_releases_nothing(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+
+        assert trial.renew(ANNA, held=None).released == 0
+        assert trial.status(job.id) is JobStatus.PROCESSING
+
+    def test_another_workers_jobs_are_not_touched(self, trial: Trial) -> None:
+        job = trial.take(worker=BEN)
+        before = trial.picture(job.id)
+
+        assert trial.renew(ANNA, held=()).released == 0
+        assert trial.picture(job.id) == before
+
+    @pytest.mark.parametrize("kind", [SettlementKind.COMPLETED, SettlementKind.FAILED])
+    def test_naming_a_job_that_is_settled_changes_nothing(
+        self, trial: Trial, kind: SettlementKind
+    ) -> None:
+        job = trial.take(worker=ANNA)
+        trial.end(job, kind)
+        before = trial.picture(job.id)
+
+        assert trial.renew(ANNA, held=((job.id, job.fence), ("nobody", 1))).released == 0
+        assert trial.picture(job.id) == before
+
+    def test_naming_a_job_another_worker_has_by_now_does_not_win_it_back(
+        self, trial: Trial
+    ) -> None:
+        job = trial.take(worker=ANNA)
+        trial.renew(ANNA, held=())
+        trial.claim_only(BEN)
+        before = trial.picture(job.id)
+
+        assert trial.renew(ANNA, held=((job.id, job.fence),)).released == 0
+        assert trial.picture(job.id) == before
+
+    def test_a_released_job_that_somebody_wants_cancelled_is_cancelled(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.run(trial.store.jobs.cancel(job.id))
+
+        trial.renew(ANNA, held=())
+
+        assert trial.status(job.id) is JobStatus.CANCELLED
+
+
+class TestWorkers:
+    """The workers known, live or not, by id; and the leases that ran out over held jobs."""
+
+    def test_a_worker_is_shown_as_it_described_itself(self, trial: Trial) -> None:
+        began_us = trial.now_us()
+        trial.renew(ANNA)
+        trial.advance_us(SECOND_US)
+        trial.renew(
+            ANNA,
+            queues=(QUEUE, "mail"),
+            tasks=(TASK, "resize"),
+            host="stable",
+            pid=7,
+            version="1.2",
+            concurrency=5,
+            running=3,
+        )
+
+        assert _workers(trial) == (
+            WorkerRecord(
+                worker=ANNA,
+                host="stable",
+                pid=7,
+                version="1.2",
+                queues=(QUEUE, "mail"),
+                tasks=(TASK, "resize"),
+                concurrency=5,
+                running=3,
+                started_us=began_us,
+                renewed_us=trial.now_us(),
+                expires_us=trial.now_us() + LEASE_US,
+                live=True,
+            ),
+        )
+
+    def test_workers_are_in_the_order_of_their_ids_live_or_not(self, trial: Trial) -> None:
+        trial.renew("carl")
+        trial.renew(ANNA)
+        trial.advance_us(LEASE_US)
+        trial.renew(BEN)
+
+        shown = [(record.worker, record.live) for record in _workers(trial)]
+        assert shown == [(ANNA, False), (BEN, True), ("carl", False)]
+
+    def test_an_expired_lease_over_held_jobs_is_told(self, trial: Trial) -> None:
+        trial.take(worker=ANNA)
+        expires_us = trial.now_us() + LEASE_US
+        trial.advance_us(LEASE_US - 1)
+        assert _expired(trial) == ()
+        trial.advance_us(1)
+
+        assert _expired(trial) == (ExpiredLease(ANNA, expires_us, LEASE_US),)
+
+    def test_a_worker_that_holds_nothing_is_not_told(self, trial: Trial) -> None:
+        trial.end(trial.take(worker=ANNA))
+        trial.let_lease_expire()
+
+        assert _expired(trial) == ()
+
+    def test_a_worker_that_renewed_is_not_told(self, trial: Trial) -> None:
+        trial.take(worker=ANNA)
+        trial.let_lease_expire()
+        trial.renew(ANNA)
+
+        assert _expired(trial) == ()
+
+    def test_every_expired_worker_is_told_once(self, trial: Trial) -> None:
+        for worker in (ANNA, BEN):
+            trial.submit(new_job(), new_job())
+            trial.claim(worker)
+        trial.let_lease_expire()
+
+        assert sorted(lease.worker for lease in _expired(trial)) == [ANNA, BEN]
+
+
+def _workers(trial: Trial) -> tuple[WorkerRecord, ...]:
+    return trial.run(trial.store.leases.workers())
+
+
+def _expired(trial: Trial) -> tuple[ExpiredLease, ...]:
+    return trial.run(trial.store.leases.expired())

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: MIT
+"""A state machine that does anything at all to a store and to the reference, and compares.
+
+Both are judged by one clock. After each step the answers, and then everything there is to see,
+must be the same; and no step may break what holds for every job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, Final, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from packhorse.clock import SECOND_US
+from packhorse.errors import PackhorseError
+from packhorse.job import WAITING, Job, JobStatus, Progress
+from packhorse.lifecycle import Limits, Orphan, rescue
+from packhorse.lifecycle import settle as decide
+from packhorse.outcome import Outcome
+from packhorse.settlement import Settlement, Verdict
+from packhorse.stores import open_store
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import (
+    Claimed,
+    ClaimRequest,
+    JobFilter,
+    ProgressNote,
+    QueueSettings,
+    Renewal,
+)
+from packhorse.testing.conformance import drawn
+from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
+from packhorse.testing.conformance.observation import (
+    Observation,
+    check_change,
+    comparable,
+    observe,
+)
+from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.samples import LEASE_US, TIMEOUT_US
+from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
+from packhorse.testing.virtual_clock import VirtualClock
+
+__all__ = ["StoreMachine", "TestMachine"]
+
+T = TypeVar("T")
+
+_ROLL: Final = 0.5
+_UPKEEP: Final = ("promote", "expire", "park", "prune")
+#: So many steps may go by without work; else a run would be spent on looking at idle stores.
+_IDLE_MAX: Final = 3
+#: So many jobs may wait before no more are submitted.
+_WAITING_MAX: Final = 8
+_picks = st.integers(0, 1000)  #: which of several, by remainder
+
+_may_submit = precondition(lambda self: self.waiting < _WAITING_MAX)
+_may_work = precondition(lambda self: self.waiting > 0)
+_may_settle = precondition(lambda self: self.held)
+_may_idle = precondition(lambda self: self.idle < _IDLE_MAX)
+
+
+class TestMachine:
+    """Whatever is done to it, the store does what the reference does."""
+
+    def test_the_store_agrees_with_the_reference_run_from_sync_code(self, trials: Trials) -> None:
+        _try(trials, "run")
+
+    def test_the_store_agrees_with_the_reference_run_from_async_code(self, trials: Trials) -> None:
+        _try(trials, "arun")
+
+
+def _try(trials: Trials, runner: RunnerName) -> None:
+    class Machine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(trials, runner)
+
+    run_state_machine_as_test(Machine, settings=machine_settings())
+
+
+class _Reference:
+    """The reference, beside the store under test."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._store = open_store("memory://", clock=clock)
+
+    def open(self) -> Store:
+        return self._store
+
+    def reopen(self) -> Store:
+        return self._store
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Each rule is something that workers, producers, operators or time may do."""
+
+    jobs: Bundle[str] = Bundle("jobs")
+    claims: Bundle[tuple[str, Job]] = Bundle("claims")  #: (worker, job), of any age
+    sightings: Bundle[Orphan] = Bundle("sightings")  #: orphans somebody saw once
+
+    def __init__(self, trials: Trials, runner: RunnerName) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self._stack = ExitStack()
+        self.subject = self._stack.enter_context(trials.fresh(runner, clock=self.clock))
+        self.reference = Trial(_Reference(self.clock), self.clock, "run")
+        self._stack.callback(self.reference.close)
+        self.submitted = 0
+        self.held: dict[str, tuple[str, Job]] = {}  # by job id: what a claim gave and holds still
+        self.settled: set[tuple[str, int]] = set()
+        self.ended: Counter[str] = Counter()
+        self.redriven: set[str] = set()
+        self.removing = False
+        self.worked = False
+        self.idle = self.waiting = 0
+        self.before = observe(self.subject)
+
+    def teardown(self) -> None:
+        self._stack.close()
+
+    def both(self, build: Callable[[Store], Plan[T]]) -> T | None:
+        """Do the same to both, compare the answers, and give one; None when both refused."""
+        expected, got = _attempt(self.reference, build), _attempt(self.subject, build)
+        assert comparable(got) == comparable(expected)
+        return None if isinstance(got, type) else got
+
+    @invariant()
+    def everything_to_be_seen_is_the_same(self) -> None:
+        seen, expected = observe(self.subject), observe(self.reference)
+        assert seen.records == expected.records
+        assert seen.histories == expected.histories
+        assert seen.rest == expected.rest
+        check_change(self.before, seen, redriven=self.redriven, removing=self.removing)
+        self._carry_on(seen)
+
+    def _carry_on(self, seen: Observation) -> None:
+        for job_id in self.before.records.keys() - seen.records.keys():
+            del self.ended[job_id]
+            self.settled = {mark for mark in self.settled if mark[0] != job_id}
+        for job_id, record in seen.records.items():
+            assert record.counters.attempts == self.ended[job_id]
+        running = {
+            (record.id, record.fence)
+            for record in seen.records.values()
+            if record.status is JobStatus.PROCESSING
+        }
+        self.held = {
+            job_id: claim
+            for job_id, claim in self.held.items()
+            if (job_id, claim[1].fence) in running
+        }
+        self.waiting = sum(record.status in WAITING for record in seen.records.values())
+        self.idle = 0 if self.worked else self.idle + 1
+        self.before, self.redriven, self.removing, self.worked = seen, set(), False, False
+
+    # The rules are few and each does one of several things, since many rules of one thing each
+    # would seldom meet: a run draws only some of them.
+
+    # ------------------------------------------------------------------------------- producers
+
+    @initialize(target=jobs, wishes=st.lists(drawn.plain_wishes, min_size=2, max_size=4))
+    def start(self, wishes: list[dict[str, Any]]) -> Any:
+        for worker in WORKERS:
+            self._renew(worker, QUEUES, TASKS)
+        return self.submit(wishes)
+
+    @_may_submit
+    @rule(
+        target=jobs,
+        wishes=st.lists(drawn.wishes, min_size=1, max_size=3),
+        known=st.none() | jobs,
+    )
+    def submit(self, wishes: list[dict[str, Any]], known: str | None = None) -> Any:
+        """The first may be of an id that is, or once was, there already."""
+        now_us = self.clock.now_us()
+        ids = [f"job-{self.submitted + number}" for number in range(len(wishes))]
+        self.submitted += len(wishes)
+        ids[0] = ids[0] if known is None else known
+        new = [drawn.as_new_job(*pair, now_us) for pair in zip(ids, wishes, strict=True)]
+        answers = self.both(lambda store: store.jobs.submit(new)) or ()
+        return multiple(*(answer.job_id for answer in answers if answer.job_id != known))
+
+    # --------------------------------------------------------------------------------- workers
+
+    @_may_work
+    @rule(
+        target=claims,
+        worker=drawn.workers,
+        served=drawn.served,
+        quarantine=st.sampled_from([False, False, True]),
+        live=st.sampled_from([True, True, True, False]),
+        results=st.lists(drawn.outcomes, min_size=1, max_size=3),
+        settled=st.integers(0, 3),
+    )
+    def work(
+        self,
+        worker: str,
+        served: tuple[tuple[str, ...], tuple[str, ...]],
+        results: list[Outcome],
+        settled: int,
+        *,
+        quarantine: bool,
+        live: bool,
+    ) -> Any:
+        """Claim as many jobs as there are results, settle some, and hold on to the others."""
+        if live:
+            self._renew(worker, *served)
+        request = ClaimRequest(worker, *served, len(results), TIMEOUT_US, quarantine)
+        answer: Claimed | None = self.both(lambda store: store.jobs.claim(request))
+        assert answer is not None
+        for job in answer.jobs:
+            assert job.fence > self.before.records[job.id].fence
+            self.held[job.id] = (worker, job)
+            self.worked = True
+        pairs = list(zip(answer.jobs, results, strict=False))
+        self._settle([decide(*pair, Limits(), roll=_ROLL) for pair in pairs[:settled]])
+        return multiple(*((worker, job) for job in answer.jobs))
+
+    @_may_settle
+    @rule(
+        first=_picks, results=st.lists(drawn.outcomes, min_size=1, max_size=3), limits=drawn.limits
+    )
+    def settle(self, first: int, results: list[Outcome], limits: Limits) -> None:
+        """Of different jobs as far as there are, else one job in several ways."""
+        held = [job for _, job in self.held.values()]
+        chosen = [held[(first + number) % len(held)] for number in range(len(results))]
+        pairs = zip(chosen, results, strict=True)
+        self._settle([decide(job, outcome, limits, roll=_ROLL) for job, outcome in pairs])
+
+    @_may_idle
+    @rule(
+        claim=claims,
+        outcome=drawn.outcomes | drawn.notes,
+        step=st.sampled_from([0, 0, -1, 1]),
+    )
+    def write_with_a_fence_of_any_age(
+        self, claim: tuple[str, Job], outcome: Outcome | Progress, step: int
+    ) -> None:
+        job = msgspec.structs.replace(claim[1], fence=claim[1].fence + step)
+        if isinstance(outcome, Progress):
+            note = ProgressNote(job.id, job.fence, outcome)
+            self.both(lambda store: store.jobs.note_progress([note]))
+        else:
+            self._settle([decide(job, outcome, Limits(), roll=_ROLL)])
+
+    @_may_idle
+    @rule(worker=drawn.workers, kept=st.integers(0, 7), step=st.sampled_from([0, 0, 0, 1]))
+    def say_what_is_held(self, worker: str, kept: int, step: int) -> None:
+        """The worker names some of what it holds, at times with a wrong fence; or it leaves."""
+        if not kept:
+            self.both(lambda store: store.leases.leave(worker))
+            return
+        mine = [job for owner, job in self.held.values() if owner == worker]
+        named = [job for number, job in enumerate(mine) if kept >> number & 1]
+        held = tuple((job.id, job.fence + step) for job in named)
+        self._renew(worker, QUEUES, TASKS, held)
+
+    @_may_settle
+    @rule(target=sightings, pick=_picks, late=st.sampled_from([False, False, True]))
+    def crash(self, pick: int, *, late: bool) -> Any:
+        """One worker renews no more; the others do. What it held is rescued now, or later."""
+        holders = [owner for owner, _ in self.held.values()]
+        worker = holders[pick % len(holders)]
+        for other in WORKERS:
+            if other != worker:
+                self._renew(other, QUEUES, TASKS, lease_us=2 * LEASE_US)
+        self.clock.advance(LEASE_US / SECOND_US)
+        found = self.both(lambda store: store.leases.orphans([worker], limit=EVERYTHING)) or ()
+        orphans = sorted(found, key=str)
+        if not late:
+            self._settle([rescue(orphan) for orphan in orphans])
+        return multiple(*orphans)
+
+    # ------------------------------------------------------------- rescuers, operators, upkeep
+
+    @_may_idle
+    @rule(orphan=sightings)
+    def rescue_what_was_seen(self, orphan: Orphan) -> None:
+        self._settle([rescue(orphan)])
+
+    @_may_idle
+    @rule(
+        chosen=st.lists(jobs, min_size=1, max_size=3),
+        wish=st.sampled_from(["cancel", "redrive", "await"]),
+        tenant=drawn.tenants,
+    )
+    def operate(self, chosen: list[str], wish: str, tenant: str | None) -> None:
+        if wish == "redrive":
+            self.redriven.update(chosen)
+            self.both(lambda store: store.jobs.redrive(chosen, tenant=tenant))
+        elif wish == "cancel":
+            self.both(lambda store: store.jobs.cancel(chosen[0], tenant=tenant))
+        else:
+            self.both(lambda store: store.jobs.await_finish(chosen[0]))
+
+    @_may_idle
+    @rule(
+        settings=st.lists(drawn.queue_settings, max_size=2),
+        queue=st.sampled_from(QUEUES),
+        paused=st.sampled_from([False, False, True]),
+    )
+    def set_queues(self, settings: list[QueueSettings], queue: str, *, paused: bool) -> None:
+        self.both(lambda store: store.queues.declare(settings))
+        self.both(lambda store: store.queues.pause(queue, paused=paused))
+
+    @_may_idle
+    @rule(verb=st.sampled_from(_UPKEEP), after_us=drawn.spans_us, limit=st.integers(1, 3))
+    def keep_up(self, verb: str, after_us: int, limit: int) -> None:
+        """Only the order of promoting is promised, so only it is limited."""
+        self.removing = verb == "prune"
+        arguments = {"limit": limit if verb == "promote" else EVERYTHING}
+        if verb == "park":
+            arguments["after_us"] = after_us
+        self.both(lambda store: getattr(store.upkeep, verb)(**arguments))
+
+    @_may_idle
+    @rule(chosen=drawn.filters, limit=st.integers(1, 3), removing=st.booleans())
+    def search(self, chosen: JobFilter, limit: int, *, removing: bool) -> None:
+        self.both(lambda store: store.inspection.search(chosen, limit=limit))
+        if removing:
+            self.removing = True
+            self.both(lambda store: store.jobs.delete(chosen, limit=EVERYTHING))
+
+    @_may_idle
+    @rule(span_us=drawn.spans_us)
+    def time_passes(self, span_us: int) -> None:
+        self.clock.advance(span_us / SECOND_US)
+
+    # --------------------------------------------------------------------------------- helpers
+
+    def _renew(
+        self,
+        worker: str,
+        queues: tuple[str, ...],
+        tasks: tuple[str, ...],
+        held: tuple[tuple[str, int], ...] | None = None,
+        *,
+        lease_us: int = LEASE_US,
+    ) -> None:
+        renewal = Renewal(worker, lease_us, queues, tasks, host="stable", held=held)
+        self.both(lambda store: store.leases.renew(renewal))
+
+    def _settle(self, settlements: list[Settlement]) -> None:
+        verdicts = self.both(lambda store: store.jobs.settle(settlements))
+        self._count(zip(settlements, verdicts or (), strict=True))
+
+    def _count(self, settled: Iterable[tuple[Settlement, Verdict]]) -> None:
+        """Of settlements with one fence, the first that was not stale ended the attempt."""
+        for settlement, verdict in settled:
+            mark = (settlement.job_id, settlement.fence)
+            if verdict is not Verdict.STALE and mark not in self.settled:
+                self.worked = True
+                self.settled.add(mark)
+                self.ended[settlement.job_id] += settlement.ended
+
+
+def _attempt(trial: Trial, build: Callable[[Store], Plan[T]]) -> T | type[PackhorseError]:
+    """The answer, or which error it was."""
+    try:
+        return trial.run(build(trial.store))
+    except PackhorseError as error:
+        return type(error)

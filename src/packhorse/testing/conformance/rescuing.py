@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: MIT
+"""`LeaseStore.orphans` and rescues: what was lost with its worker runs again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from packhorse.clock import SECOND_US
+from packhorse.job import Counters, DeadReason, JobOptions, JobStatus
+from packhorse.lifecycle import MAX_CRASHES_DEFAULT, Orphan, hold_until_us, rescue
+from packhorse.settlement import SettlementKind, Verdict
+from packhorse.testing.conformance.samples import (
+    ANNA,
+    BEN,
+    LEASE_US,
+    TIMEOUT_US,
+    new_job,
+    rescue_of,
+)
+from packhorse.testing.conformance.trial import Trial
+
+__all__ = ["TestOrphans", "TestRescuing"]
+
+
+class TestOrphans:
+    """Processing jobs that nobody holds rightfully any more."""
+
+    def test_a_job_of_a_named_worker_whose_lease_expired_is_an_orphan(self, trial: Trial) -> None:
+        options = JobOptions(max_crashes=2)
+        trial.submit(new_job("job", options=options), new_job("beside"))
+        job, _ = trial.claim(ANNA)
+        expires_us = trial.now_us() + LEASE_US
+        trial.let_lease_expire()
+
+        assert trial.orphans(ANNA)["job"] == Orphan(
+            job_id="job",
+            fence=job.fence,
+            crashes=0,
+            lone_crashes=0,
+            alone=False,
+            worker=ANNA,
+            lost_us=expires_us,
+            now_us=trial.now_us(),
+            max_crashes=2,
+        )
+
+    def test_a_job_whose_worker_lives_is_no_orphan(self, trial: Trial) -> None:
+        trial.take(worker=ANNA)
+        trial.advance_us(LEASE_US - 1)
+
+        assert trial.orphans(ANNA) == {}
+
+    def test_a_worker_that_renewed_in_between_has_no_orphans(self, trial: Trial) -> None:
+        trial.take(worker=ANNA)
+        trial.let_lease_expire()
+        trial.renew(ANNA)
+
+        assert trial.orphans(ANNA) == {}
+
+    def test_only_the_workers_named_are_looked_at(self, trial: Trial) -> None:
+        mine = trial.take(worker=ANNA)
+        theirs = trial.take(worker=BEN)
+        trial.let_lease_expire()
+
+        assert list(trial.orphans(ANNA)) == [mine.id]
+        assert sorted(trial.orphans(ANNA, BEN)) == sorted([mine.id, theirs.id])
+        assert trial.orphans() == {}
+
+    def test_a_job_held_too_long_is_an_orphan_however_alive_its_worker(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        limit_us = hold_until_us(trial.now_us(), TIMEOUT_US)
+        trial.advance_us(limit_us - trial.now_us())
+        trial.renew(ANNA)
+
+        orphan = trial.orphans()[job.id]
+        assert (orphan.worker, orphan.lost_us) == (ANNA, limit_us)
+        assert list(trial.orphans(ANNA)) == [job.id]
+
+    def test_a_settled_job_is_no_orphan(self, trial: Trial) -> None:
+        trial.end(trial.take(worker=ANNA), SettlementKind.FAILED)
+        trial.let_lease_expire()
+
+        assert trial.orphans(ANNA) == {}
+
+    def test_no_more_than_the_limit_is_told(self, trial: Trial) -> None:
+        trial.submit(*(new_job() for _ in range(5)))
+        trial.claim(ANNA)
+        trial.let_lease_expire()
+
+        found = trial.run(trial.store.leases.orphans([ANNA], limit=2))
+
+        assert len({orphan.job_id for orphan in found}) == 2
+
+    def test_looking_changes_nothing(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.let_lease_expire()
+        before = trial.picture(job.id)
+
+        assert trial.orphans(ANNA) == trial.orphans(ANNA)
+        assert trial.picture(job.id) == before
+
+
+class TestRescuing:
+    """A rescue applies only while the owner's lease is gone or the hold limit has passed."""
+
+    @pytest.mark.req("S2-3", "S3-26", "S1-42")
+    def test_a_lost_job_runs_again(self, trial: Trial) -> None:
+        lost = trial.take(new_job("job"), worker=ANNA)
+        trial.let_lease_expire()
+
+        assert trial.rescue(ANNA) == {"job": Verdict.APPLIED}
+
+        trial.advance_us(2 * SECOND_US)
+        again = trial.claim_only(BEN, quarantine=True)
+        assert again.fence > lost.fence
+        assert trial.end(again) is Verdict.APPLIED
+        assert trial.status("job") is JobStatus.COMPLETED
+
+    def test_a_rescue_counts_a_crash_and_an_attempt_and_no_failure(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.let_lease_expire()
+        trial.rescue(ANNA)
+
+        assert trial.record(job.id).counters == Counters(attempts=1, crashes=1)
+
+    def test_the_nth_rescue_waits_longer_each_time(self, trial: Trial) -> None:
+        trial.submit(new_job("job", options=JobOptions(max_crashes=9)))
+        for crashes in range(1, 4):
+            trial.claim_any(ANNA)
+            lost_us = trial.now_us() + LEASE_US
+            trial.let_lease_expire()
+            trial.rescue(ANNA)
+
+            record = trial.record("job")
+            assert record.counters.crashes == crashes
+            assert record.due_us == max(trial.now_us(), lost_us + 2**crashes * SECOND_US)
+            trial.advance_us(record.due_us - trial.now_us())
+
+    def test_a_rescue_long_after_the_loss_does_not_wait(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.advance_us(10 * LEASE_US)
+
+        trial.rescue(ANNA)
+
+        assert trial.status(job.id) is JobStatus.QUEUED
+
+    def test_a_rescued_job_keeps_its_place(self, trial: Trial) -> None:
+        trial.lose_in_reverse(new_job("first"), new_job("second"))
+        assert trial.record("first").due_us > trial.record("second").due_us
+
+        assert [job.id for job in trial.claim(quarantine=True)] == ["first", "second"]
+
+    def test_a_job_held_too_long_is_rescued_from_a_living_worker(self, trial: Trial) -> None:
+        job = trial.take(new_job(timeout_us=SECOND_US), worker=ANNA)
+        trial.advance_us(hold_until_us(0, SECOND_US))
+        trial.renew(ANNA)
+
+        assert trial.rescue() == {job.id: Verdict.APPLIED}
+        assert trial.end(job) is Verdict.STALE
+
+    def test_losses_among_others_never_kill_a_job(self, trial: Trial) -> None:
+        trial.submit(new_job("job"))
+        for _ in range(MAX_CRASHES_DEFAULT + 2):
+            trial.claim_any(ANNA)
+            trial.let_lease_expire()
+            orphan = trial.orphans(ANNA)["job"]
+            trial.settle(rescue(_among_others(orphan)))
+            trial.advance_us(600 * SECOND_US)
+
+        assert trial.status("job") is not JobStatus.DEAD
+
+    @pytest.mark.req("S4-26")
+    def test_a_job_lost_alone_too_often_is_given_up(self, trial: Trial) -> None:
+        trial.make_suspect(new_job("job"))
+        for _ in range(MAX_CRASHES_DEFAULT):
+            trial.claim_only(quarantine=True)
+            trial.let_lease_expire()
+            trial.rescue(ANNA)
+            trial.advance_us(600 * SECOND_US)
+
+        record = trial.record("job")
+        assert (record.status, record.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+        assert record.counters.lone_crashes == MAX_CRASHES_DEFAULT
+        assert record.counters.crashes == MAX_CRASHES_DEFAULT + 1
+        assert record.error is not None
+        assert record.error.code == "WORKER_LOST"
+
+    @pytest.mark.req("X-13")
+    def test_a_job_that_may_not_crash_is_given_up_at_its_first_loss(self, trial: Trial) -> None:
+        trial.take(new_job("job", options=JobOptions(max_crashes=0)), worker=ANNA)
+        trial.let_lease_expire()
+        trial.rescue(ANNA)
+
+        record = trial.record("job")
+        assert (record.status, record.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+
+    def test_a_rescue_after_the_deadline_expires_the_job(self, trial: Trial) -> None:
+        job = trial.take(new_job(deadline_us=trial.now_us() + LEASE_US), worker=ANNA)
+        trial.let_lease_expire()
+
+        assert trial.rescue(ANNA) == {job.id: Verdict.EXPIRED}
+        assert trial.record(job.id).dead_reason is DeadReason.EXPIRED
+
+    def test_a_rescue_of_one_worker_leaves_the_others_alone(self, trial: Trial) -> None:
+        lost = trial.take(worker=ANNA)
+        trial.let_lease_expire()
+        running = trial.take(worker=BEN)
+
+        assert trial.rescue(ANNA, BEN) == {lost.id: Verdict.APPLIED}
+        assert trial.status(running.id) is JobStatus.PROCESSING
+        assert trial.settle(rescue_of(running)) == (Verdict.STALE,)
+
+
+def _among_others(orphan: Orphan) -> Orphan:
+    return msgspec.structs.replace(orphan, alone=False)

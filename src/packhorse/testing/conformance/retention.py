@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""`UpkeepStore.prune` and `JobStore.delete`: what is over is removed, what is not never is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packhorse.clock import SECOND_US
+from packhorse.job import TERMINAL, DeadReason, JobStatus
+from packhorse.policies.retention import DAY_US, Retention, may_prune
+from packhorse.settlement import SettlementKind
+from packhorse.stores.requests import JobFilter, QueueSettings
+from packhorse.testing.conformance.cancelling import bring_to
+from packhorse.testing.conformance.properties import a_few_examples
+from packhorse.testing.conformance.samples import new_job
+from packhorse.testing.conformance.trial import EVERYTHING, Trial, Trials
+
+__all__ = ["TestDeleting", "TestPruning"]
+
+_lifetimes = st.none() | st.integers(1, 6)
+
+
+class TestPruning:
+    """Remove records and results whose lifetime has passed."""
+
+    @pytest.mark.parametrize("kind", [SettlementKind.COMPLETED, SettlementKind.CANCELLED])
+    def test_a_finished_job_is_removed_with_its_history_after_its_lifetime(
+        self, trial: Trial, kind: SettlementKind
+    ) -> None:
+        job = trial.finish(new_job(), kind)
+
+        trial.advance_us(DAY_US - 1)
+        assert _prune(trial) == 0
+        assert trial.find(job.id) is not None
+        trial.advance_us(1)
+        assert _prune(trial) == 1
+        assert trial.picture(job.id) == (None, ())
+
+    def test_a_removed_id_may_be_submitted_anew(self, trial: Trial) -> None:
+        trial.finish(new_job("job"))
+        trial.advance_us(DAY_US)
+        _prune(trial)
+
+        (answer,) = trial.submit(new_job("job"))
+
+        assert not answer.deduplicated
+        assert trial.history("job") == ()
+
+    def test_dead_letters_are_kept_for_ever_by_default(self, trial: Trial) -> None:
+        trial.finish(new_job("job"), SettlementKind.DEAD)
+        trial.advance_us(1000 * DAY_US)
+
+        assert _prune(trial) == 0
+        assert trial.status("job") is JobStatus.DEAD
+
+    def test_a_dead_letter_with_a_lifetime_is_removed_after_it(self, trial: Trial) -> None:
+        job = trial.take()
+        trial.end(job, SettlementKind.DEAD, retention=Retention(dead_us=SECOND_US))
+        trial.advance_us(SECOND_US)
+
+        assert _prune(trial) == 1
+        assert trial.find(job.id) is None
+
+    def test_a_result_is_removed_after_its_own_lifetime(self, trial: Trial) -> None:
+        job = trial.take()
+        trial.end(job, result_keep_us=SECOND_US)
+        trial.advance_us(SECOND_US)
+
+        assert _prune(trial) == 1
+
+        record = trial.record(job.id)
+        assert (record.status, record.result) == (JobStatus.COMPLETED, None)
+        assert record.result_expired
+        assert len(trial.history(job.id)) == 1
+        assert _prune(trial) == 0
+
+    def test_a_result_past_its_lifetime_is_not_shown_even_before_it_is_removed(
+        self, trial: Trial
+    ) -> None:
+        job = trial.take()
+        trial.end(job, result_keep_us=SECOND_US)
+
+        assert trial.record(job.id).result is not None
+        assert not trial.record(job.id).result_expired
+        trial.advance_us(SECOND_US)
+        assert trial.record(job.id).result is None
+        assert trial.record(job.id).result_expired
+
+    def test_a_record_goes_after_its_result(self, trial: Trial) -> None:
+        job = trial.take()
+        trial.end(job, result_keep_us=SECOND_US)
+        trial.advance_us(SECOND_US)
+        _prune(trial)
+        trial.advance_us(DAY_US)
+
+        assert _prune(trial) == 1
+        assert trial.find(job.id) is None
+
+    def test_a_waiting_job_cancelled_by_hand_lives_as_its_queue_says(self, trial: Trial) -> None:
+        trial.declare(QueueSettings("mail", retention=Retention(finished_us=SECOND_US)))
+        for queue in ("mail", "plain"):
+            trial.submit(new_job(queue, queue=queue))
+            trial.run(trial.store.jobs.cancel(queue))
+
+        trial.advance_us(SECOND_US)
+        assert _prune(trial) == 1
+        assert trial.find("mail") is None
+        trial.advance_us(DAY_US)
+        assert _prune(trial) == 1
+        assert trial.find("plain") is None
+
+    def test_an_expired_job_lives_as_its_queue_says_of_dead_ones(self, trial: Trial) -> None:
+        trial.declare(QueueSettings("mail", retention=Retention(dead_us=SECOND_US)))
+        for queue in ("mail", "plain"):
+            trial.submit(new_job(queue, queue=queue, deadline_us=trial.now_us()))
+        assert trial.run(trial.store.upkeep.expire(limit=10)) == 2
+
+        trial.advance_us(1000 * DAY_US)
+
+        assert _prune(trial) == 1
+        assert trial.find("mail") is None
+        assert trial.status("plain") is JobStatus.DEAD
+
+    @pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL))
+    def test_a_job_that_is_not_finished_is_never_removed(
+        self, trial: Trial, status: JobStatus
+    ) -> None:
+        bring_to(trial, status, "job")
+        trial.advance_us(1000 * DAY_US)
+
+        assert _prune(trial) == 0
+        assert trial.find("job") is not None
+
+    def test_no_more_than_the_limit_is_removed(self, trial: Trial) -> None:
+        for _ in range(5):
+            trial.finish(new_job())
+        trial.advance_us(DAY_US)
+
+        assert [_prune(trial, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+        assert trial.search() == []
+
+    @a_few_examples
+    @given(keep_us=_lifetimes, result_us=_lifetimes, passed_us=st.integers(0, 7))
+    def test_what_goes_when_is_what_the_policy_says(
+        self, trials: Trials, keep_us: int | None, result_us: int | None, passed_us: int
+    ) -> None:
+        with trials.fresh() as trial:
+            job = trial.take()
+            trial.end(job, retention=Retention(finished_us=keep_us, results_us=result_us))
+            finished_us = trial.now_us()
+            trial.advance_us(passed_us)
+
+            count = _prune(trial)
+
+            gone = may_prune(finished_us, keep_us, trial.now_us())
+            without_result = may_prune(finished_us, result_us, trial.now_us())
+            assert count == int(gone or without_result)
+            record = trial.find(job.id)
+            assert (record is None) is gone
+            assert record is None or (record.result is None) is without_result
+
+
+class TestDeleting:
+    """Remove finished jobs that the filter means, with history."""
+
+    @pytest.mark.parametrize("status", JobStatus)
+    def test_only_finished_jobs_are_removed(self, trial: Trial, status: JobStatus) -> None:
+        bring_to(trial, status, "job")
+
+        removed = _delete(trial)
+
+        assert removed == (1 if status in TERMINAL else 0)
+        assert (trial.find("job") is None) is (status in TERMINAL)
+
+    def test_the_history_goes_too(self, trial: Trial) -> None:
+        trial.finish(new_job("job"))
+        _delete(trial)
+        trial.submit(new_job("job"))
+
+        assert trial.history("job") == ()
+
+    def test_no_more_than_the_limit_is_removed_oldest_first(self, trial: Trial) -> None:
+        for name in ("z", "a", "m"):
+            trial.finish(new_job(name))
+            trial.advance_us(1)
+
+        assert _delete(trial, limit=2) == 2
+        assert trial.search() == ["m"]
+
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            JobFilter(queue="mail"),
+            JobFilter(task="resize"),
+            JobFilter(statuses=(JobStatus.DEAD,)),
+            JobFilter(tenant="acme"),
+            JobFilter(tag="red"),
+            JobFilter(created_by="somebody"),
+            JobFilter(dead_reason=DeadReason.REJECTED),
+            JobFilter(dead_letter="mail_dead"),
+        ],
+    )
+    def test_only_what_the_filter_means_is_removed(self, trial: Trial, chosen: JobFilter) -> None:
+        trial.declare(QueueSettings("mail", dead_letter="mail_dead"))
+        meant = new_job(
+            "meant",
+            queue="mail",
+            task="resize",
+            tenant="acme",
+            tags=("blue", "red"),
+            created_by="somebody",
+        )
+        trial.finish(meant, SettlementKind.DEAD)
+        trial.finish(new_job("other", tags=("reddish",)))
+
+        assert _delete(trial, chosen) == 1
+        assert trial.search() == ["other"]
+
+
+def _prune(trial: Trial, limit: int = EVERYTHING) -> int:
+    return trial.run(trial.store.upkeep.prune(limit=limit))
+
+
+def _delete(trial: Trial, chosen: JobFilter | None = None, limit: int = EVERYTHING) -> int:
+    return trial.run(trial.store.jobs.delete(chosen or JobFilter(), limit=limit))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Example jobs, outcomes and settlements, and the names the examples go by."""
+
+from __future__ import annotations
+
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from packhorse.clock import SECOND_US, new_id
+from packhorse.job import AttemptError, DeadReason, Job, NewJob
+from packhorse.lifecycle import Limits, Orphan, rescue, settle
+from packhorse.outcome import (
+    Cancelled,
+    Failed,
+    GivenUp,
+    Limited,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from packhorse.settlement import Settlement, SettlementKind
+
+__all__ = [
+    "ANNA",
+    "BEN",
+    "EXCEPTION",
+    "LEASE_US",
+    "OWNER_KINDS",
+    "QUEUE",
+    "TASK",
+    "TIMEOUT",
+    "TIMEOUT_US",
+    "new_job",
+    "outcome_of",
+    "rescue_of",
+    "settlement_of",
+]
+
+ANNA: Final = "anna"  #: a worker
+BEN: Final = "ben"  #: another worker
+QUEUE: Final = "default"
+TASK: Final = "send_email"
+LEASE_US: Final = 30 * SECOND_US
+TIMEOUT_US: Final = 300 * SECOND_US  #: the workers' default
+
+EXCEPTION: Final = AttemptError(
+    type="ValueError", message="no such address", code="EXCEPTION", reason="exception:ValueError"
+)
+TIMEOUT: Final = AttemptError(
+    type="Timeout", message="took too long", code="TASK_TIMEOUT", reason="job_timeout"
+)
+
+#: How an owner may settle; a rescue is never the owner's. What a met limit does to a job's gate
+#: is a story of its own.
+OWNER_KINDS: Final = tuple(
+    kind for kind in SettlementKind if kind not in (SettlementKind.RESCUED, SettlementKind.LIMITED)
+)
+
+
+def new_job(job_id: str | None = None, **changes: Any) -> NewJob:
+    """A plain job due now, with the changes a test is about."""
+    job = NewJob(id=new_id() if job_id is None else job_id, task=TASK, payload=b'{"to":"a"}')
+    return msgspec.structs.replace(job, queue=changes.pop("queue", QUEUE), **changes)
+
+
+def settlement_of(kind: SettlementKind, job: Job, limits: Limits | None = None) -> Settlement:
+    """What `lifecycle` decides for an attempt that ended like this."""
+    if kind is SettlementKind.RESCUED:
+        return rescue_of(job)
+    return settle(job, outcome_of(kind), limits or Limits(), roll=0.5)
+
+
+def outcome_of(kind: SettlementKind) -> Outcome:
+    """An outcome that is settled as `kind` while budgets last."""
+    match kind:
+        case SettlementKind.COMPLETED:
+            return Succeeded('{"sent":true}')
+        case SettlementKind.FAILED:
+            return Failed(EXCEPTION, kinds=("builtins.ValueError", "builtins.Exception"))
+        case SettlementKind.TIMEOUT:
+            return TimedOut(TIMEOUT)
+        case SettlementKind.SNOOZED:
+            return Snoozed(5 * SECOND_US)
+        case SettlementKind.CANCELLED:
+            return Cancelled()
+        case SettlementKind.RELEASED:
+            return Released(started=True)
+        case SettlementKind.DEAD:
+            return GivenUp(DeadReason.REJECTED, EXCEPTION)
+        case SettlementKind.LIMITED:
+            return Limited(5 * SECOND_US)
+        case SettlementKind.RESCUED:
+            raise AssertionError("a rescue follows from an orphan, not from an outcome")
+        case _:
+            assert_never(kind)
+
+
+def rescue_of(job: Job, worker: str = ANNA) -> Settlement:
+    """What a rescuer decides that has just seen this job orphaned."""
+    return rescue(
+        Orphan(
+            job_id=job.id,
+            fence=job.fence,
+            crashes=job.crashes,
+            lone_crashes=job.lone_crashes,
+            alone=False,
+            worker=worker,
+            lost_us=0,
+            now_us=0,
+        )
+    )

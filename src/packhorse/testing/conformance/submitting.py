@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""`JobStore.submit`: nothing is lost, nothing is stored twice, all of a call or none of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packhorse.clock import SECOND_US
+from packhorse.errors import ConfigError
+from packhorse.job import Counters, JobOptions, JobStatus, NewJob, Priority, RetryRule
+from packhorse.lifecycle import status_at_submit
+from packhorse.settlement import SettlementKind
+from packhorse.stores.requests import QueueSettings
+from packhorse.testing.conformance.properties import a_few_examples
+from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
+from packhorse.testing.conformance.trial import Trial, Trials
+
+__all__ = ["TestSubmitting"]
+
+_MINUTE_US = 60 * SECOND_US
+
+
+class TestSubmitting:
+    """Store all of the jobs or none, and answer each in order."""
+
+    def test_each_job_is_answered_in_order(self, trial: Trial) -> None:
+        answers = trial.submit(new_job("b"), new_job("c", delay_us=1), new_job("a"))
+
+        assert [(answer.job_id, answer.status) for answer in answers] == [
+            ("b", JobStatus.QUEUED),
+            ("c", JobStatus.PENDING),
+            ("a", JobStatus.QUEUED),
+        ]
+        assert not any(answer.deduplicated for answer in answers)
+
+    def test_a_call_without_jobs_is_answered_with_nothing(self, trial: Trial) -> None:
+        assert trial.submit() == ()
+
+    @pytest.mark.req("S2-22")
+    def test_a_large_call_is_stored_whole(self, trial: Trial) -> None:
+        jobs = [new_job(f"job-{number}") for number in range(1_500)]
+
+        answers = trial.submit(*jobs)
+
+        assert [answer.job_id for answer in answers] == [job.id for job in jobs]
+        assert [job.id for job in trial.claim()] == [job.id for job in jobs]
+
+    def test_one_refused_job_leaves_nothing_of_the_call_behind(self, trial: Trial) -> None:
+        trial.declare(QueueSettings("mail", dead_letter="mail_dead"))
+
+        with pytest.raises(ConfigError):
+            trial.submit(new_job("good"), new_job("bad", queue="mail_dead"), new_job("also_good"))
+
+        assert trial.search() == []
+
+    @pytest.mark.req("S1-24")
+    def test_a_job_due_now_is_queued(self, trial: Trial) -> None:
+        trial.submit(new_job("now"))
+
+        assert trial.status("now") is JobStatus.QUEUED
+        assert trial.record("now").due_us == trial.now_us()
+
+    def test_a_job_due_now_takes_its_place_behind_those_already_ready(self, trial: Trial) -> None:
+        trial.submit(new_job("z"))
+        trial.submit(new_job("y"), new_job("x"))
+        trial.submit(new_job("a"))
+
+        assert [job.id for job in trial.claim()] == ["z", "y", "x", "a"]
+
+    @pytest.mark.req("S1-24")
+    def test_a_delayed_job_is_pending_until_its_delay_has_passed(self, trial: Trial) -> None:
+        trial.submit(new_job("later", delay_us=_MINUTE_US))
+
+        assert trial.status("later") is JobStatus.PENDING
+        assert trial.record("later").due_us == trial.now_us() + _MINUTE_US
+        assert trial.claim() == ()
+
+    @pytest.mark.req("S1-23")
+    def test_a_scheduled_job_is_pending_until_its_instant(self, trial: Trial) -> None:
+        instant_us = trial.now_us() + _MINUTE_US
+        trial.submit(new_job("later", scheduled_us=instant_us))
+
+        assert trial.status("later") is JobStatus.PENDING
+        assert trial.record("later").due_us == instant_us
+        trial.advance_us(_MINUTE_US - 1)
+        assert trial.claim() == ()
+        trial.advance_us(1)
+        assert trial.claim_only().id == "later"
+
+    @pytest.mark.req("S1-23")
+    def test_a_job_scheduled_in_the_past_is_queued_at_once(self, trial: Trial) -> None:
+        trial.submit(new_job("late", scheduled_us=trial.now_us() - _MINUTE_US))
+
+        assert trial.status("late") is JobStatus.QUEUED
+        assert trial.claim_only().id == "late"
+
+    def test_an_instant_beats_a_delay(self, trial: Trial) -> None:
+        trial.submit(new_job("now", scheduled_us=trial.now_us(), delay_us=_MINUTE_US))
+
+        assert trial.status("now") is JobStatus.QUEUED
+
+    @a_few_examples
+    @given(offset_us=st.integers(-5, 5), delayed=st.booleans())
+    def test_the_status_is_what_lifecycle_says(
+        self, trials: Trials, offset_us: int, *, delayed: bool
+    ) -> None:
+        with trials.fresh() as trial:
+            now_us = trial.now_us()
+            span_us = max(0, offset_us) if delayed else offset_us
+            when = {"delay_us": span_us} if delayed else {"scheduled_us": now_us + span_us}
+
+            (answer,) = trial.submit(new_job("job", **when))
+
+            assert answer.status is status_at_submit(now_us + span_us, now_us)
+            assert trial.status("job") is answer.status
+
+    @pytest.mark.req("S1-47")
+    def test_everything_the_producer_decided_is_kept(self, trial: Trial) -> None:
+        job = _with_everything(trial.now_us())
+
+        trial.submit(job)
+
+        record = trial.record(job.id)
+        kept = (
+            *("id", "task", "queue", "priority", "tenant", "tags", "payload", "deadline_us"),
+            *("timeout_us", "options", "trace_id", "upstream_request_id", "created_by"),
+        )
+        assert {name: getattr(record, name) for name in kept} == {
+            name: getattr(job, name) for name in kept
+        }
+
+    @pytest.mark.req("S1-47")
+    def test_a_new_job_has_no_past(self, trial: Trial) -> None:
+        now_us = trial.now_us()
+        trial.submit(new_job("new"))
+
+        record = trial.record("new")
+        assert (record.created_us, record.updated_us) == (now_us, now_us)
+        assert record.counters == Counters()
+        assert (record.worker, record.started_us, record.finished_us) == (None, None, None)
+        assert (record.dead_reason, record.dead_letter, record.error) == (None, None, None)
+        assert (record.result, record.progress, record.parked_us) == (None, None, None)
+        assert not record.cancel_requested
+        assert not record.result_expired
+        assert trial.history("new") == ()
+
+    @pytest.mark.req("S2-7")
+    def test_a_known_id_is_left_as_it_is_and_answered_deduplicated(self, trial: Trial) -> None:
+        trial.submit(new_job("same", tags=("first",)))
+        before = trial.picture("same")
+        trial.advance_us(SECOND_US)
+
+        (answer,) = trial.submit(new_job("same", payload=b"{}", queue="other", delay_us=1))
+
+        assert (answer.job_id, answer.deduplicated) == ("same", True)
+        assert answer.status is JobStatus.QUEUED
+        assert trial.picture("same") == before
+        assert [job.id for job in trial.claim(queues=(QUEUE, "other"))] == ["same"]
+
+    @pytest.mark.parametrize("kind", [SettlementKind.COMPLETED, SettlementKind.DEAD])
+    def test_a_finished_job_is_not_submitted_again(
+        self, trial: Trial, kind: SettlementKind
+    ) -> None:
+        trial.finish(new_job("same"), kind)
+        before = trial.picture("same")
+
+        (answer,) = trial.submit(new_job("same"))
+
+        assert answer.deduplicated
+        assert answer.status is trial.status("same")
+        assert trial.picture("same") == before
+        assert trial.claim() == ()
+
+    def test_an_id_twice_in_one_call_is_one_job(self, trial: Trial) -> None:
+        first, second, other = trial.submit(
+            new_job("same", tags=("first",)), new_job("same", tags=("second",)), new_job("other")
+        )
+
+        assert (first.deduplicated, second.deduplicated, other.deduplicated) == (False, True, False)
+        assert trial.record("same").tags == ("first",)
+        assert [job.id for job in trial.claim()] == ["same", "other"]
+
+    def test_submitting_to_a_dead_letter_shelf_is_a_config_error(self, trial: Trial) -> None:
+        trial.declare(QueueSettings("mail", dead_letter="mail_dead"))
+
+        with pytest.raises(ConfigError, match="mail_dead"):
+            trial.submit(new_job("lost", queue="mail_dead"))
+
+        assert trial.find("lost") is None
+
+    def test_a_name_that_is_no_shelf_any_more_can_be_submitted_to(self, trial: Trial) -> None:
+        trial.declare(QueueSettings("mail", dead_letter="spare"))
+        trial.declare(QueueSettings("mail"))
+
+        trial.submit(new_job("fine", queue="spare"))
+
+        assert trial.claim_only(queues=("spare",)).id == "fine"
+
+    def test_a_plan_that_is_not_run_changes_nothing(self, trial: Trial) -> None:
+        trial.store.jobs.submit([new_job("never")])
+
+        assert trial.find("never") is None
+
+    def test_a_plan_may_be_run_again(self, trial: Trial) -> None:
+        plan = trial.store.jobs.submit([new_job("same")])
+
+        assert [answer.deduplicated for answer in trial.run(plan)] == [False]
+        assert [answer.deduplicated for answer in trial.run(plan)] == [True]
+
+    @pytest.mark.parametrize("text", ["ü€😀", "a'b\"c", "%_", "{}:*", "x" * 200, "0"])
+    def test_any_text_is_carried_unchanged(self, trial: Trial, text: str) -> None:
+        payload = f'{{"to":"{"é😀" * 2_000}"}}'.encode()
+        job = new_job(text, queue=text, tenant=text, tags=(text, "b"), payload=payload)
+
+        claimed = trial.take(job)
+
+        assert (claimed.id, claimed.queue, claimed.tenant) == (text, text, text)
+        assert claimed.payload.encode() == payload
+        assert trial.search(tag=text, queue=text, tenant=text) == [text]
+
+
+def _with_everything(now_us: int) -> NewJob:
+    return NewJob(
+        id="all",
+        task=TASK,
+        payload=b'{"to":"\xc3\xa4"}',
+        queue="mail",
+        priority=Priority.HIGH,
+        tenant="acme",
+        tags=("b", "a"),
+        scheduled_us=now_us + 7,
+        deadline_us=now_us + _MINUTE_US,
+        timeout_us=5 * SECOND_US,
+        options=JobOptions(retry=RetryRule(max_retries=7, jitter=False), max_crashes=1),
+        trace_id="trace",
+        upstream_request_id="request",
+        created_by="somebody",
+    )

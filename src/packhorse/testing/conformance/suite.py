@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""Puts the topics together for one store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from packhorse.testing.conformance.cancelling import TestCancelling, TestProgress
+from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects
+from packhorse.testing.conformance.contention import TestContention
+from packhorse.testing.conformance.fencing import TestFencing
+from packhorse.testing.conformance.harness import HarnessFactory
+from packhorse.testing.conformance.histories import TestHistories
+from packhorse.testing.conformance.inspection import TestCounts, TestJobs, TestOutlook, TestSearch
+from packhorse.testing.conformance.leases import TestLeases, TestRenewalOfWhatIsHeld, TestWorkers
+from packhorse.testing.conformance.limits_machine import TestLimitsMachine
+from packhorse.testing.conformance.machine import TestMachine
+from packhorse.testing.conformance.ordering import TestOrdering
+from packhorse.testing.conformance.queues import TestDepth, TestQueues
+from packhorse.testing.conformance.races import TestRaces
+from packhorse.testing.conformance.redriving import TestRedriving
+from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
+from packhorse.testing.conformance.retention import TestDeleting, TestPruning
+from packhorse.testing.conformance.runners import TestRunners
+from packhorse.testing.conformance.settling import TestSettling
+from packhorse.testing.conformance.submitting import TestSubmitting
+from packhorse.testing.conformance.trial import RUNNERS, Trial, Trials
+from packhorse.testing.conformance.upkeep import TestExpiring, TestParking, TestPromoting
+from packhorse.testing.conformance.wakeups import TestWakeups
+
+__all__ = ["TOPICS", "suite"]
+
+#: Every topic, in the order of a job's life.
+TOPICS: Final[tuple[type, ...]] = (
+    TestSubmitting,
+    TestClaiming,
+    TestSuspects,
+    TestOrdering,
+    TestSettling,
+    TestHistories,
+    TestFencing,
+    TestCancelling,
+    TestProgress,
+    TestRedriving,
+    TestLeases,
+    TestRenewalOfWhatIsHeld,
+    TestWorkers,
+    TestOrphans,
+    TestRescuing,
+    TestDepth,
+    TestQueues,
+    TestExpiring,
+    TestParking,
+    TestPromoting,
+    TestDeleting,
+    TestPruning,
+    TestCounts,
+    TestJobs,
+    TestOutlook,
+    TestSearch,
+    TestWakeups,
+    TestRunners,
+    TestRaces,
+    TestContention,
+    TestMachine,
+    TestLimitsMachine,
+)
+
+
+def suite(make: HarnessFactory) -> type:
+    """A test class that holds every topic, to be bound to a name that starts with `Test`."""
+
+    class StoreSuite:
+        """Every promise of a store, checked on one."""
+
+        @pytest.fixture
+        def trials(self, tmp_path: Path) -> Trials:
+            """Empty stores, as many as the test opens."""
+            return Trials(make, tmp_path)
+
+        @pytest.fixture(params=RUNNERS)
+        def trial(self, request: pytest.FixtureRequest, trials: Trials) -> Iterator[Trial]:
+            """One empty store, once for each of its runners."""
+            with trials.fresh(request.param) as fresh:
+                yield fresh
+
+    for topic in TOPICS:
+        setattr(StoreSuite, topic.__name__, topic)
+    return StoreSuite

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""Short words for tests about limits, order and keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from packhorse.clock import SECOND_US
+from packhorse.lifecycle import CancelAnswer
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import (
+    QueueSettings,
+    QueueState,
+    RedriveAnswer,
+    Submitted,
+    TaskSettings,
+)
+from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job
+from packhorse.testing.conformance.trial import Trial
+
+__all__ = [
+    "ANY_TOPIC",
+    "PATIENCE_S",
+    "SILENCE_S",
+    "cancel",
+    "given",
+    "heard",
+    "limit_queue",
+    "limit_task",
+    "pass_until",
+    "queue_state",
+    "redrive",
+    "submit",
+]
+
+#: Far longer than any wake-up takes, so that only a missing one fails.
+PATIENCE_S: Final = 20.0
+#: How long silence is listened to.
+SILENCE_S: Final = 0.15
+#: The topic that stands for any.
+ANY_TOPIC: Final = "*"
+
+
+def submit(trial: Trial, *names: str, **changes: Any) -> tuple[Submitted, ...]:
+    """Submit jobs of these names in one call, with the changes a test is about."""
+    return trial.submit(*(new_job(name, **changes) for name in names))
+
+
+def given(trial: Trial, worker: str = ANNA, **request: Any) -> list[str]:
+    """The names of the jobs that a worker is given who asks now."""
+    return [job.id for job in trial.claim(worker, **request)]
+
+
+def limit_queue(trial: Trial, queue: str = QUEUE, **settings: Any) -> None:
+    """Declare a queue with these settings."""
+    trial.declare(QueueSettings(queue, **settings))
+
+
+def limit_task(trial: Trial, task: str = TASK, **limits: Any) -> None:
+    """Declare the limits of a task."""
+    trial.run(trial.store.queues.declare_tasks([TaskSettings(task, **limits)]))
+
+
+def cancel(trial: Trial, job_id: str) -> CancelAnswer:
+    """Wish that a job does not run."""
+    return trial.run(trial.store.jobs.cancel(job_id))
+
+
+def redrive(trial: Trial, job_id: str) -> RedriveAnswer:
+    """Wish that a job runs again."""
+    (answer,) = trial.run(trial.store.jobs.redrive([job_id]))
+    return answer
+
+
+def queue_state(trial: Trial, queue: str = QUEUE) -> QueueState:
+    """A queue as the store knows it."""
+    states = {state.settings.name: state for state in trial.run(trial.store.queues.queues())}
+    return states[queue]
+
+
+def pass_until(trial: Trial, instant_us: int) -> None:
+    """Let time pass until an instant."""
+    trial.clock.advance(max(0, instant_us - trial.now_us()) / SECOND_US)
+
+
+def heard(
+    trial: Trial, topic: str, doing: Callable[[Store], Plan[Any]], patience_s: float = PATIENCE_S
+) -> bool:
+    """Whether whoever waits for a topic hears of what another process does.
+
+    In silence, a store that can only say `*` has not named the topic.
+    """
+    topics = trial.play(_heard(trial, topic, doing, patience_s))
+    return topic in topics or (ANY_TOPIC in topics and patience_s == PATIENCE_S)
+
+
+async def _heard(
+    trial: Trial, topic: str, doing: Callable[[Store], Plan[Any]], patience_s: float
+) -> frozenset[str]:
+    store = trial.elsewhere()
+    listener = trial.store.wakeups.listen(frozenset({topic}))
+    waiting = asyncio.create_task(listener.wait(patience_s))
+    await asyncio.sleep(0)  # the wait has begun
+    await trial.arun(doing(store), store)
+    topics = await waiting
+    listener.close()
+    return topics

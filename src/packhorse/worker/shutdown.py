@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""From signals to phases, and waits that end when a phase does.
+
+running ──first signal──▶ draining ──second, or time is up──▶ hurrying ──third──▶ leaving
+
+draining   claim nothing more, give look-ahead back, let running jobs finish
+hurrying   cancel what still runs and give it back
+leaving    wait for nothing any more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["Phase", "Shutdown"]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Phase(IntEnum):
+    """How far a worker is on its way out."""
+
+    RUNNING = 0
+    DRAINING = 1
+    HURRYING = 2
+    LEAVING = 3
+
+
+class Shutdown:
+    """The phase of one worker; it only ever rises."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.RUNNING
+        self.reason = ""
+        self._changed = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call this at every change of phase."""
+        self._watchers.append(changed)
+
+    @property
+    def begun(self) -> bool:
+        """Whether nothing new is to be claimed."""
+        return self.phase > Phase.RUNNING
+
+    def request(self, reason: str) -> None:
+        """Stop; asked again, hurry; asked a third time, leave."""
+        self.advance(Phase(min(self.phase + 1, Phase.LEAVING)), reason)
+
+    def advance(self, phase: Phase, reason: str = "") -> None:
+        """Go to this phase, unless it is reached or passed already."""
+        if phase <= self.phase:
+            return
+        self.phase = phase
+        self.reason = self.reason or reason
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for changed in self._watchers:
+            changed()
+
+    async def reached(self, phase: Phase) -> None:
+        """Wait until this phase has come."""
+        while self.phase < phase:
+            await self._changed.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the next change of phase."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let TERM and INT ask for a stop; a worker outside the main thread hears none."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.request, f"signal {number.name}")
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # None: set by something other than Python
+                    signal.signal(number, handler)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse doctor`: each common mistake is found, and a sound store is left in peace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from packhorse import JobStatus, Packhorse
+from packhorse.cli.checks import Finding, Level, findings
+from packhorse.cli.survey import Survey
+from packhorse.clock import to_datetime
+from packhorse.insights import QueueInfo, WorkerInfo
+from packhorse.stores.requests import QueueSettings
+from tests.cli.project import Project
+from tests.cli.test_overview import hire
+
+NOW_US = 1_800_000_000_000_000
+
+
+def survey(**changes: Any) -> Survey:
+    sound: dict[str, Any] = {
+        "facts": {"synchronous": "FULL", "writable": "yes"},
+        "queues": (queue(),),
+        "workers": (worker(),),
+        "store_us": NOW_US,
+        "skew_us": 0,
+        "version": "1.0",
+        "tasks": ("add",),
+    }
+    return Survey(**{**sound, **changes})
+
+
+def queue(
+    name: str = "mail", *, paused: bool = False, closed: bool = False, **counts: int
+) -> QueueInfo:
+    by_status = {JobStatus(status): number for status, number in counts.items()}
+    waiting = sum(number for status, number in by_status.items() if status != "dead")
+    return QueueInfo(
+        name=name,
+        priority=0,
+        dead_letter=None,
+        paused=paused,
+        declared=True,
+        closed=closed,
+        overridden=False,
+        paused_keys=(),
+        paused_tenants=(),
+        settings=QueueSettings(name),
+        depth=waiting,
+        counts=by_status,
+        oldest_ready_s=90.0 if "queued" in counts else None,
+    )
+
+
+def worker(name: str = "w-1", *, live: bool = True, **changes: Any) -> WorkerInfo:
+    moment = to_datetime(NOW_US)
+    usual: dict[str, Any] = {
+        "host": "here",
+        "pid": 7,
+        "version": "1.0",
+        "queues": ("mail",),
+        "tasks": ("add",),
+        "concurrency": 10,
+        "running": 0,
+        "started_at": moment,
+        "renewed_at": moment,
+        "expires_at": moment + timedelta(seconds=30),
+    }
+    return WorkerInfo(id=name, live=live, **{**usual, **changes})
+
+
+def trouble(found: list[Finding]) -> list[tuple[str, Level]]:
+    return [(one.check, one.level) for one in found if one.level is not Level.OK]
+
+
+def test_a_sound_store_has_nothing_to_report() -> None:
+    found = findings(survey(queues=(queue(queued=3),)))
+
+    assert trouble(found) == []
+    assert {one.message for one in found} == {"nothing to report"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level", "text"),
+    [
+        ({"skew_us": 5_000_000}, "clock", "warning", "5s ahead of this machine's"),
+        ({"skew_us": -65_000_000}, "clock", "warning", "1m 5s behind this machine's"),
+        ({"store_us": 10**15, "workers": ()}, "clock", "problem", "years behind"),
+        (
+            {"workers": (worker(renewed_at=to_datetime(NOW_US + 10**8)),)},
+            "clock",
+            "problem",
+            "leases of w-1 were renewed in the future",
+        ),
+        ({"facts": {"synchronous": "NORMAL"}}, "durability", "warning", "synchronous=NORMAL"),
+        ({"facts": {"synchronous": "OFF"}}, "durability", "problem", "can destroy the file"),
+        ({"facts": {"writable": "no"}}, "durability", "problem", "may not write the file"),
+        (
+            {"queues": (queue("reports", queued=2),)},
+            "queues",
+            "problem",
+            "queue reports holds 2 jobs, the oldest for 1m 30s, and no live worker serves it",
+        ),
+        ({"queues": (queue("reports", pending=1),)}, "queues", "warning", "holds 1 job, and no"),
+        (
+            {"queues": (queue(queued=1),), "workers": (worker(live=False),)},
+            "queues",
+            "problem",
+            "'packhorse worker -q mail'",
+        ),
+        ({"queues": (queue(paused=True, queued=1),)}, "queues", "warning", "resume mail"),
+        ({"queues": (queue(closed=True),)}, "queues", "warning", "packhorse queues open mail"),
+        ({"parked": Counter(old=3)}, "tasks", "problem", "3 jobs of task old set aside"),
+        ({"tasks": ("add", "new")}, "tasks", "warning", "no live worker knows: new"),
+        ({"dead": 9, "dead_recently": 2}, "dead letters", "warning", "2 jobs died in the last"),
+        ({"orphaned_workers": 1}, "workers", "warning", "the others take them over"),
+        ({"orphaned_workers": 1, "workers": ()}, "workers", "problem", "start a worker"),
+        (
+            {"workers": (worker(), worker("w-2", version="0.9"))},
+            "workers",
+            "warning",
+            "several releases: 0.9, 1.0",
+        ),
+        ({"version": "2.0"}, "workers", "warning", "live workers are 1.0, this command is 2.0"),
+    ],
+)
+def test_each_mistake_is_found(changes: dict[str, Any], check: str, level: str, text: str) -> None:
+    found = findings(survey(**changes))
+
+    assert trouble(found) == [(check, Level(level))]
+    assert any(text in one.message for one in found)
+
+
+def test_old_dead_letters_are_counted_and_no_trouble() -> None:
+    found = findings(survey(dead=4))
+
+    assert trouble(found) == []
+    assert Finding("dead letters", Level.OK, "4 jobs dead, none in the last hour") in found
+
+
+@pytest.mark.req("S4-21")
+def test_the_doctor_finds_what_is_wrong_with_a_real_store(project: Project, app: Packhorse) -> None:
+    app.tasks["explode"].enqueue()
+    app.run(burst=True)
+    app.tasks["add"].enqueue(1)
+
+    document = project.document("doctor", code=6)
+
+    levels = {one["check"]: one["level"] for one in document["findings"]}
+    assert document["ok"] is False
+    assert document["facts"]["file"].endswith("jobs.db")
+    assert document["facts"]["schema"] >= "1"
+    assert levels["queues"] == "problem"
+    assert levels["dead letters"] == "warning"
+    assert levels["clock"] == "ok"
+
+
+def test_the_doctor_sees_parked_jobs(project: Project, app: Packhorse) -> None:
+    app.tasks["greet"].enqueue("you")
+    hire(app, "w-1", "default")  # which knows `add` alone
+    app.store.run(app.store.upkeep.park(after_us=10**12, limit=10))
+
+    result = project.run("doctor")
+
+    assert result.exit_code == 6
+    assert "1 job of task greet set aside" in result.stdout
+
+
+def test_the_doctor_is_content_with_an_empty_store(project: Project) -> None:
+    document = project.document("doctor")
+
+    assert document["ok"] is True
+
+
+def test_the_doctor_reads_synchronous_from_the_url(project: Project) -> None:
+    document = project.document("doctor", "--url", "sqlite:///jobs.db?synchronous=OFF", code=6)
+
+    assert document["facts"]["synchronous"] == "OFF"

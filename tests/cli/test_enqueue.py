@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""Submitting from the command line."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from packhorse import JobStatus, Packhorse
+from packhorse.cli.enqueue import parse_arguments
+from packhorse.cli.exits import ExitCode
+from tests.cli.project import JOBS, Project
+
+
+@pytest.mark.parametrize(
+    ("given", "positional", "named"),
+    [
+        (("1", "2.5", "true", "null"), [1, 2.5, True, None], {}),
+        (("hello", "NaN", "01"), ["hello", "NaN", "01"], {}),
+        (('"2026"', "[1, 2]", '{"a": 1}'), ["2026", [1, 2], {"a": 1}], {}),
+        (("to=a@example.com", "n=3"), [], {"to": "a@example.com", "n": 3}),
+        (("query=a=b", "empty="), [], {"query": "a=b", "empty": ""}),
+        (("1", "b=2"), [1], {"b": 2}),
+        (('"a=b"', "2=3"), ["a=b", "2=3"], {}),
+    ],
+)
+def test_arguments_are_json_where_they_can_be_and_text_otherwise(
+    given: tuple[str, ...], positional: list[object], named: dict[str, object]
+) -> None:
+    assert parse_arguments(given) == (positional, named)
+
+
+@pytest.mark.parametrize("given", [("b=1", "2"), ("a=1", "a=2")])
+def test_arguments_that_python_would_refuse_are_refused(given: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError):
+        parse_arguments(given)
+
+
+def test_the_id_is_all_there_is_on_stdout(project: Project, app: Packhorse) -> None:
+    result = project.run("enqueue", "add", "1", "b=2")
+
+    assert result.exit_code == 0
+    assert app.job(result.stdout.strip()).status() is JobStatus.QUEUED
+    assert result.stderr == "Using jobs:app (found in jobs.py)\n"
+
+
+def test_every_option_reaches_the_job(project: Project, app: Packhorse) -> None:
+    result = project.run(
+        *("enqueue", "add", "1", "--queue", "mail", "--priority", "high", "--delay", "1h"),
+        *("--tenant", "acme", "--tag", "x", "--tag", "y", "--id", "my-job"),
+    )
+
+    info = app.job("my-job").info()
+    assert result.stdout == "my-job\n"
+    assert (info.queue, info.priority, info.tenant, info.tags) == (
+        "mail",
+        "high",
+        "acme",
+        ("x", "y"),
+    )
+    assert info.status is JobStatus.PENDING
+    assert (info.due_at - info.created_at).total_seconds() == 3600
+
+
+def test_a_second_submit_of_an_id_is_the_same_job(project: Project) -> None:
+    project.run("enqueue", "add", "1", "--id", "my-job")
+
+    document = project.document("enqueue", "add", "1", "--id", "my-job")
+
+    assert document == {"id": "my-job", "deduplicated": True}
+
+
+def test_wait_prints_the_result_as_json(project: Project, app: Packhorse) -> None:
+    project.run("enqueue", "greet", "you", "--id", "my-job")
+    app.run(burst=True)
+
+    again = ("enqueue", "greet", "you", "--id", "my-job", "--wait")
+
+    assert project.run(*again).stdout == '"hello you"\n'
+    assert project.document(*again)["result"] == "hello you"
+
+
+def test_waiting_for_a_job_that_died_fails_and_says_why(project: Project, app: Packhorse) -> None:
+    project.run("enqueue", "explode", "why=boom", "--id", "my-job")
+    app.run(burst=True)
+
+    result = project.run("enqueue", "explode", "why=boom", "--id", "my-job", "--wait")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "Error JOB_DEAD: job my-job is dead (poison_message): ValueError: boom" in result.stderr
+    assert result.stdout == ""
+
+
+def test_waiting_without_a_worker_says_so_and_ends_in_time(project: Project) -> None:
+    result = project.run("enqueue", "add", "1", "--wait", "--timeout", "0.05")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "No live worker serves queue default" in result.stderr
+    assert "Error RESULT_TIMEOUT" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("ad", "1"), "the app has no task 'ad'; did you mean 'add'?"),
+        (("zzz",), "declared are: add, greet, explode"),
+        (("add", "one"), "PAYLOAD_ERROR"),
+        (("add", "1", "c=2"), "PAYLOAD_ERROR"),
+        (("add", "1", "--timeout", "3s"), "it needs --wait"),
+        (("add", "1", "--delay", "soon"), "Invalid value for '--delay'"),
+        (("add", "1", "--priority", "urgent"), "Invalid value for '--priority'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_stored(
+    project: Project, app: Packhorse, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = project.run("enqueue", *arguments)
+
+    assert result.exit_code == ExitCode.USAGE
+    assert problem in result.stderr
+    assert app.depth("default") == 0
+
+
+def test_a_job_is_not_submitted_to_memory_that_is_about_to_go(project: Project) -> None:
+    project.write("passing.py", JOBS.replace("sqlite:///jobs.db", "memory://"))
+
+    result = project.run("enqueue", "add", "1", "--app", "passing")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "the job would be gone with this command" in result.stderr

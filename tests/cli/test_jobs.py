@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse jobs`: looking at jobs, cancelling and retrying them."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse import JobStatus, Packhorse, Progress
+from packhorse.cli.documents import job_with_history
+from packhorse.cli.exits import ExitCode
+from packhorse.job import NewJob
+from packhorse.protocol import TaskExecutionResult, instant_us
+from packhorse.stores.requests import ClaimRequest, ProgressNote
+from tests.cli.project import Project
+from tests.cli.test_overview import hire
+
+
+def submit(app: Packhorse, *ids: str, task: str = "add") -> None:
+    for job_id in ids:
+        arguments = {"why": "boom"} if task == "explode" else {"a": 1}
+        app.tasks[task].using(job_id=job_id).enqueue(**arguments)
+
+
+def listed(project: Project, *arguments: str) -> list[str]:
+    return [job["id"] for job in project.document("jobs", "list", *arguments)["jobs"]]
+
+
+@pytest.mark.req("S1-47")
+def test_jobs_are_found_by_whatever_is_known_of_them(project: Project, app: Packhorse) -> None:
+    add, greet = app.tasks["add"], app.tasks["greet"]
+    add.using(job_id="plain").enqueue(1)
+    add.using(job_id="tagged", tags=["x"], tenant="acme", created_by="billing").enqueue(1)
+    greet.using(job_id="later", delay="1h", queue="mail").enqueue("you")
+
+    assert listed(project) == ["later", "tagged", "plain"]
+    assert listed(project, "--tag", "x") == ["tagged"]
+    assert listed(project, "--tenant", "acme") == ["tagged"]
+    assert listed(project, "--created-by", "billing") == ["tagged"]
+    assert listed(project, "--task", "greet") == ["later"]
+    assert listed(project, "--queue", "default") == ["tagged", "plain"]
+    assert listed(project, "--status", "pending") == ["later"]
+    assert listed(project, "--status", "pending", "--status", "queued", "--tag", "y") == []
+
+
+def test_pages_follow_each_other_without_gap_or_overlap(project: Project, app: Packhorse) -> None:
+    submit(app, "a", "b", "c")
+
+    first = project.document("jobs", "list", "--limit", "2")
+    second = project.document("jobs", "list", "--limit", "2", "--after", first["after"])
+
+    assert [job["id"] for job in first["jobs"]] == ["c", "b"]
+    assert [job["id"] for job in second["jobs"]] == ["a"]
+    assert second["after"] is None
+
+
+def test_the_table_says_how_to_see_more(project: Project, app: Packhorse) -> None:
+    submit(app, "a", "b")
+
+    result = project.run("jobs", "list", "--limit", "1")
+
+    assert result.stdout.splitlines()[0].split()[:3] == ["ID", "TASK", "QUEUE"]
+    assert result.stdout.splitlines()[1].split()[:4] == ["b", "add", "default", "queued"]
+    assert "There are more: --after " in result.stderr
+
+
+def test_a_listed_job_has_wire_names_and_wire_datetimes(project: Project, app: Packhorse) -> None:
+    app.tasks["add"].using(job_id="a", timeout="90s").enqueue(1)
+
+    (job,) = project.document("jobs", "list")["jobs"]
+
+    assert job["timeoutMs"] == 90_000
+    assert job["createdAt"].endswith("Z")
+    assert instant_us(job["createdAt"]) == instant_us(job["dueAt"])
+    assert job["startedAt"] is None
+    assert {"deadReason", "deadLetter", "createdBy", "traceId", "fence"} <= set(job)
+
+
+def test_a_job_is_shown_with_arguments_result_and_history(project: Project, app: Packhorse) -> None:
+    submit(app, "a")
+    app.run(burst=True)
+
+    document = project.document("jobs", "show", "a")
+
+    assert document["payload"] == {"a": 1}
+    assert document["result"] == 1
+    (line,) = document["history"]
+    assert TaskExecutionResult.parse(line).result == 1
+    assert line["status"] == "completed"
+
+
+def test_a_job_is_shown_to_people_as_names_and_values(project: Project, app: Packhorse) -> None:
+    submit(app, "a", task="explode")
+    app.run(burst=True)
+
+    result = project.run("jobs", "show", "a")
+
+    assert "dead reason  poison_message" in result.stdout
+    assert "error        ValueError: boom" in result.stdout
+    assert '"why": "boom"' in result.stdout
+    assert "ATTEMPT  STATUS" in result.stdout
+
+
+def test_long_arguments_are_cut_for_people_only(project: Project, app: Packhorse) -> None:
+    app.tasks["greet"].using(job_id="a").enqueue("x" * 5_000)
+
+    result = project.run("jobs", "show", "a")
+
+    assert "characters more; see all with --json" in result.stdout
+    assert len(project.document("jobs", "show", "a")["payload"]["name"]) == 5_000
+
+
+def test_a_job_that_is_not_there_ends_with_7(project: Project) -> None:
+    result = project.run("jobs", "show", "nobody", "--json")
+
+    assert result.exit_code == ExitCode.NOTHING_MATCHED
+    assert result.stdout == ""
+    assert "Error JOB_NOT_FOUND: job nobody" in result.stderr
+
+
+@pytest.mark.req("S3-14")
+def test_cancelling_tells_what_became_of_each_job(project: Project, app: Packhorse) -> None:
+    submit(app, "waiting", "done")
+    app.run(burst=True, max_jobs=2)
+    submit(app, "other")
+
+    document = project.document("jobs", "cancel", "other", "done", "nobody", code=7)
+
+    assert document == {
+        "results": [
+            {"id": "other", "answer": "cancelled"},
+            {"id": "done", "answer": "finished"},
+            {"id": "nobody", "answer": "unknown"},
+        ]
+    }
+    assert app.job("other").status() is JobStatus.CANCELLED
+    assert app.job("done").status() is JobStatus.COMPLETED
+
+
+def test_cancelling_a_finished_job_fails_and_changes_nothing(
+    project: Project, app: Packhorse
+) -> None:
+    submit(app, "done")
+    app.run(burst=True)
+
+    result = project.run("jobs", "cancel", "done")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert result.stdout == "done  had finished already; nothing was changed\n"
+
+
+def test_retrying_runs_a_finished_job_again(project: Project, app: Packhorse) -> None:
+    submit(app, "done")
+    app.run(burst=True)
+
+    result = project.run("jobs", "retry", "done")
+
+    assert result.stdout == "done  will run again\n"
+    assert app.job("done").status() is JobStatus.QUEUED
+    app.run(burst=True)
+    assert len(app.job("done").history()) == 2
+
+
+def test_retrying_a_ready_job_fails(project: Project, app: Packhorse) -> None:
+    submit(app, "ready")
+
+    assert project.document("jobs", "retry", "ready", code=1) == {
+        "results": [{"id": "ready", "answer": "refused"}]
+    }
+
+
+def test_a_running_job_shows_how_far_it_is_and_its_worker_is_told_to_cancel(
+    project: Project, app: Packhorse
+) -> None:
+    submit(app, "running")
+    hire(app, "w-1", "default")
+    store, seconds = app.store, 1_000_000
+    request = ClaimRequest("w-1", ("default",), ("add",), 1, default_timeout_us=60 * seconds)
+    (job,) = store.run(store.jobs.claim(request)).jobs
+    note = ProgressNote(job.id, job.fence, Progress(1, 4, "a quarter"))
+    store.run(store.jobs.note_progress([note]))
+
+    table = project.run("jobs", "list").stdout
+    shown = project.run("jobs", "show", "running").stdout
+    answer = project.document("jobs", "cancel", "running")
+
+    assert "processing  1 " in table
+    assert "1/4 a quarter" in table
+    assert "1/4 a quarter" in shown
+    assert answer == {"results": [{"id": "running", "answer": "flagged"}]}
+    assert project.document("jobs", "show", "running")["cancelRequested"] is True
+
+
+def test_arguments_that_are_no_json_are_shown_as_they_are(app: Packhorse) -> None:
+    store = app.store
+    store.run(store.jobs.submit([NewJob(id="odd", task="add", payload=b"no json")]))
+    record = store.run(store.inspection.job("odd"))
+    assert record is not None
+
+    assert job_with_history(record, ())["payload"] == "no json"

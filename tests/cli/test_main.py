@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""The root command: help, start-up, errors and their exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from packhorse import errors
+from packhorse.cli.exits import AppNotLoaded, ExitCode, NothingMatched, exit_code_of
+from packhorse.cli.main import COMMANDS, CommandLine, root
+from tests.cli.project import SOURCE, Project
+
+
+def test_help_names_every_command_with_its_line(folder: Path) -> None:
+    result = CliRunner().invoke(root, ["--help"])
+
+    assert result.exit_code == 0
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} " in result.stdout
+        assert line in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_loaded_and_explains_itself(folder: Path, name: str) -> None:
+    result = Project(folder).run(name, "--help")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: packhorse {name} ")
+
+
+@pytest.mark.req("S4-29")
+def test_help_imports_neither_user_code_nor_worker_nor_store(folder: Path) -> None:
+    (folder / "jobs.py").write_text("raise AssertionError('imported')\n# Packhorse(", "utf-8")
+    script = (
+        "import sys\n"
+        "from packhorse.cli.main import root\n"
+        "root(['--help'], standalone_mode=False)\n"
+        "late = ('jobs', 'sqlite3', 'packhorse.worker', 'packhorse.stores.sqlite',"
+        " 'packhorse.cli.worker', 'packhorse.cli.jobs', 'packhorse.cli.discovery')\n"
+        "print([name for name in late if name in sys.modules])\n"
+    )
+
+    output = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert output.splitlines()[-1] == "[]"
+
+
+def test_the_module_and_the_script_are_the_same_command(folder: Path) -> None:
+    result = Project(folder).finish("--version")
+
+    assert result.returncode == 0
+    assert result.stdout.startswith("packhorse ")
+    assert result.stderr == ""
+
+
+def test_a_mistyped_command_gets_a_suggestion(folder: Path) -> None:
+    result = CliRunner().invoke(root, ["wroker"])
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "Did you mean 'worker'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.StoreUnavailable("down"), 3),
+        (AppNotLoaded("none"), 4),
+        (errors.SchemaOutOfDate("old"), 5),
+        (errors.JobNotFound("j-1"), 7),
+        (NothingMatched("none"), 7),
+        (errors.ConfigError("wrong"), 2),
+        (errors.ShapeError("wrong"), 2),
+        (errors.PayloadError("wrong"), 2),
+        (errors.UsageError("wrong"), 2),
+        (errors.JobDead("j-1", reason="rejected"), 1),
+        (errors.ResultTimeout("j-1", waited_s=1), 1),
+        (errors.StoreError("broken"), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_has_its_exit_code(error: errors.PackhorseError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+class Failing(CommandLine):
+    """A command line whose every command raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("packhorse", commands_at=COMMANDS, params=root.params)
+        self.error = error
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        return click.Command(cmd_name, callback=self.fail)
+
+    def fail(self) -> None:
+        raise self.error
+
+
+def test_an_error_is_one_line_with_its_code() -> None:
+    result = CliRunner().invoke(Failing(errors.StoreUnavailable("the disk is full")), ["stats"])
+
+    assert result.exit_code == ExitCode.STORE_UNREACHABLE
+    assert result.stdout == ""
+    assert result.stderr == "Error STORE_UNAVAILABLE: the disk is full\n"
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    group = Failing(errors.StoreUnavailable("the disk is full"))
+
+    result = CliRunner().invoke(group, ["--debug", "stats"])
+
+    assert result.exit_code == ExitCode.STORE_UNREACHABLE
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("Error STORE_UNAVAILABLE: the disk is full\n")
+
+
+def test_an_unexpected_error_shows_its_traceback_and_ends_with_1() -> None:
+    result = CliRunner().invoke(Failing(ZeroDivisionError("planted")), ["stats"])
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "ZeroDivisionError: planted" in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_interrupt_ends_with_130() -> None:
+    result = CliRunner().invoke(Failing(KeyboardInterrupt()), ["stats"])
+
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert "Interrupted." in result.stderr

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""Queues steered from the command line: paused in part, drained, limited; and jobs explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse import Packhorse, QueueClosed
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.limits import limit_texts, parse_limits
+from packhorse.declaring import queue_declaration
+from packhorse.options import LimitOptions
+from packhorse.protocol import instant_us
+from packhorse.stores.requests import Renewal
+from tests.cli.project import Project
+
+LIMITED = """
+from packhorse import Packhorse, Unique
+
+app = Packhorse("sqlite:///jobs.db")
+app.queue("mail", concurrency=5, rate_limit=(100, "60s"), max_depth=50, on_full="wait",
+          autoscale={"max_workers": 4, "scale_up": 2, "scale_down": 0})
+
+@app.task(queue="mail", rate_key="to", unique=Unique("to"))
+def send(to: str) -> None: ...
+"""
+
+
+@pytest.fixture
+def limited(folder: Path) -> Project:
+    """A project whose queue has limits."""
+    made = Project(folder)
+    made.write("jobs.py", LIMITED)
+    return made
+
+
+@pytest.fixture
+def app(limited: Project) -> Iterator[Packhorse]:
+    opened = limited.app()
+    opened.tasks["send"].using(job_id="j1").enqueue("ada")
+    yield opened
+    opened.close()
+
+
+# ------------------------------------------------------------------------------------ explain
+
+
+def test_explain_says_why_a_job_is_not_running(limited: Project, app: Packhorse) -> None:
+    app.pause("mail", key="ada")
+
+    result = limited.run("explain", "j1")
+    document = limited.document("explain", "j1")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "job j1 of task send in queue mail is queued:",
+        "- key 'ada' is paused in queue 'mail': resume it",
+        "- no live worker serves queue 'mail'",
+    ]
+    assert (document["jobId"], document["status"], document["queue"]) == ("j1", "queued", "mail")
+    assert [reason["code"] for reason in document["reasons"]] == ["key_paused", "no_worker"]
+    assert document["reasons"][0] == {
+        "code": "key_paused",
+        "text": "key 'ada' is paused in queue 'mail': resume it",
+        "at": None,
+        "jobs": [],
+        "count": None,
+    }
+    assert instant_us(document["at"]) > 0
+
+
+def test_explain_of_a_job_nobody_knows_ends_with_7(limited: Project, app: Packhorse) -> None:
+    assert limited.run("explain", "nobody").exit_code == ExitCode.NOTHING_MATCHED
+    assert limited.run("explain", "j1", "--tenant", "x").exit_code == ExitCode.NOTHING_MATCHED
+
+
+# ------------------------------------------------------------------------------ pause and drain
+
+
+def test_keys_and_tenants_of_a_queue_are_paused_and_resumed(
+    limited: Project, app: Packhorse
+) -> None:
+    document = limited.document("queues", "pause", "mail", "--key", "ada")
+    said = limited.run("queues", "pause", "mail", "--tenant", "acme").stdout
+
+    assert document == {"queue": "mail", "key": "ada", "paused": True, "changed": True}
+    assert said == "Tenant acme of queue mail is paused.\n"
+    (queue,) = limited.document("queues", "list")["queues"]
+    assert (queue["paused"], queue["pausedKeys"], queue["pausedTenants"]) == (
+        *(False, ["ada"]),
+        ["acme"],
+    )
+    assert "key ada paused; tenant acme paused" in limited.run("queues", "list").stdout
+
+    again = limited.run("queues", "resume", "mail", "--key", "ada").stdout
+    assert again == "Key ada of queue mail is open.\n"
+    assert limited.document("queues", "resume", "mail", "--tenant", "acme")["changed"] is True
+    assert limited.run("queues", "pause", "mail", "--key", "a", "--tenant", "b").exit_code == (
+        ExitCode.USAGE
+    )
+
+
+def test_a_drained_queue_is_closed_until_it_is_opened(limited: Project, app: Packhorse) -> None:
+    assert limited.run("queues", "drain", "mail").stdout == "Queue mail is closed.\n"
+    assert limited.run("queues", "drain", "mail").stdout == "Queue mail was closed already.\n"
+    assert "mail   closed" in limited.run("queues", "list").stdout
+    with pytest.raises(QueueClosed):
+        app.tasks["send"].enqueue("bob")
+
+    document = limited.document("queues", "open", "mail")
+
+    assert document == {"queue": "mail", "closed": False, "changed": True}
+    app.tasks["send"].enqueue("bob")
+
+
+# ---------------------------------------------------------------------------------------- set
+
+
+def test_limits_are_shown_and_set_and_unset(limited: Project, app: Packhorse) -> None:
+    (queue,) = limited.document("queues", "list")["queues"]
+    assert queue["limits"] == {
+        "concurrency": 5,
+        "rateLimit": {"max": 100, "windowMs": 60_000},
+        "tenantRateLimit": None,
+        "maxDepth": 50,
+        "onFull": "wait",
+        "softDepth": None,
+        "fair": True,
+        "weights": {},
+        "ageingMs": None,
+        "onDead": "release",
+    }
+    assert (queue["overridden"], queue["closed"]) == (False, False)
+
+    changed = limited.document("queues", "set", "mail", "concurrency=9", "rate_limit=none")
+    said = limited.run("queues", "set", "mail", "concurrency=9").stdout
+    listed = limited.run("queues", "list").stdout
+
+    assert (changed["changed"], changed["overridden"]) == (True, True)
+    assert (changed["limits"]["concurrency"], changed["limits"]["rateLimit"]) == (9, None)
+    assert changed["limits"]["maxDepth"] == 50
+    assert said == (
+        "Queue mail: nothing changed; limits are 9 at once; 50 waiting (wait); set by hand.\n"
+    )
+    assert "9 at once; 50 waiting (wait); set by hand" in listed
+
+    unset = limited.document("queues", "set", "mail", "--unset")
+    assert (unset["changed"], unset["overridden"]) == (True, False)
+    assert unset["limits"]["concurrency"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("mail",), "give limits as name=value, or --unset"),
+        (("mail", "concurrency=1", "--unset"), "give limits as name=value, or --unset"),
+        (("mail", "concurrency"), "'concurrency' is no limit; write it as name=value"),
+        (("mail", "concurency=1"), "there is no limit 'concurency'; did you mean 'concurrency'?"),
+        (("mail", "zzz=1"), "the limits are priority, concurrency, rate_limit"),
+        (("mail", "concurrency=two"), "concurrency is 'two'; write a whole number, or none"),
+        (("mail", "concurrency=1", "concurrency=2"), "concurrency is given twice"),
+        (("mail", "rate_limit=100"), "write how many and the window, such as 100/60s"),
+        (("mail", "fair=perhaps"), "fair is 'perhaps'; write true or false"),
+        (("mail", "weights=acme"), "write tenants and shares, such as acme:2"),
+        (("mail", "concurrency=0"), "queue 'mail': concurrency is 0; give 1 or more"),
+        (("mail", "rate_limit=5/soon"), "rate_limit: its window is 'soon'"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused_and_change_nothing(
+    limited: Project, app: Packhorse, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = limited.run("queues", "set", *arguments)
+
+    assert result.exit_code == ExitCode.USAGE
+    assert problem in result.stderr
+    (queue,) = limited.document("queues", "list")["queues"]
+    assert not queue["overridden"]
+
+
+def test_a_mistyped_queue_is_not_steered(limited: Project, app: Packhorse) -> None:
+    for command in (("drain", "mial"), ("open", "mial"), ("set", "mial", "concurrency=1")):
+        result = limited.run("queues", *command)
+        assert result.exit_code == ExitCode.NOTHING_MATCHED
+        assert "did you mean 'mail'?" in result.stderr
+
+
+def test_every_limit_can_be_written() -> None:
+    written = parse_limits(
+        [
+            *("priority=1", "concurrency=2", "rate-limit=3/4s", "tenant_rate_limit=5/6m"),
+            *("max_depth=7", "on_full=drop", "soft_depth=6", "fair=on", "weights=a:2,b:0.5"),
+            *("ageing=none", "on_dead=hold"),
+        ]
+    )
+
+    assert set(written) == set(LimitOptions.__annotations__)
+    settings = queue_declaration("mail", written).settings
+    assert list(limit_texts(settings)) == [
+        "2 at once",
+        "3 in 4 s",
+        "5 in 360 s a tenant",
+        "7 waiting (drop)",
+        "filling from 6",
+        "shares a 2, b 0.5",
+        "dead jobs hold their line",
+    ]
+
+
+# -------------------------------------------------------------------------------------- stats
+
+
+def test_stats_show_demand_and_wanted_workers_for_scalers(limited: Project, app: Packhorse) -> None:
+    app.tasks["send"].enqueue("bob")
+    renewal = Renewal("w-1", 60_000_000, queues=("mail",), tasks=("send",), concurrency=10)
+    app.store.run(app.store.leases.renew(renewal))
+
+    document = limited.document("stats")
+    table = limited.run("stats").stdout.splitlines()
+
+    assert document["scaling"] == [
+        {"queue": "mail", "ready": 2, "running": 0, "demand": 2, "workers": 1, "wanted": 2}
+    ]
+    assert table[2].split()[-4:] == ["OLDEST", "DEMAND", "WORKERS", "WANTED"]
+    assert table[3].split()[-3:] == ["2", "1", "2"]
+
+
+def test_stats_of_a_bare_url_know_the_demand_and_no_wish(limited: Project, app: Packhorse) -> None:
+    document = limited.document("stats", "--url", "sqlite:///jobs.db")
+
+    assert [(each["demand"], each["wanted"]) for each in document["scaling"]] == [(1, None)]

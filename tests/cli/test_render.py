@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""How answers look."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.cli.render import age, one_line, print_fields, print_table, span_ms
+from tests.cli.project import Project
+
+ROWS = [("a", "short"), ("b", "a rather long remark about nothing in particular")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (61, "1m 1s"),
+        (3600, "1h 0m"),
+        (90061, "1d 1h"),
+        (-5, "0s"),
+    ],
+)
+def test_ages_have_two_units(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"), [(0.25, "0.25 ms"), (999, "999 ms"), (1500, "1.5 s")]
+)
+def test_short_spans_have_three_digits(milliseconds: float, text: str) -> None:
+    assert span_ms(milliseconds) == text
+
+
+def test_a_table_is_as_wide_as_it_needs_when_nobody_says_how_wide_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    print_table(("ID", "NOTE"), ROWS)
+
+    assert capsys.readouterr().out.splitlines() == [
+        "ID  NOTE",
+        "a   short",
+        "b   a rather long remark about nothing in particular",
+    ]
+
+
+def test_a_table_is_cut_to_the_columns_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+
+    print_table(("ID", "NOTE"), ROWS)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) == 20
+    assert lines[2] == "b   a rather long r…"
+
+
+def test_what_a_job_says_cannot_steer_the_terminal() -> None:
+    assert one_line("red \x1b[31m and\nnew\tline\x9b") == "red  [31m and new line "
+
+
+def test_fields_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("id", "x"), ("worker", None), ("attempts", 0), ("tags", ())])
+
+    assert capsys.readouterr().out == "id        x\nattempts  0\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "colored"),
+    [
+        ({}, (), False),
+        ({"FORCE_COLOR": "1"}, (), True),
+        ({"FORCE_COLOR": "0"}, (), False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, (), False),
+        ({"FORCE_COLOR": "1"}, ("--no-color",), False),
+    ],
+)
+def test_colours_are_used_only_where_they_are_wanted(
+    project: Project, environment: dict[str, str], flags: tuple[str, ...], *, colored: bool
+) -> None:
+    project.run("enqueue", "add", "1")
+
+    result = project.run(*flags, "jobs", "list", env=environment)
+
+    assert ("\x1b[36mqueued" in result.stdout) is colored

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse worker`, as processes of its own: output, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import IO
+
+import pytest
+
+from packhorse import JobStatus, Packhorse
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.listening import exit_after_signals
+from packhorse.cli.parameters import queue_names
+from packhorse.cli.processes import worker_command
+from tests.cli.project import PATIENCE_S, Project
+
+Processes = list[subprocess.Popen[str]]
+
+
+def heard(stream: IO[str] | None, word: str) -> None:
+    """Wait until a process has written this."""
+    assert stream is not None
+    for line in stream:
+        if word in line:
+            return
+    pytest.fail(f"it ended without saying {word}")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code, and everything on stderr."""
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, errors
+
+
+@pytest.mark.req("S4-29")
+def test_a_burst_runs_what_is_there_and_says_what_runs_where(
+    project: Project, app: Packhorse
+) -> None:
+    job = app.tasks["add"].enqueue(40, 2)
+
+    result = project.finish("worker", "jobs:app", "--burst", "-c", "3", "--lease", "10s")
+
+    assert result.returncode == 0
+    assert result.stdout == ""
+    assert job.result() == 42
+    for line in (
+        "Using jobs:app (from the command line)",
+        "  app          jobs:app (from the command line)",
+        f"  store        sqlite:///{project.folder / 'jobs.db'} (schema ",
+        "  queues       mail, default",
+        "  concurrency  3",
+        "  lease        10 s",
+    ):
+        assert line in result.stderr
+
+
+def test_logs_are_json_where_no_terminal_is(project: Project, app: Packhorse) -> None:
+    job = app.tasks["add"].enqueue(1)
+
+    result = project.finish("worker", "--burst", "--no-banner")
+
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert any(line.get("job_id") == job.id for line in lines)
+
+
+def test_only_the_queues_named_are_served(project: Project, app: Packhorse) -> None:
+    here, there = app.tasks["add"].enqueue(1), app.tasks["explode"].enqueue()
+
+    result = project.finish("worker", "-q", "default", "--burst", "--log-format", "console")
+
+    assert here.status() is JobStatus.COMPLETED
+    assert there.status() is JobStatus.QUEUED
+    assert "  queues       default\n" in result.stderr
+
+
+def test_max_jobs_ends_the_worker(project: Project, app: Packhorse) -> None:
+    for number in range(3):
+        app.tasks["add"].enqueue(number)
+
+    result = project.finish("worker", "--max-jobs", "2", "-c", "1", "--log-level", "error")
+
+    assert result.returncode == 0
+    assert app.depth("default") == 1
+
+
+@pytest.mark.req("S4-9", "S4-11")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_job_finish_and_ends_with_0(
+    project: Project, app: Packhorse, processes: Processes, number: signal.Signals
+) -> None:
+    job = app.tasks["linger"].enqueue()
+    process = project.start("worker", "--log-format", "json")
+    processes.append(process)
+    heard(process.stdout, "lingering")
+
+    process.send_signal(number)
+    heard(process.stderr, "worker.stopping")
+    project.write("go", "")
+
+    code, errors = ended(process)
+    assert code == 0, errors
+    assert job.status() is JobStatus.COMPLETED
+
+
+@pytest.mark.req("S4-12", "S4-14")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+)
+def test_a_second_signal_gives_the_job_back_and_is_the_exit_code(
+    project: Project, app: Packhorse, processes: Processes, number: signal.Signals, code: int
+) -> None:
+    job = app.tasks["linger"].enqueue()
+    process = project.start("worker", "--log-format", "json")
+    processes.append(process)
+    heard(process.stdout, "lingering")
+
+    process.send_signal(number)
+    heard(process.stderr, "worker.stopping")
+    process.send_signal(number)
+
+    assert ended(process)[0] == code
+    assert job.status() is JobStatus.QUEUED
+
+
+def test_a_handler_that_will_not_stop_is_abandoned_and_that_is_exit_code_8(
+    project: Project, app: Packhorse, processes: Processes
+) -> None:
+    app.tasks["doze"].enqueue(600)
+    process = project.start("worker", "--log-format", "json")
+    processes.append(process)
+    heard(process.stdout, "dozing")
+
+    process.send_signal(signal.SIGTERM)
+    heard(process.stderr, "worker.stopping")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+
+    assert ended(process)[0] == ExitCode.JOBS_ABANDONED
+
+
+def test_an_app_that_cannot_be_loaded_ends_with_4_and_no_traceback_of_ours(
+    project: Project,
+) -> None:
+    result = project.finish("worker", "nowhere:app")
+
+    assert result.returncode == ExitCode.APP_NOT_LOADED
+    assert "Error APP_NOT_LOADED: there is no module 'nowhere'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("-q", "mail:10"), "a cap per worker, as in 'mail:10', is not supported by this release"),
+        (("-q", "mail,,default"), "a name is missing beside a comma"),
+        (("-c", "0"), "concurrency is 0; give 1 to"),
+        (("--lease", "1 fortnight"), "Invalid value for '--lease'"),
+        (("--log-level", "loud"), "Invalid value for '--log-level'"),
+        (("-p", "0"), "Invalid value for '-p'"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    project: Project, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = project.finish("worker", *arguments)
+
+    assert result.returncode == ExitCode.USAGE
+    assert problem in result.stderr
+
+
+def test_names_of_queues_may_have_colons_that_are_no_caps() -> None:
+    assert queue_names("mail, eu:reports") == ("mail", "eu:reports")
+
+
+@pytest.mark.parametrize(
+    ("code", "signals", "expected"),
+    [(0, [], 0), (0, [15], 0), (0, [15, 15], 143), (0, [15, 2], 130), (8, [15, 15], 8)],
+)
+def test_abandoned_jobs_count_for_more_than_a_second_signal(
+    code: int, signals: list[int], expected: int
+) -> None:
+    assert exit_after_signals(code, signals) == expected
+
+
+def test_several_processes_share_the_work_and_stop_together(
+    project: Project, app: Packhorse, processes: Processes
+) -> None:
+    jobs = [app.tasks["linger"].enqueue() for _ in range(2)]
+    process = project.start("worker", "-p", "2", "-c", "1", "--log-level", "error")
+    processes.append(process)
+    heard(process.stdout, "lingering")
+    heard(process.stdout, "lingering")
+
+    workers = [worker for worker in app.insights.workers() if worker.live]
+    process.send_signal(signal.SIGTERM)
+    project.write("go", "")
+    code, errors = ended(process)
+
+    assert code == 0, errors
+    assert len({worker.pid for worker in workers}) == 2
+    assert [job.status() for job in jobs] == [JobStatus.COMPLETED] * 2
+    assert errors.count("  concurrency  1") == 1
+    assert "Started 2 worker processes" in errors
+
+
+def test_one_process_that_dies_is_told_and_the_other_goes_on(
+    project: Project, app: Packhorse, processes: Processes
+) -> None:
+    for _ in range(2):
+        app.tasks["linger"].enqueue()
+    process = project.start("worker", "-p", "2", "-c", "1", "--log-level", "error")
+    processes.append(process)
+    heard(process.stdout, "lingering")
+    heard(process.stdout, "lingering")
+
+    victim = next(worker.pid for worker in app.insights.workers() if worker.live)
+    os.kill(victim, signal.SIGKILL)
+    heard(process.stderr, f"Worker process {victim} was killed by signal 9")
+    process.send_signal(signal.SIGTERM)
+    project.write("go", "")
+
+    assert ended(process)[0] == ExitCode.FAILED
+
+
+def test_a_child_is_given_every_choice_and_starts_no_children_of_its_own() -> None:
+    flags = {
+        "queues": (("mail", "default"), ("reports",)),
+        "concurrency": 5,
+        "max_jobs": None,
+        "lease": "10s",
+        "shutdown_timeout": None,
+        "default_timeout": "1m",
+        "log_level": "warning",
+        "log_format": "json",
+        "burst": True,
+        "banner": False,
+    }
+
+    command = worker_command("jobs:app", flags)
+
+    assert command == [
+        *(sys.executable, "-m", "packhorse", "worker", "--processes", "1"),
+        *("--queues", "mail,default", "--queues", "reports", "--concurrency", "5"),
+        *("--lease", "10s", "--default-timeout", "1m", "--log-level", "warning"),
+        *("--log-format", "json", "--burst", "--no-banner", "jobs:app"),
+    ]
+
+
+def test_an_app_without_tasks_is_pointed_out(project: Project) -> None:
+    project.write("bare.py", "from packhorse import Packhorse\napp = Packhorse('sqlite:///b.db')\n")
+
+    result = project.finish("worker", "bare", "--burst")
+
+    assert result.returncode == 0
+    assert "bare:app declares no tasks" in result.stderr
+
+
+def test_options_come_from_the_environment_unless_they_are_given(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKHORSE_CONCURRENCY", "7")
+    monkeypatch.setenv("PACKHORSE_LEASE", "9s")
+
+    result = project.finish("worker", "--burst", "--lease", "8s")
+
+    assert "  concurrency  7\n" in result.stderr
+    assert "  lease        8 s\n" in result.stderr

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""The app of the worker processes in these tests: handlers that write down what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+
+from packhorse import Context, Packhorse, RetryPolicy
+from packhorse.events import JobCompleted, JobStale
+from tests.end_to_end.recording import Recorder
+
+record = Recorder()
+
+#: How long a handler that waits for its test to let it go does so at most.
+GATE_S: Final = 60.0
+GATE_LOOK_S: Final = 0.01
+
+
+def create_app(url: str | None = None) -> Packhorse:
+    """The app of a worker process, or of a test that submits."""
+    app = Packhorse(url)
+    for handler in (quick, nap, book, doze, stay, block_loop, wait_for_file):
+        app.task(handler)
+    app.task(max_crashes=1)(take_down)
+    app.task(retry=RetryPolicy(max_retries=0))(fail)
+    app.on(JobCompleted)(_note)
+    app.on(JobStale)(_note)
+    return app
+
+
+def _note(event: JobCompleted | JobStale) -> None:
+    """What the store answered this worker, written down with the handlers' own lines."""
+    record.write_line(event.status, event.job_id, event.attempt)
+
+
+async def quick(ctx: Context, number: int) -> int:
+    """Starts and ends."""
+    record.write("start", ctx)
+    record.write("end", ctx)
+    return number
+
+
+async def nap(ctx: Context, seconds: float) -> dict[str, int]:
+    """A coroutine that takes a while."""
+    record.write("start", ctx)
+    await asyncio.sleep(seconds)
+    record.write("end", ctx)
+    return {"fence": ctx.job.fence, "pid": os.getpid()}
+
+
+def book(ctx: Context, ledger: str, seconds: float) -> dict[str, int]:
+    """An effect that bears being run twice: the job's id is its key outside."""
+    record.write("start", ctx)
+    time.sleep(seconds)
+    with contextlib.closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
+        connection.execute("create table if not exists entries (job_id text primary key)")
+        added = connection.execute("insert or ignore into entries values (?)", (ctx.job.id,))
+        record.write("end", ctx, note="booked" if added.rowcount else "known")
+    return {"fence": ctx.job.fence, "pid": os.getpid()}
+
+
+def doze(ctx: Context, seconds: float) -> dict[str, int]:
+    """A thread that takes a while, and does not listen."""
+    record.write("start", ctx)
+    time.sleep(seconds)
+    record.write("end", ctx)
+    return {"fence": ctx.job.fence, "pid": os.getpid()}
+
+
+def stay(ctx: Context) -> None:
+    """A thread that hears it is not wanted any more, and stays."""
+    record.write("start", ctx)
+    ctx.wait_cancelled(GATE_S)
+    record.write("told", ctx)
+    time.sleep(GATE_S)
+
+
+async def block_loop(ctx: Context, seconds: float) -> dict[str, int]:
+    """A mistake people make: blocking work in a coroutine. Nothing else of the loop runs."""
+    record.write("start", ctx)
+    time.sleep(seconds)
+    record.write("end", ctx)
+    return {"fence": ctx.job.fence, "pid": os.getpid()}
+
+
+async def wait_for_file(ctx: Context, path: str) -> dict[str, int]:
+    """Runs until the test makes the file, for all processes or for this one."""
+    record.write("start", ctx)
+    gates = (Path(path), Path(f"{path}.{os.getpid()}"))
+    try:
+        async with asyncio.timeout(GATE_S):
+            while not any(gate.exists() for gate in gates):
+                await asyncio.sleep(GATE_LOOK_S)
+    except asyncio.CancelledError:
+        record.write("cancelled", ctx)
+        raise
+    record.write("end", ctx)
+    return {"fence": ctx.job.fence, "pid": os.getpid()}
+
+
+def take_down(ctx: Context) -> None:
+    """Kills its worker, every time."""
+    record.write("start", ctx)
+    os._exit(86)
+
+
+async def fail(ctx: Context) -> None:
+    """Fails for good."""
+    record.write("start", ctx)
+    raise ValueError("as asked")

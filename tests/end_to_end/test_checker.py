@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""The checker finds each violation it is there for, and nothing in an innocent history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from packhorse.job import Counters, JobStatus
+from tests.end_to_end.checker import (
+    RULES,
+    Evidence,
+    Run,
+    Standing,
+    judge,
+    overlaps,
+    runs_of,
+)
+from tests.end_to_end.recording import Line
+
+ONE: Final = Standing("one", JobStatus.COMPLETED, 1, Counters(attempts=1), 200, 1)
+# Lost with its worker once, then completed by another.
+TWO: Final = Standing("two", JobStatus.COMPLETED, 2, Counters(attempts=2, crashes=1), 900, 2)
+RUN: Final = Run("one", 1, 1, 10, 100, 150)
+CUT: Final = Run("two", 1, 1, 10, 100)
+AGAIN: Final = Run("two", 2, 2, 11, 800, 850)
+
+INNOCENT: Final = Evidence(
+    submitted=frozenset({"one", "two"}),
+    runs=(RUN, CUT, AGAIN),
+    accepted=("one", "two"),
+    at_last={"one": ONE, "two": TWO},
+    between=(
+        Standing("two", JobStatus.PROCESSING, 1, Counters()),
+        Standing("two", JobStatus.PENDING, 1, Counters(attempts=1, crashes=1)),
+    ),
+)
+
+
+def changed(standing: Standing, **fields: Any) -> dict[str, Standing]:
+    """The final standings with one of them different."""
+    different = msgspec.structs.replace(standing, **fields)
+    return {**INNOCENT.at_last, standing.job_id: different}
+
+
+PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "a job that vanished": ("lost", {"at_last": {"one": ONE}}),
+    "a job left behind": ("lost", {"at_last": changed(TWO, status=JobStatus.PENDING)}),
+    "a job held for ever": ("lost", {"at_last": changed(TWO, status=JobStatus.PROCESSING)}),
+    "a job from nowhere": ("unexpected", {"submitted": frozenset({"one"})}),
+    "a run from nowhere": ("unexpected", {"runs": (*INNOCENT.runs, Run("x", 1, 1, 9, 1, 2))}),
+    "a completion without a run": ("never run", {"runs": (RUN, CUT)}),
+    "a second completion": ("completed twice", {"accepted": ("one", "two", "one")}),
+    "a run after the end": (
+        "completed twice",
+        {
+            "runs": (*INNOCENT.runs, Run("one", 2, 2, 12, 300, 310)),
+            "at_last": changed(ONE, fence=2, result_fence=2, counters=Counters(attempts=2)),
+        },
+    ),
+    "an accepted completion undone": (
+        "forgotten",
+        {"at_last": changed(ONE, status=JobStatus.CANCELLED)},
+    ),
+    "two runs under one fence": (
+        "same fence",
+        {"runs": (RUN, CUT, msgspec.structs.replace(CUT, pid=12), AGAIN)},
+    ),
+    "a lower fence later": (
+        "fence fell",
+        {"runs": (RUN, msgspec.structs.replace(CUT, started_us=860), AGAIN)},
+    ),
+    "a fence nobody gave": ("fence fell", {"runs": (RUN, CUT, AGAIN, Run("one", 1, 9, 9, 110))}),
+    "an old result that won": ("stale accepted", {"at_last": changed(TWO, result_fence=1)}),
+    "an innocent job given up": ("innocent dead", {"at_last": changed(TWO, status=JobStatus.DEAD)}),
+    "a counter that fell": (
+        "counters fell",
+        {"at_last": changed(TWO, counters=Counters(attempts=2))},
+    ),
+    "a fence that fell between": (
+        "counters fell",
+        {"between": (Standing("two", JobStatus.PROCESSING, 3, Counters()),)},
+    ),
+    "a run nobody counted": (
+        "counters fell",
+        {"at_last": changed(TWO, counters=Counters(attempts=1, crashes=1))},
+    ),
+}
+
+
+def test_an_innocent_history_is_clean() -> None:
+    verdict = judge(INNOCENT)
+
+    assert verdict.clean
+    assert verdict.counts == dict.fromkeys(RULES, 0)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_violation_is_found_by_its_rule(planted: str) -> None:
+    rule, fields = PLANTED[planted]
+
+    verdict = judge(msgspec.structs.replace(INNOCENT, **fields))
+
+    assert not verdict.clean
+    assert verdict.counts[rule] == 1
+
+
+def test_every_rule_has_a_planted_violation() -> None:
+    assert {rule for rule, _ in PLANTED.values()} == RULES.keys()
+
+
+def test_a_guilty_job_may_be_dead() -> None:
+    at_last = changed(TWO, status=JobStatus.DEAD)
+    accepted = ("one",)
+    evidence = msgspec.structs.replace(INNOCENT, at_last=at_last, accepted=accepted)
+
+    verdict = judge(msgspec.structs.replace(evidence, guilty=frozenset({"two"})))
+
+    assert verdict.clean
+
+
+def test_lines_are_paired_into_runs() -> None:
+    lines = [
+        Line("start", "one", 1, 1, 10, 100),
+        Line("start", "two", 1, 1, 10, 100),
+        Line("end", "one", 1, 1, 10, 150),
+        Line("start", "two", 2, 2, 11, 800),
+        Line("completed", "two", 2, 0, 11, 840),
+        Line("end", "two", 2, 2, 11, 850),
+    ]
+
+    assert runs_of(lines) == [RUN, CUT, AGAIN]
+
+
+def test_a_run_beside_another_is_an_overlap_unless_its_process_had_died() -> None:
+    paused = msgspec.structs.replace(CUT, ended_us=820)
+
+    assert overlaps((RUN, CUT, AGAIN), {10: 500}) == 0
+    assert overlaps((RUN, CUT, AGAIN), {10: 810}) == 1
+    assert overlaps((RUN, paused, AGAIN), {}) == 1

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""The style guide, executable: every rule of STYLE.md held against the whole repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import pytest
+
+from tests.tidy import budgets, code_rules, surface_rules, text_rules
+from tests.tidy.code_rules import Source
+
+PACKAGE = [Source.read(path, budgets.SOURCE) for path in sorted(budgets.SOURCE.rglob("*.py"))]
+TESTS = [Source.read(path, budgets.ROOT) for path in sorted(budgets.TESTS.rglob("*.py"))]
+TEXTS = {
+    path.relative_to(budgets.ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in text_rules.repository_files(budgets.ROOT)
+}
+
+
+def expect_none(findings: Iterable[str]) -> None:
+    if report := "\n".join(findings):
+        pytest.fail(report, pytrace=False)
+
+
+def excused(findings: Iterable[tuple[str, str]], exceptions: Mapping[str, str]) -> Iterator[str]:
+    """Findings that no exception covers, and exceptions that cover nothing."""
+    by_key = dict(findings)
+    yield from (finding for key, finding in by_key.items() if key not in exceptions)
+    yield from (f"{key}: needs no exception, remove it" for key in exceptions.keys() - by_key)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [code_rules.long_file, code_rules.long_functions, code_rules.deep_nesting],
+    ids=lambda rule: rule.__name__,
+)
+def test_the_package_keeps_its_budgets(
+    rule: Callable[[Source, budgets.Budget], Iterator[str]],
+) -> None:
+    findings = (finding for source in PACKAGE for finding in rule(source, budgets.SOURCE_BUDGET))
+
+    expect_none(findings)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        code_rules.header,
+        code_rules.clock_readers,
+        code_rules.missing_annotations,
+        surface_rules.unsorted_or_incomplete_all,
+    ],
+    ids=lambda rule: rule.__name__,
+)
+def test_every_module_keeps_the_rules(rule: Callable[[Source], Iterator[str]]) -> None:
+    expect_none(finding for source in PACKAGE for finding in rule(source))
+
+
+def test_functions_take_few_parameters() -> None:
+    findings = (
+        finding
+        for source in PACKAGE
+        for finding in code_rules.many_parameters(source, budgets.SOURCE_BUDGET)
+    )
+
+    expect_none(excused(findings, budgets.MANY_PARAMETERS))
+
+
+def test_modules_hold_no_mutable_state() -> None:
+    findings = (finding for source in PACKAGE for finding in code_rules.mutable_state(source))
+
+    expect_none(excused(findings, budgets.MUTABLE_STATE))
+
+
+def test_every_module_is_used() -> None:
+    expect_none(surface_rules.dead_modules(PACKAGE, budgets.ENTRY_POINTS))
+
+
+def test_store_contracts_are_small() -> None:
+    contracts = Source.read(budgets.CONTRACTS, budgets.SOURCE)
+
+    expect_none(surface_rules.wide_contracts(contracts, budgets.CONTRACT_VERBS))
+
+
+def test_the_public_surface_is_small() -> None:
+    surface = Source.read(budgets.SURFACE, budgets.SOURCE)
+
+    expect_none(surface_rules.many_public_names(surface, budgets.PUBLIC_NAMES))
+
+
+def test_tests_keep_their_budgets() -> None:
+    rules = (code_rules.long_file, code_rules.long_functions)
+    findings = (
+        finding
+        for source in TESTS
+        for rule in rules
+        for finding in rule(source, budgets.TEST_BUDGET)
+    )
+
+    expect_none(findings)
+
+
+def test_queries_are_short_and_say_what_they_do() -> None:
+    queries = {name: text for name, text in TEXTS.items() if name.endswith((".sql", ".lua"))}
+    findings = (
+        finding
+        for name, text in queries.items()
+        for finding in text_rules.query_file(
+            name, text, budgets.MIGRATION_LINES if "/migrations/" in name else budgets.SQL_LINES
+        )
+    )
+
+    expect_none(findings)
+
+
+def test_every_page_has_one_title() -> None:
+    pages = {name: text for name, text in TEXTS.items() if name.endswith(".md")}
+
+    expect_none(
+        finding for name, text in pages.items() for finding in text_rules.page_titles(name, text)
+    )
+
+
+def test_nothing_unwanted_is_kept() -> None:
+    expect_none(
+        finding for name, text in TEXTS.items() for finding in text_rules.unwanted_text(name, text)
+    )

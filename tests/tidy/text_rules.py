@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""Rules about text: SQL, Markdown, and everything that is kept in the repository.
+
+The patterns are written so that they do not find themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+FENCE = re.compile(r"^\s*(```|~~~)")
+TITLE = re.compile(r"^# \S")
+UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")
+REGISTRY = re.compile(r"py(?:pi|thonhosted)\.org|npm(?:js)\.(?:com|org)|--(?:extra-)?index-(?:url)")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)\b")
+
+TEXT_SUFFIXES = frozenset(
+    {
+        *("", ".cfg", ".ini", ".json", ".lua", ".md", ".py", ".sh", ".sql", ".toml"),
+        *(".txt", ".yaml", ".yml"),
+    }
+)
+
+
+def repository_files(root: Path) -> list[Path]:
+    """Every text file that is, or would be, committed."""
+    try:
+        names = _names_from_git(root)
+    except (OSError, subprocess.CalledProcessError):
+        names = _names_from_disk(root)  # an unpacked archive has no history to ask
+    paths = (root / name for name in names)
+    return sorted(path for path in paths if path.suffix in TEXT_SUFFIXES and path.is_file())
+
+
+def _names_from_git(root: Path) -> list[str]:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return [name for name in listing.stdout.split("\0") if name]
+
+
+def _names_from_disk(root: Path) -> list[str]:
+    paths = (path.relative_to(root) for path in root.rglob("*"))
+    return [
+        path.as_posix()
+        for path in paths
+        if path.parts[0] == ".ci" or not any(part.startswith(".") for part in path.parts)
+    ]
+
+
+def query_file(name: str, text: str, limit: int) -> Iterator[str]:
+    lines = text.splitlines()
+    if len(lines) > limit:
+        yield f"{name}: {len(lines)} lines, at most {limit}"
+    if not lines or not lines[0].startswith("-- "):
+        yield f"{name}: the first line is a comment that says what it does"
+
+
+def page_titles(name: str, text: str) -> Iterator[str]:
+    titles, fenced = 0, False
+    for line in text.splitlines():
+        fenced ^= bool(FENCE.match(line))
+        titles += not fenced and bool(TITLE.match(line))
+    if titles != 1:
+        yield f"{name}: {titles} titles, a page has one"
+
+
+def unwanted_text(name: str, text: str) -> Iterator[str]:
+    unwanted = {"a registry host": REGISTRY, "a path of one machine": MACHINE_PATH}
+    if not name.startswith("docs/adr/"):
+        unwanted["unfinished work; write an issue instead"] = UNFINISHED
+    for number, line in enumerate(text.splitlines(), start=1):
+        for meaning, pattern in unwanted.items():
+            if pattern.search(line):
+                yield f"{name}:{number}: {meaning}"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: MIT
+"""What a consumer holds: leases, hold limits, lost jobs, trouble with the store, and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from packhorse import JobConflict, JobStatus, Packhorse, StoreUnavailable, UsageError
+from packhorse.clock import SECOND_US
+from packhorse.events import JobRescued, LoopBlocked, StoreRecovered, StoreTrouble
+from packhorse.lifecycle import rescue
+from packhorse.stores.memory import MemoryStore
+from packhorse.stores.requests import Renewal
+from tests.unit.consumer_support import Depot, Flow, depot_on, fetched
+from tests.worker.support import PATIENCE_S, until
+from tests.worker.test_store_trouble import Weather
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
+    yield from depot_on(request.param, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- leases
+
+
+@pytest.mark.req("S2-8", "S3-26")
+async def test_a_blocked_event_loop_does_not_cost_what_is_held(depot: Depot) -> None:
+    depot.submit("long")
+    async with depot.consumer(lease=0.3) as consumer:
+        job = await fetched(consumer)
+
+        time.sleep(1.0)
+
+        (worker,) = depot.store.run(depot.store.leases.workers())
+        assert worker.live
+        assert worker.running == 1
+        assert await consumer.mark_complete(job, result="done")
+
+
+async def test_a_loop_that_is_blocked_for_long_is_told_with_what_is_held(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.worker.heartbeat._BLOCKED_S", 0.05)
+    monkeypatch.setattr("packhorse.worker.heartbeat._LOOK_S", 0.05)
+    depot.submit("long")
+    async with depot.consumer() as consumer:
+        await fetched(consumer)
+
+        time.sleep(0.5)
+
+    assert {event.tasks for event in depot.told(LoopBlocked)} == {("send",)}
+
+
+@pytest.mark.req("S3-26", "S3-27")
+async def test_a_forgotten_fetch_strands_nothing(depot: Depot) -> None:
+    depot.submit("forgotten", timeout_us=SECOND_US)
+    async with depot.consumer(lease=0.3) as consumer:
+        first = await fetched(consumer)
+
+        depot.clock.ahead_s += 32  # its timeout, the 30 s every hold has, and a little more
+
+        second = await fetched(consumer)
+        assert second.id == "forgotten"
+        assert second.fence > first.fence
+        assert not await consumer.mark_complete(first, result="too late")
+        assert await consumer.mark_complete("forgotten", result="in time")
+    assert depot.record("forgotten").result == b'"in time"'
+
+
+async def test_a_job_is_held_for_its_whole_limit_and_not_told_beyond_it(depot: Depot) -> None:
+    depot.submit("forgotten", timeout_us=100 * SECOND_US)
+    async with depot.consumer(lease=0.3) as consumer:
+        await fetched(consumer)
+        slots = consumer._crew.custody.slots if consumer._crew else None
+        assert slots is not None
+
+        depot.clock.ahead_s += 129
+        await until(lambda: _is_live(depot, consumer.id))
+        assert len(slots.held_fences()) == 1
+        assert depot.status("forgotten") is JobStatus.PROCESSING
+        depot.clock.ahead_s += 2
+
+        await until(lambda: not slots.held_fences())
+        await until(lambda: depot.status("forgotten") is not JobStatus.PROCESSING)
+        with pytest.raises(JobConflict, match="held beyond its limit"):
+            await consumer.release("forgotten")
+
+
+@pytest.mark.req("S3-26", "S2-3")
+async def test_jobs_of_a_worker_that_is_gone_are_fetched_by_another(depot: Depot) -> None:
+    depot.submit("lost")
+    lost = depot.claim_and_vanish()
+
+    async with depot.consumer() as consumer:
+        await until(lambda: depot.told(JobRescued))
+        job = await fetched(consumer)
+
+        assert (job.id, job.attempt) == ("lost", 2)
+        assert job.fence > lost.fence
+
+
+async def test_a_suspect_is_fetched_alone(depot: Depot) -> None:
+    depot.submit("suspect")
+    depot.claim_and_vanish()
+    (orphan,) = depot.store.run(depot.store.leases.orphans(["vanished"], limit=1))
+    lost_before = msgspec.structs.replace(rescue(orphan), suspect=True)
+    depot.store.run(depot.store.jobs.settle([lost_before]))
+    async with depot.consumer() as consumer:
+        suspect = await fetched(consumer)
+        assert suspect.id == "suspect"
+        depot.submit("innocent")
+
+        assert await consumer.fetch(timeout=0.05) is None, "it might take the innocent down"
+
+        await consumer.mark_complete(suspect)
+        assert (await fetched(consumer)).id == "innocent"
+
+
+async def test_an_id_that_was_fetched_twice_is_refused_and_the_jobs_are_not(depot: Depot) -> None:
+    depot.submit("job")
+    async with depot.consumer() as consumer:
+        first = await fetched(consumer)
+        lost = Renewal(worker=consumer.id, lease_us=30 * SECOND_US, held=())
+        depot.store.run(depot.store.leases.renew(lost))  # the store takes it back, unknown to us
+        second = await fetched(consumer)
+
+        with pytest.raises(JobConflict, match=f"fences .*{second.fence}"):
+            await consumer.mark_complete("job")
+
+        assert not await consumer.mark_complete(first)
+        assert await consumer.mark_complete("job", result="of the second")
+
+
+def test_a_consumer_belongs_to_one_event_loop(depot: Depot) -> None:
+    depot.submit("job")
+    consumer = depot.app.consumer(queues=["mail"])
+
+    with asyncio.Runner() as runner:
+        job = runner.run(fetched(consumer))
+        with pytest.raises(UsageError, match="event loop"):
+            asyncio.run(consumer.mark_complete(job))
+        runner.run(consumer.close())
+
+
+# --------------------------------------------------------------------------------------- trouble
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.worker.trouble._FIRST_S", 0.002)
+
+
+@pytest.mark.req("S3-28")
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("verb", ["claim", "settle", "renew"])
+async def test_a_store_that_fails_for_a_while_costs_nothing_but_time(
+    verb: str, moment: str
+) -> None:
+    weather = Weather(verb, moment=moment)
+    depot = Depot(MemoryStore(faults=weather))
+    ids = depot.submit(*(f"job-{number}" for number in range(10)))
+    weather.left = 2
+    async with depot.consumer() as consumer:
+        for number in range(len(ids)):
+            weather.left += number % 3
+            job = await fetched(consumer)
+            assert await consumer.mark_complete(job, result=job.id)
+
+    records = [depot.record(job_id) for job_id in ids]
+    assert {record.status for record in records} == {JobStatus.COMPLETED}
+    assert {record.counters.attempts for record in records} == {1}
+    assert len(depot.told(StoreTrouble)) == len(depot.told(StoreRecovered)) > 0
+
+
+@pytest.mark.req("S3-28", "S3-2")
+@pytest.mark.usefixtures("fast")
+async def test_a_fetch_ends_in_time_while_the_store_is_gone() -> None:
+    weather = Weather()
+    depot = Depot(MemoryStore(faults=weather))
+    depot.submit("there")
+    async with depot.consumer() as consumer:
+        weather.left = 10**9
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await consumer.fetch(timeout=0.01) is None
+
+        weather.left = 0
+        assert (await fetched(consumer)).id == "there"
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_settlement_the_store_does_not_take_leaves_the_job_open() -> None:
+    weather = Weather("settle")
+    depot = Depot(MemoryStore(faults=weather))
+    depot.submit("job")
+    async with depot.consumer(lease=0.1) as consumer:
+        job = await fetched(consumer)
+        weather.left = 10**9
+
+        with pytest.raises(StoreUnavailable):
+            await consumer.mark_complete(job, result=1)
+
+        weather.left = 0
+        assert await consumer.mark_complete("job", result=2)
+    assert depot.record("job").result == b"2"
+
+
+# ------------------------------------------------------------------------------------------ logs
+
+
+@pytest.mark.req("S3-32", "S3-40")
+async def test_the_log_names_what_happened_with_ids_and_without_payloads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Packhorse(store=MemoryStore())
+    app.queue("mail")
+    app.task(name="send", queue="mail")(_send)
+    caplog.set_level(logging.INFO, logger="packhorse")
+    call = app.tasks["send"].call("hunter2").using(tenant="acme")
+    handles = await app.aenqueue_many([call] * 3)
+
+    async with app.consumer(["mail"]) as consumer:
+        await consumer.mark_complete(await fetched(consumer), result="hunter2")
+        await consumer.retry_job(await fetched(consumer), reason="exception:OSError")
+        await consumer.mark_failed(await fetched(consumer), reason="bad_input")
+
+    lines = [vars(record) for record in caplog.records if hasattr(record, "log_name")]
+    assert [line["log_name"] for line in lines] == [
+        *("job_fetched", "job_completed"),
+        *("job_fetched", "job_failed", "job_retried"),
+        *("job_fetched", "job_failed", "job_failed"),
+    ]
+    assert {line["job_id"] for line in lines} == {handle.id for handle in handles}
+    assert {(line["tenant"], line["worker_id"]) for line in lines} == {("acme", consumer.id)}
+    assert all(line["trace_id"] for line in lines)
+    assert "hunter2" not in caplog.text
+
+
+def _send(to: str) -> str:
+    raise NotImplementedError
+
+
+# ------------------------------------------------------------------------------- a whole runtime
+
+
+@pytest.mark.req("S3-4", "S3-8", "S3-9")
+async def test_a_bound_around_the_whole_flow_and_a_trace_per_attempt_never_block_a_retry(
+    depot: Depot,
+) -> None:
+    flow = Flow(broken_first=True)  # its first trace dies, and is never freed
+    depot.submit("job", timeout_us=SECOND_US // 20)
+
+    async with depot.consumer() as consumer:
+        for _ in range(2):
+            job = await fetched(consumer)
+            try:
+                async with asyncio.timeout(job.timeout):  # handing it in may block as well
+                    await flow.emit(job.payload, job.attempt_trace_id)
+                    result = await flow.fetch(job.attempt_trace_id)
+            except TimeoutError:
+                await consumer.retry_job(job, delay_s=0, reason="job_timeout")
+            else:
+                await consumer.mark_complete(job, result=result)
+
+    assert [line.status for line in depot.history("job")] == [
+        JobStatus.TIMEOUT,
+        JobStatus.COMPLETED,
+    ]
+    assert depot.record("job").result == b'{"to":"a"}'
+
+
+@pytest.mark.req("S3-8")
+async def test_a_flow_that_does_not_even_take_the_job_is_ended_by_the_same_bound(
+    depot: Depot,
+) -> None:
+    flow = Flow(broken_first=True)
+    depot.submit("job", timeout_us=SECOND_US // 20)
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+        await flow.emit("somebody else's", job.trace_id)
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(job.timeout):
+                await flow.emit(job.payload, job.trace_id)
+
+        assert await consumer.retry_job(job)
+    assert depot.status("job") is JobStatus.TIMEOUT
+
+
+def _is_live(depot: Depot, worker: str) -> bool:
+    workers = depot.store.run(depot.store.leases.workers())
+    return any(each.worker == worker and each.live for each in workers)

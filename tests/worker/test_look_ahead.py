@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Look-ahead: as much as hides the store's time, no more than 50 ms, and never for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packhorse.job import JobStatus
+from packhorse.worker.lookahead import CLAIM_BATCH_MAX, LookAhead
+from tests.worker.support import Yard, heard, until
+
+
+def measured(concurrency: int, *durations: float) -> LookAhead:
+    look_ahead = LookAhead(concurrency)
+    for duration in durations:
+        look_ahead.measured(duration)
+    return look_ahead
+
+
+def test_before_anything_is_measured_only_free_slots_are_filled() -> None:
+    assert LookAhead(10).wanted(running=4, waiting=0) == 6
+
+
+def test_fifty_milliseconds_of_work_are_held_ahead() -> None:
+    assert measured(20, 0.005).size == 200
+    assert measured(20, 0.1).size == 10
+    assert measured(20, 60.0).size == 0
+
+
+def test_one_claim_batch_is_the_most() -> None:
+    assert measured(1000, 0.000_001).size == CLAIM_BATCH_MAX
+
+
+def test_the_next_claim_goes_when_it_is_worth_a_round_trip() -> None:
+    look_ahead = measured(20, 0.005)
+
+    assert look_ahead.wanted(running=20, waiting=200) == 0
+    assert look_ahead.wanted(running=20, waiting=151) == 0
+    assert look_ahead.wanted(running=20, waiting=150) == 50
+    assert look_ahead.wanted(running=20, waiting=0) == 200
+
+
+def test_the_average_follows_what_is_measured() -> None:
+    look_ahead = measured(10, 0.001, *[1.0] * 200)
+
+    assert 0.9 < look_ahead.average_s <= 1.0
+
+
+def test_suspended_it_holds_nothing_until_a_job_has_ended() -> None:
+    look_ahead = measured(20, 0.005)
+    look_ahead.suspend()
+    assert look_ahead.size == 0
+
+    look_ahead.measured(0.005)
+    assert look_ahead.size == 200
+
+
+@given(
+    concurrency=st.integers(1, 1000),
+    running=st.integers(0, 1000),
+    waiting=st.integers(0, 2000),
+    durations=st.lists(st.floats(0, 1000), max_size=20),
+)
+def test_a_claim_never_takes_more_than_slots_and_look_ahead_hold(
+    concurrency: int, running: int, waiting: int, durations: list[float]
+) -> None:
+    look_ahead = measured(concurrency, *durations)
+    running = min(running, concurrency)
+
+    wanted = look_ahead.wanted(running, waiting)
+
+    assert 0 <= wanted <= CLAIM_BATCH_MAX
+    assert wanted == 0 or running + waiting + wanted <= concurrency + look_ahead.size
+
+
+async def test_look_ahead_that_cannot_begin_goes_back_for_others_to_run() -> None:
+    yard = Yard()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def short() -> None: ...
+
+    async def long() -> None:
+        began.set()
+        await go_on.wait()
+
+    yard.task(short)
+    yard.task(long)
+    for _ in range(30):
+        yard.submit("short")
+    yard.submit("long")
+    ahead = yard.submit("short")
+    async with yard.running(concurrency=1):
+        await heard(began)
+        await until(lambda: yard.status(ahead) is JobStatus.PROCESSING)
+        await until(lambda: yard.status(ahead) is JobStatus.QUEUED, within_s=3)
+        await asyncio.sleep(0.05)
+        assert yard.status(ahead) is JobStatus.QUEUED  # and is not taken again meanwhile
+        go_on.set()
+        await until(lambda: yard.status(ahead) is JobStatus.COMPLETED)
+
+    assert yard.job(ahead).counters.attempts == 1

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Suspects run alone, and their turns are short."""
+
+from __future__ import annotations
+
+import asyncio
+
+from packhorse.clock import SECOND_US
+from packhorse.job import JobStatus
+from packhorse.worker.quarantine import Mode, Quarantine
+from tests.worker.support import Yard, heard, until
+
+
+def suspected() -> Quarantine:
+    quarantine = Quarantine()
+    quarantine.claimed(Mode.NORMAL, jobs=5, suspects=True)
+    return quarantine
+
+
+def test_without_suspects_all_is_normal() -> None:
+    quarantine = Quarantine()
+    quarantine.claimed(Mode.NORMAL, jobs=0, suspects=False)
+
+    assert quarantine.mode(0.0, busy=False, idle=True) is Mode.NORMAL
+    assert quarantine.next_change(0.0) is None
+
+
+def test_an_idle_worker_takes_suspects_at_once() -> None:
+    assert suspected().mode(0.0, busy=False, idle=True) is Mode.SUSPECTS
+
+
+def test_a_busy_worker_lets_its_jobs_finish_first() -> None:
+    quarantine = suspected()
+
+    assert quarantine.mode(0.0, busy=True, idle=False) is Mode.NOTHING
+    assert quarantine.next_change(0.0) == 2.0
+    assert quarantine.mode(1.9, busy=False, idle=False) is Mode.SUSPECTS
+
+
+def test_jobs_that_do_not_finish_in_time_put_the_turn_off_for_as_long() -> None:
+    quarantine = suspected()
+    quarantine.mode(0.0, busy=True, idle=False)
+
+    assert quarantine.mode(2.0, busy=True, idle=False) is Mode.NORMAL
+    assert quarantine.mode(3.9, busy=True, idle=False) is Mode.NORMAL
+    assert quarantine.mode(4.0, busy=True, idle=False) is Mode.NOTHING
+
+
+def test_one_suspect_runs_at_a_time() -> None:
+    quarantine = suspected()
+    assert quarantine.mode(0.0, busy=False, idle=True) is Mode.SUSPECTS
+    quarantine.claimed(Mode.SUSPECTS, jobs=1, suspects=True)
+
+    assert quarantine.mode(0.1, busy=True, idle=False) is Mode.NOTHING
+    assert quarantine.mode(0.2, busy=False, idle=False) is Mode.SUSPECTS
+
+
+def test_a_turn_ends_after_a_second_and_normal_work_goes_on_for_as_long() -> None:
+    quarantine = suspected()
+    quarantine.mode(0.0, busy=False, idle=False)
+    quarantine.claimed(Mode.SUSPECTS, jobs=1, suspects=True)
+
+    assert quarantine.mode(1.5, busy=False, idle=False) is Mode.NORMAL
+    assert quarantine.next_change(1.5) == 1.5
+    assert quarantine.mode(2.9, busy=False, idle=False) is Mode.NORMAL
+    assert quarantine.mode(3.0, busy=False, idle=False) is Mode.SUSPECTS
+
+
+def test_a_turn_ends_when_no_suspect_is_left() -> None:
+    quarantine = suspected()
+    quarantine.mode(0.0, busy=False, idle=True)
+    quarantine.claimed(Mode.SUSPECTS, jobs=0, suspects=True)
+
+    assert quarantine.mode(0.1, busy=False, idle=True) is Mode.NORMAL
+
+
+def lose(yard: Yard, task: str) -> None:
+    """Have the next job lost with a worker that dies."""
+    yard.claim_by_hand("dead", task, lease_us=50_000)
+    yard.store_clock.ahead_us += 3 * SECOND_US
+
+
+async def test_a_suspect_runs_with_nothing_beside_it() -> None:
+    yard = Yard()
+    running, beside = 0, []
+
+    async def work(name: str) -> None:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(0.005)
+        if name == "suspect":
+            beside.append(running)
+        running -= 1
+
+    yard.task(work)
+    suspect = yard.submit("work", {"name": "suspect"})
+    lose(yard, "work")
+    jobs = [yard.submit("work", {"name": "other"}) for _ in range(50)]
+
+    await yard.burst(concurrency=5)
+
+    assert beside == [1]
+    assert {yard.status(job_id) for job_id in [suspect, *jobs]} == {JobStatus.COMPLETED}
+
+
+async def test_normal_work_goes_on_while_a_suspect_waits_for_a_long_job() -> None:
+    yard = Yard()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def long() -> None:
+        began.set()
+        await go_on.wait()
+
+    async def short() -> None: ...
+
+    yard.task(long)
+    yard.task(short)
+    suspect = yard.submit("short")
+    lose(yard, "short")
+    async with yard.running():
+        yard.submit("long")
+        await heard(began)
+        await until(lambda: yard.job(suspect).counters.crashes == 1)
+        other = yard.submit("short")
+        await until(lambda: yard.status(other) is JobStatus.COMPLETED)
+        go_on.set()
+        await until(lambda: yard.status(suspect) is JobStatus.COMPLETED)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""How far a claim reaches: look-ahead on plain queues, free slots on limited ones, caps kept."""
+
+from __future__ import annotations
+
+from packhorse.worker.reach import Caps, Reach
+from packhorse.worker.store_time import StoreTime
+
+BOTH = ("mail", "default")
+LIMITED = frozenset({"mail"})
+
+
+def mixed() -> Reach:
+    reach = Reach(BOTH)
+    reach.set_limited(LIMITED)
+    return reach
+
+
+def looking_ahead(now: float = 0.0) -> Reach:
+    """A mixed one whose last claim was filled by the plain queue alone."""
+    reach = mixed()
+    reach.answered(now, reach.ask(now), full=True, given=["default"])
+    return reach
+
+
+def test_a_worker_of_plain_queues_always_looks_ahead_on_all_of_them() -> None:
+    reach = Reach(BOTH)
+
+    asked = reach.ask(0.0)
+    whole = reach.answered(0.0, asked, full=False, given=[])
+
+    assert (asked, reach.ahead, whole) == (BOTH, True, True)
+
+
+def test_limited_queues_are_asked_for_free_slots_in_their_order_of_service() -> None:
+    reach = mixed()
+
+    assert reach.ask(0.0) == BOTH
+    assert not reach.ahead
+
+
+def test_while_the_limited_ones_give_nothing_the_plain_ones_are_looked_ahead_on() -> None:
+    reach = looking_ahead()
+
+    assert reach.ask(0.1) == ("default",)
+    assert reach.ahead
+
+
+def test_a_limited_job_among_those_given_keeps_the_claims_to_free_slots() -> None:
+    reach = mixed()
+    reach.answered(0.0, reach.ask(0.0), full=True, given=["default", "mail"])
+
+    assert reach.ask(0.1) == BOTH
+    assert not reach.ahead
+
+
+def test_the_limited_ones_are_asked_again_twice_a_second() -> None:
+    reach = looking_ahead()
+
+    assert reach.ask(0.49) == ("default",)
+    assert reach.ask(0.5) == BOTH
+
+
+def test_a_wake_up_of_a_limited_queue_brings_the_claims_back_to_all() -> None:
+    reach = looking_ahead()
+
+    reach.woken({"queue:default", "*"})
+    assert reach.ask(0.1) == ("default",)
+
+    reach.woken({"queue:mail"})
+    assert reach.ask(0.1) == BOTH
+
+
+def test_plain_queues_that_run_out_do_not_mean_that_there_is_nothing_left() -> None:
+    reach = looking_ahead()
+    asked = reach.ask(0.1)
+
+    whole = reach.answered(0.1, asked, full=False, given=["default"])
+
+    assert not whole
+    assert reach.ask(0.2) == BOTH
+
+
+def test_where_all_queues_are_limited_nothing_is_ever_held_ahead() -> None:
+    reach = Reach(("mail",))
+    reach.set_limited(LIMITED)
+    reach.answered(0.0, reach.ask(0.0), full=True, given=[])
+
+    assert reach.ask(0.1) == ("mail",)
+    assert not reach.ahead
+
+
+def test_a_queue_in_which_a_limited_job_was_seen_counts_as_limited_for_a_minute() -> None:
+    reach = Reach(BOTH)
+    reach.seen_limited({"mail"}, 0.0)
+
+    reach.ask(59.0)
+    assert not reach.ahead
+    assert reach.limited == LIMITED
+
+    reach.ask(60.0)
+    assert reach.ahead
+    assert not reach.limited
+
+
+def test_limits_that_were_taken_away_allow_look_ahead_again() -> None:
+    reach = mixed()
+    reach.set_limited(frozenset())
+
+    assert reach.ask(0.0) == BOTH
+    assert reach.ahead
+
+
+def test_limits_of_queues_that_are_not_served_change_nothing() -> None:
+    reach = Reach(("default",))
+    reach.set_limited(LIMITED)
+
+    assert reach.ask(0.0) == ("default",)
+    assert reach.ahead
+
+
+def test_a_capped_queue_takes_no_look_ahead() -> None:
+    reach = Reach(BOTH, ["mail"])
+    reach.set_limited(frozenset())
+
+    assert reach.ask(0.0) == BOTH
+    assert not reach.ahead
+
+
+def test_a_claim_asks_for_no_more_than_fit_into_every_capped_queue() -> None:
+    held = {"mail": 7, "reports": 0}
+    caps = Caps({"mail": 10, "reports": 5}, held.__getitem__)
+
+    assert caps.within(("mail", "default"), 50) == (("mail", "default"), 3)
+    assert caps.within(("mail", "reports"), 50) == (("mail", "reports"), 3)
+    assert caps.within(("default",), 50) == (("default",), 50)
+    assert caps.within(("mail",), 2) == (("mail",), 2)
+
+
+def test_a_full_queue_is_left_out_until_it_has_room() -> None:
+    held = {"mail": 10}
+    caps = Caps({"mail": 10}, held.__getitem__)
+
+    assert caps.within(("mail", "default"), 50) == (("default",), 50)
+    assert caps.within(("mail",), 50) == ((), 0)
+    assert not caps.freed
+
+    held["mail"] = 9
+    assert caps.freed
+
+
+def test_the_stores_time_is_known_as_exactly_as_its_promptest_answers() -> None:
+    clock = StoreTime()
+    ahead_us = 1_000_000_000
+
+    first_us = clock.offset_us(ahead_us + 10_002_000, 10.0, 10.003)
+    # Stopped for five seconds after the store had answered.
+    late_us = clock.offset_us(ahead_us + 20_001_000, 20.0, 25.0)
+    # Kept waiting by the store for five seconds before it answered.
+    busy_us = clock.offset_us(ahead_us + 34_999_000, 30.0, 35.0)
+
+    for offset_us in (first_us, late_us, busy_us):
+        assert abs(offset_us - ahead_us) <= 2_000
+
+
+def test_a_step_of_the_stores_clock_is_followed_at_once() -> None:
+    clock = StoreTime()
+    clock.offset_us(1_000_000, 1.0, 1.001)
+
+    assert abs(clock.offset_us(60_000_000, 2.0, 2.001) - 58_000_000) <= 1_000

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: MIT
+"""The loops beside the worker, one turn at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from packhorse.clock import SECOND_US, SystemClock
+from packhorse.errors import StoreUnavailable
+from packhorse.events import JobRescued, TasksParked
+from packhorse.job import DeadReason, JobStatus, NewJob
+from packhorse.policies.retention import DAY_US
+from packhorse.services.expirer import Expirer
+from packhorse.services.parker import PARKED_US_MAX, Parker
+from packhorse.services.promoter import Promoter
+from packhorse.services.pruner import Pruner
+from packhorse.services.rescuer import Rescuer
+from packhorse.services.service import Driver, spread
+from packhorse.stores.requests import Renewal
+from packhorse.worker.shutdown import Shutdown
+from tests.worker.support import Yard, until
+
+
+class Even:
+    """A chance that always falls in the middle."""
+
+    def roll(self) -> float:
+        return 0.5
+
+
+class HandClock(SystemClock):
+    seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Rescue:
+    """A rescuer whose own clock stands still until it is moved."""
+
+    def __init__(self, yard: Yard) -> None:
+        self.clock = HandClock()
+        self.rescuer = Rescuer(yard.store, self.clock, Even(), yard.bus, "rescuer")
+
+    async def look(self, *, after_s: float = 0.0) -> float:
+        self.clock.seconds += after_s
+        return await self.rescuer.run_once()
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard()
+
+
+async def test_one_look_at_an_expired_lease_is_never_enough(yard: Yard) -> None:
+    job_id = yard.submit("work")
+    yard.claim_by_hand("dead", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+
+    wait_s = await rescue.look()
+    assert yard.status(job_id) is JobStatus.PROCESSING
+    assert wait_s <= 1.0
+
+    await rescue.look(after_s=2.9)
+    assert yard.status(job_id) is JobStatus.PROCESSING
+
+    await rescue.look(after_s=0.1)
+    assert yard.status(job_id) is not JobStatus.PROCESSING
+
+
+@pytest.mark.req("S3-26")
+async def test_a_confirmed_loss_is_rescued_with_its_crash_counted_and_told(yard: Yard) -> None:
+    yard.record()
+    job_id = yard.submit("work")
+    yard.claim_by_hand("dead", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+    await rescue.look()
+    await rescue.look(after_s=3)
+
+    assert yard.job(job_id).counters.crashes == 1
+    (event,) = yard.told(JobRescued)
+    assert (event.job_id, event.lost_worker, event.dead) == (job_id, "dead", False)
+    (attempt,) = yard.history(job_id)
+    assert attempt.error is not None
+    assert attempt.error.code == "WORKER_LOST"
+    assert attempt.will_retry
+
+
+async def test_a_sighting_soon_to_be_confirmed_is_looked_at_just_then(yard: Yard) -> None:
+    yard.submit("work")
+    yard.claim_by_hand("dead", "work", lease_us=SECOND_US)
+    yard.store_clock.ahead_us += 2 * SECOND_US
+
+    assert await Rescue(yard).look() == pytest.approx(1 / 3, abs=0.001)
+
+
+async def test_a_failed_store_call_between_two_looks_starts_the_suspicion_anew() -> None:
+    failing = False
+
+    def faults(verb: str, moment: str) -> None:
+        if failing and verb == "expired":
+            raise StoreUnavailable("an outage")
+
+    yard = Yard(faults)
+    job_id = yard.submit("work")
+    yard.claim_by_hand("dead", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+    await rescue.look()
+
+    failing = True
+    with pytest.raises(StoreUnavailable):
+        await rescue.look(after_s=3)
+    failing = False
+
+    await rescue.look(after_s=3)
+    assert yard.status(job_id) is JobStatus.PROCESSING
+    await rescue.look(after_s=3)
+    assert yard.status(job_id) is not JobStatus.PROCESSING
+
+
+async def test_a_lease_renewed_in_between_is_not_gone(yard: Yard) -> None:
+    job_id = yard.submit("work")
+    yard.claim_by_hand("slow", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+    await rescue.look()
+
+    yard.do(yard.store.leases.renew(Renewal(worker="slow", lease_us=30 * SECOND_US)))
+    await rescue.look(after_s=3)
+
+    assert yard.status(job_id) is JobStatus.PROCESSING
+
+
+async def test_a_worker_does_not_rescue_from_itself(yard: Yard) -> None:
+    job_id = yard.submit("work")
+    yard.claim_by_hand("rescuer", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+
+    await rescue.look()
+    await rescue.look(after_s=3)
+
+    assert yard.status(job_id) is JobStatus.PROCESSING
+
+
+@pytest.mark.req("S4-26")
+async def test_a_job_that_takes_its_worker_down_each_time_is_given_up(yard: Yard) -> None:
+    job_id = yard.submit("killer")
+    for crash in range(1, 6):  # twice among others, then three times alone
+        yard.claim_by_hand(f"victim-{crash}", "killer", quarantine=crash > 2)
+        yard.store_clock.ahead_us += 100 * SECOND_US
+        rescue = Rescue(yard)
+        await rescue.look()
+        await rescue.look(after_s=3)
+        assert yard.job(job_id).counters.crashes == crash
+
+    job = yard.job(job_id)
+    assert (job.status, job.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+
+
+async def test_due_jobs_become_ready_also_where_nobody_serves(yard: Yard) -> None:
+    job_id = yard.submit("work", queue="unserved", delay_us=SECOND_US)
+    yard.store_clock.ahead_us += 2 * SECOND_US
+
+    await Promoter(yard.store, Even()).run_once()
+
+    assert yard.status(job_id) is JobStatus.QUEUED
+
+
+async def test_jobs_past_their_deadline_are_given_up(yard: Yard) -> None:
+    job_id = yard.submit("work", deadline_us=yard.store_clock.now_us() + SECOND_US)
+    yard.store_clock.ahead_us += 2 * SECOND_US
+
+    await Expirer(yard.store, Even()).run_once()
+
+    assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
+
+
+async def test_what_is_over_and_past_its_lifetime_is_removed(yard: Yard) -> None:
+    async def noop() -> None: ...
+
+    yard.task(noop)
+    job_id = yard.submit("noop")
+    await yard.burst()
+    yard.store_clock.ahead_us += 2 * DAY_US
+
+    await Pruner(yard.store, Even()).run_once()
+
+    assert yard.do(yard.store.inspection.job(job_id)) is None
+
+
+@pytest.mark.req("S1-29")
+async def test_jobs_nobody_knows_are_set_aside_told_and_given_up_after_a_time(yard: Yard) -> None:
+    async def known() -> None: ...
+
+    yard.task(known)
+    yard.record()
+    job_id = yard.submit("unknown")
+    async with yard.running():
+        await until(lambda: yard.do(yard.store.leases.workers()))
+        await Parker(yard.store, Even(), yard.bus, "w").run_once()
+        (event,) = yard.told(TasksParked)
+        assert event.tasks == ("unknown",)
+        assert yard.job(job_id).parked_us is not None
+        with yard.store._lock:
+            yard.store._state.jobs[job_id].parked_us = yard.store_clock.now_us() - PARKED_US_MAX - 1
+        await Parker(yard.store, Even(), yard.bus, "w").run_once()
+
+    assert yard.job(job_id).dead_reason is DeadReason.UNKNOWN_TASK
+
+
+@pytest.mark.parametrize(
+    ("service", "batch"), [(Expirer, 500), (Promoter, 1000)], ids=["expirer", "promoter"]
+)
+async def test_a_full_batch_is_followed_by_the_next_at_once(
+    yard: Yard, service: Any, batch: int
+) -> None:
+    now_us = yard.store_clock.now_us()
+    jobs = [
+        NewJob(id=f"j{n}", task="t", payload=b"{}", deadline_us=now_us + SECOND_US, delay_us=10_000)
+        for n in range(batch + 1)
+    ]
+    yard.do(yard.store.jobs.submit(jobs))
+    yard.store_clock.ahead_us += 20_000 if service is Promoter else 2 * SECOND_US
+    one = service(yard.store, Even())
+
+    assert await one.run_once() == 0.0
+    assert await one.run_once() > 0.0
+
+
+class Flaky:
+    """A service that fails every other time."""
+
+    name = "flaky"
+    interval_s = 0.001
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def run_once(self) -> float:
+        self.runs += 1
+        if self.runs % 2:
+            raise ValueError("odd")
+        return 0.001
+
+
+async def test_a_service_that_raises_is_told_of_and_run_again() -> None:
+    shutdown, told, flaky = Shutdown(), [], Flaky()
+    driver = Driver(
+        sleep=shutdown.sleep,
+        stopped=lambda: shutdown.begun,
+        failed=lambda name, error: told.append((name, str(error))),
+        worked=lambda name: told.append((name, "worked")),
+        chance=Even(),
+    )
+    driving = asyncio.create_task(driver.run(flaky))
+
+    await until(lambda: flaky.runs >= 4)
+    shutdown.request("enough")
+    await asyncio.wait_for(driving, 1)
+
+    assert told[:4] == [("flaky", "odd"), ("flaky", "worked")] * 2
+
+
+def test_intervals_are_spread_by_a_quarter_either_way() -> None:
+    class At:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def roll(self) -> float:
+            return self.value
+
+    assert spread(4.0, At(0.0)) == 3.0
+    assert spread(4.0, At(0.999)) == pytest.approx(5.0, abs=0.01)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""A ready job that is overtaken for long is told of, once; one that waits rightly is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import SECOND_US, SystemClock
+from packhorse.events import QueueStarving
+from packhorse.job import Job, Priority
+from packhorse.worker.starvation import Starvation
+from tests.worker.support import Yard
+
+
+class Even:
+    """A chance that always falls in the middle."""
+
+    def roll(self) -> float:
+        return 0.5
+
+
+class Shift:
+    """A yard whose one worker takes a job now and then, and looks for starvation."""
+
+    def __init__(self) -> None:
+        self.yard = Yard()
+        self.yard.record()
+        self.starvation = Starvation(self.yard.store, SystemClock(), Even(), self.yard.bus, "me")
+
+    def passes(self, seconds: int) -> None:
+        self.yard.store_clock.ahead_us += seconds * SECOND_US
+
+    def serve_one(self) -> Job:
+        job = self.yard.claim_by_hand("me", "work", lease_us=3_600 * SECOND_US)
+        self.starvation.served(job, self.yard.store_clock.now_us())
+        return job
+
+    async def told(self) -> list[QueueStarving]:
+        self.yard.events.clear()
+        await self.starvation.run_once()
+        return self.yard.told(QueueStarving)
+
+
+@pytest.fixture
+def shift() -> Shift:
+    return Shift()
+
+
+@pytest.mark.req("S2-18")
+async def test_a_low_job_that_later_high_ones_overtake_is_told_of_once(shift: Shift) -> None:
+    shift.yard.submit("work", priority=Priority.LOW)
+    shift.passes(90)
+    for _ in range(2):
+        shift.yard.submit("work", priority=Priority.HIGH)
+
+    shift.serve_one()
+    (event,) = await shift.told()
+    assert (event.queue, event.priority) == ("default", "high")
+    assert event.waited_s == pytest.approx(90, abs=5)
+
+    shift.serve_one()
+    assert await shift.told() == []
+
+
+async def test_it_is_told_of_again_after_it_was_over(shift: Shift) -> None:
+    for _ in range(2):
+        shift.yard.submit("work", priority=Priority.LOW)
+    for ended in (False, True):
+        shift.passes(90)
+        shift.yard.submit("work", priority=Priority.HIGH)
+        shift.serve_one()
+        assert len(await shift.told()) == 1
+        if not ended:
+            shift.serve_one()  # a low one
+            assert await shift.told() == []
+
+
+async def test_a_long_line_that_moves_is_not_starving(shift: Shift) -> None:
+    for _ in range(5):
+        shift.yard.submit("work")
+    shift.passes(600)
+    shift.serve_one()
+
+    assert await shift.told() == []
+
+
+async def test_who_is_overtaken_now_and_then_is_not_starving_while_others_of_his_time_go(
+    shift: Shift,
+) -> None:
+    for _ in range(5):
+        shift.yard.submit("work")
+    shift.passes(600)
+    shift.serve_one()
+    shift.yard.submit("work", priority=Priority.HIGH)
+    shift.serve_one()
+
+    assert await shift.told() == []
+
+
+async def test_where_some_are_held_back_by_limits_of_their_own_nobody_is_accused(
+    shift: Shift,
+) -> None:
+    shift.yard.submit("work", priority=Priority.LOW)
+    shift.passes(90)
+    shift.yard.submit("work", priority=Priority.HIGH)
+    shift.starvation.leave_out(frozenset({"default"}))
+    shift.serve_one()
+
+    assert await shift.told() == []
+
+
+async def test_a_worker_that_served_nobody_does_not_even_look(shift: Shift) -> None:
+    shift.yard.submit("work", priority=Priority.LOW)
+    shift.passes(90)
+
+    assert await shift.told() == []
+    assert await shift.starvation.run_once() == pytest.approx(15.0)
