@@ -58,7 +58,8 @@ class Packhorse(Steering):
 
     The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
     names, else a SQLite file here) and opened when it is first needed. Tests may give a ready
-    `store`, which then stays theirs to close, and their own time and chance.
+    `store`, which then stays theirs to close, and their own time and chance. With a `spool`, a
+    path, submissions made while the store is away are kept in that file, and delivered later.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Packhorse(Steering):
         store: Store | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
+        spool: str | os.PathLike[str] | None = None,
     ) -> None:
         self.bus = EventBus()
         self.registry = Registry()
@@ -77,13 +79,26 @@ class Packhorse(Steering):
         self._lifespans: list[Callable[..., Any]] = []
         self._tasks: dict[str, Task[..., Any]] = {}
         opener = _opener(url, clock) if store is None else lambda: store
-        connection = Connection(
-            opener, registry=self.registry, bus=self.bus, clock=clock or SystemClock()
-        )
-        super().__init__(connection)
+        super().__init__(self._connect(opener, clock or SystemClock(), spool))
         self._submission = Submission(self._connection)
         #: `@app.task`, or `@app.task(queue="mail", ...)`: declares a function as a task.
         self.task = TaskDecorator(self.registry, self._submission, self._tasks)
+
+    def _connect(
+        self,
+        opener: Callable[[], Store],
+        clock: Clock,
+        spool: str | os.PathLike[str] | None,
+    ) -> Connection:
+        if spool is None:
+            return Connection(opener, registry=self.registry, bus=self.bus, clock=clock)
+        from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
+
+        from packhorse.spool import SpoolingConnection  # noqa: PLC0415 - as above
+
+        return SpoolingConnection(
+            opener, registry=self.registry, bus=self.bus, clock=clock, path=Path(spool)
+        )
 
     # ------------------------------------------------------------------------------ declaring
 

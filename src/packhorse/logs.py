@@ -133,6 +133,15 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
                 "submit less, or add workers"
             ),
         ),
+        events.JobsSpooled: (
+            logging.WARNING,
+            "the store is away: {jobs} jobs were kept in {path} and will be delivered",
+        ),
+        events.SpoolDelivered: (logging.INFO, "the store has taken {jobs} jobs from the spool"),
+        events.SpoolRefused: (
+            logging.ERROR,
+            "the store refused spooled jobs {job_ids} ({reason}); they are set aside in {path}",
+        ),
         events.QueueStarving: (
             logging.WARNING,
             (

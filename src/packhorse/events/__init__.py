@@ -13,10 +13,11 @@
     lease.lost      lease.regained     store.trouble   store.recovered
     tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
     loop.blocked    observer.failed
+    jobs.spooled    spool.delivered    spool.refused
 
 Observers are plain functions, called where the event happens: on the worker's event loop, save
-`loop.blocked`, which can only be told from another thread, and `queue.filling`, which producers
-tell. Payloads and results are in no event.
+`loop.blocked`, which can only be told from another thread, and `queue.filling` and those of the
+spool, which producers tell. Payloads and results are in no event.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from packhorse.events.of_queues import (
     TaskConflict,
     TasksParked,
 )
+from packhorse.events.of_spool import JobsSpooled, SpoolDelivered, SpoolRefused
 from packhorse.events.of_workers import (
     LeaseLost,
     LeaseRegained,
@@ -80,6 +82,7 @@ __all__ = [
     "JobStale",
     "JobStarted",
     "JobTimedOut",
+    "JobsSpooled",
     "LeaseLost",
     "LeaseRegained",
     "LoopBlocked",
@@ -88,6 +91,8 @@ __all__ = [
     "QueueConflict",
     "QueueFilling",
     "QueueStarving",
+    "SpoolDelivered",
+    "SpoolRefused",
     "StoreRecovered",
     "StoreTrouble",
     "TaskConflict",

@@ -34,6 +34,7 @@ from packhorse.events.of_queues import (
     TaskConflict,
     TasksParked,
 )
+from packhorse.events.of_spool import JobsSpooled, SpoolDelivered, SpoolRefused
 from packhorse.events.of_workers import (
     LeaseLost,
     LeaseRegained,
@@ -55,7 +56,7 @@ _TYPES: Final[tuple[type[Event], ...]] = (
     *(JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobLimited, JobDead, JobCancelled),
     *(JobReleased, JobStale, JobAbandoned, JobRescued, LeaseLost, LeaseRegained, StoreTrouble),
     *(StoreRecovered, TasksParked, QueueConflict, TaskConflict, QueueFilling, QueueStarving),
-    *(LoopBlocked, ObserverFailed),
+    *(LoopBlocked, ObserverFailed, JobsSpooled, SpoolDelivered, SpoolRefused),
 )
 #: Every event by its name.
 EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType({kind.name: kind for kind in _TYPES})
