@@ -1,0 +1,181 @@
+-- SPDX-License-Identifier: MIT
+-- Hands ready jobs to one worker alone.
+-- Arguments: worker, limit, default timeout, 1 for a quarantine claim else 0, the number of queues,
+-- the queues, the tasks.
+-- Answer: clock, next due or -1, 1 if a suspect waits, 1 if the lease is lost, 1 if there may be
+-- more to look at, then id, state, definition and payload of each job.
+-- needs: keys clock wakes jobs queues sigs pending lines index places promoting serving rates gates sources
+local PROMOTED_MAX = 1000
+local REFUSED_MAX = 1000 -- lines that are found held back, and jobs found expired, in one script
+local HOLD_GRACE_US = 30000000
+local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local quarantine, queues_given = ARGV[5] == '1', tonumber(ARGV[6])
+local answer, given, refusals, opens = {clock.now, -1, 0, 0, 0}, 0, 0, nil
+local turnstile = gates.turnstile()
+
+local lease = redis.call('ZSCORE', tag .. ':leases', worker)
+if not lease or tonumber(lease) <= clock.now then
+  answer[4] = 1
+  return answer
+end
+
+local function earlier(instant)
+  if instant and (answer[2] == -1 or instant < answer[2]) then
+    answer[2] = instant
+  end
+end
+
+local function hand_over(job, definition, payload)
+  job.status, job.updated, job.started, job.worker = PROCESSING, clock.now, clock.now, worker
+  job.fence = clock.given and job.fence + 1 or math.max(job.fence + 1, clock.now)
+  job.alone = quarantine or nil
+  job.hold = clock.now + (job.timeout or default_timeout) + HOLD_GRACE_US
+  index.enter(job)
+  local state = jobs.pack(job)
+  redis.call('HSET', keys.job(job.id), 's', state)
+  if queues.get(job.queue).conf.max_depth then
+    wakes.add('room:' .. job.queue)
+  end
+  local at = #answer
+  answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = job.id, state, definition, payload
+  given = given + 1
+end
+
+-- Where the line of a refused job waits, and from when on it is worth a look.
+local function waiting_group(refused, weight)
+  if refused.heavy or refused.never then
+    return '#' .. weight .. ':' .. refused.gate.name, refused.never and 'inf' or 0
+  end
+  return refused.gate.name, gates.opens(refused.gate)
+end
+
+-- Whether a refusal holds for all jobs of the queue.
+local function whole_queue(refused)
+  local kind = string.sub(refused.gate.name, 1, 1)
+  return refused.closes and (kind == 'Q' or kind == 'U')
+end
+
+-- Give out the head of a line and those behind it that come before `bound`. Returns the jobs that
+-- have left the line, and the refusal that ended it.
+local function serve_line(source, bound)
+  local head = jobs.load(keys.ranked_id(source.first[2]))
+  local line, left = keys.line(source.queue, source.task, head.sig), {}
+  local entries = {source.first[2], source.first[1]}
+  if not sigs.read(head.sig).ordering then
+    entries = redis.call('ZRANGE', line, 0, limit - given - 1, 'WITHSCORES')
+  end
+  for at = 1, #entries, 2 do
+    local member = entries[at]
+    if at > 1 and bound and not serving.before({tonumber(entries[at + 1]), member}, bound) then
+      break
+    end
+    local id = keys.ranked_id(member)
+    local found = redis.call('HMGET', keys.job(id), 's', 'd', 'p', 'b')
+    local job = jobs.read(id, found[1], found[4])
+    if job.deadline and job.deadline <= clock.now then
+      refusals = refusals + 1 -- upkeep ends it; until then it is out of the way
+      index.set_late(job)
+    else
+      local refused = gates.pass(turnstile, job)
+      if refused then
+        return head.sig, left, refused
+      end
+      index.unready(job)
+      hand_over(job, found[2], found[3])
+    end
+    left[#left + 1] = member
+  end
+  return head.sig, left, nil
+end
+
+-- Serve one line of the source that comes first. Returns false when the queue has no more.
+local function serve_first(all)
+  local source, bound = sources.best(all)
+  if not source then
+    return false
+  end
+  local sig, left, refused = serve_line(source, bound)
+  if #left > 0 then
+    pending.many('ZREM', keys.line(source.queue, source.task, sig), left)
+  end
+  if refused and whole_queue(refused) then
+    lines.place_head(source.queue, source.task, sig)
+    return false
+  elseif refused then
+    local group, from = waiting_group(refused, sigs.read(sig).weight)
+    lines.place_head(source.queue, source.task, sig, group, from)
+    lines.open_group(source.queue, source.task, group, from)
+    refusals = refusals + 1
+    for _, other in ipairs(all) do
+      other.spent = other.spent or (other.task == source.task and other.gate == group)
+    end
+  else
+    lines.place_head(source.queue, source.task, sig)
+  end
+  sources.read(source)
+  return true
+end
+
+local function serve_ready(queue, tasks)
+  local all, later = sources.of(queue, serving.known(tag .. ':t:' .. queue, tasks))
+  opens = later and math.min(opens or later, later) or opens
+  while given < limit and refusals < REFUSED_MAX and serve_first(all) do
+    -- one line after the other
+  end
+end
+
+local function serve_suspects(queue, tasks)
+  for _, job in ipairs(serving.suspects(queue, tasks)) do
+    if given >= limit then
+      return
+    elseif not gates.pass(turnstile, job) then
+      local found = redis.call('HMGET', keys.job(job.id), 'd', 'p')
+      index.leave(job)
+      hand_over(job, found[1], found[2])
+    end
+  end
+end
+
+-- Whether a suspect of these queues could go; if time opens the gate of one, when.
+local function suspects_wait(open, tasks)
+  local alone = gates.turnstile()
+  for _, queue in ipairs(open) do
+    for _, job in ipairs(serving.suspects(queue, tasks)) do
+      if not gates.pass(alone, job) then
+        return true
+      end
+    end
+  end
+  earlier(alone.reopens)
+  return false
+end
+
+local open = serving.open_queues({unpack(ARGV, 7, 6 + queues_given)})
+local tasks = serving.tasks({unpack(ARGV, 7 + queues_given)})
+for _, queue in ipairs(open) do
+  local due = promoting.next_due(queue)
+  if due and due <= clock.now then
+    promoting.promote(queue, PROMOTED_MAX)
+    pending.flush()
+    lines.flush()
+    due = promoting.next_due(queue)
+  end
+  earlier(due)
+end
+local serve = quarantine and serve_suspects or serve_ready
+for _, queue in ipairs(open) do
+  if given < limit and refusals < REFUSED_MAX then
+    serve(queue, tasks)
+  end
+end
+gates.write_logs(turnstile)
+pending.flush()
+lines.flush()
+if given < limit then
+  earlier(turnstile.reopens)
+  earlier(opens)
+end
+answer[3] = suspects_wait(open, tasks) and 1 or 0
+answer[5] = refusals >= REFUSED_MAX and given < limit and 1 or 0
+wakes.flush()
+return answer

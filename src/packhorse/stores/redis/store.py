@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""The Redis store: one server, or the one node of a cluster that holds the namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from packhorse.clock import Clock
+from packhorse.stores.plan import Plan
+from packhorse.stores.redis.connection import Wire, pack
+from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
+from packhorse.stores.redis.faults import Lost, ReplyError, translated
+from packhorse.stores.redis.inspection import RedisInspection
+from packhorse.stores.redis.jobs import RedisJobs
+from packhorse.stores.redis.leases import RedisLeases
+from packhorse.stores.redis.loops import LoopLine
+from packhorse.stores.redis.pool import WirePool
+from packhorse.stores.redis.queues import RedisQueues
+from packhorse.stores.redis.routing import Route
+from packhorse.stores.redis.runner import Runner
+from packhorse.stores.redis.schema import check_schema
+from packhorse.stores.redis.settings import RedisSettings
+from packhorse.stores.redis.transfer import RedisTransfer
+from packhorse.stores.redis.upkeep import RedisUpkeep
+from packhorse.stores.redis.wakeups import RedisWakeups, in_its_loop
+
+__all__ = ["RedisStore"]
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    """See `Store`. Threads borrow connections from a pool, an event loop shares one."""
+
+    def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
+        self.label = settings.label
+        self.jobs = RedisJobs()
+        self.leases = RedisLeases()
+        self.queues = RedisQueues()
+        self.upkeep = RedisUpkeep()
+        self.inspection = RedisInspection()
+        self.transfer = RedisTransfer()
+        self._settings = settings
+        self._route = Route(settings)
+        self._runner = Runner(settings, self._route, clock)
+        self._left_to_parent: list[object] = []
+        self._checked = False
+        self._lines: dict[asyncio.AbstractEventLoop, LoopLine] = {}
+        self.wakeups = RedisWakeups(settings.tag, self._listening)
+        self._set_up()
+        _at_fork(self)
+
+    def run(self, plan: Plan[T]) -> T:
+        return self._runner.run(plan, self._pool)
+
+    async def arun(self, plan: Plan[T]) -> T:
+        return await self._runner.arun(plan, self._line())
+
+    def migrate(self) -> int:
+        return self._with_wire(partial(check_schema, settings=self._settings))
+
+    def facts(self) -> dict[str, str]:
+        schema = self.migrate()
+        server = self._with_wire(_server_facts)
+        told = server.told()
+        return {
+            "store": "redis",
+            "server": told.pop("server"),
+            "namespace": self._settings.namespace,
+            "schema": str(schema),
+            **told,
+        }
+
+    def close(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            in_its_loop(line.loop, line.close)
+        self._pool.close()
+        self.wakeups.close()
+
+    def forget(self) -> None:
+        """After a fork, in the child: what is open belongs to the parent, and is kept unused.
+
+        To close it here would do no harm, to use it would; locks may be held by threads that did
+        not come along.
+        """
+        self._left_to_parent.append((self._pool, self._lines, self.wakeups.forget()))
+        self._route.forget_locks()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """New locks and pools; nothing is opened before it is needed."""
+        self._lock = threading.Lock()
+        self._lines = {}
+        self._pool = WirePool(
+            self._connect,
+            self._outdated,
+            limit=self._settings.connections,
+            patience_s=self._settings.timeout_s,
+        )
+
+    def _line(self) -> LoopLine:
+        """The connection of the running event loop."""
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            with self._lock:
+                for closed in [each for each in self._lines if each.is_closed()]:
+                    self._lines.pop(closed).close()
+                line = LoopLine(self._connect, self._outdated, self._settings.timeout_s)
+                self._lines[loop] = line
+        return line
+
+    def _outdated(self, wire: Wire) -> bool:
+        return wire.generation != self._route.generation
+
+    def _listening(self, patience_s: float | None) -> Wire:
+        return self._route.open(patience_s=patience_s)
+
+    def _connect(self) -> Wire:
+        """A connection to a server whose key layout is ours."""
+        wire = self._route.open()
+        try:
+            if not self._checked:
+                self._check(wire)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def _check(self, wire: Wire) -> None:
+        """Once for each process: the layout must fit, and what is dangerous is warned of."""
+        check_schema(wire, self._settings)
+        with self._lock:
+            first, self._checked = not self._checked, True
+        if first:
+            _warn(_server_facts(wire), self.label)
+
+    def _with_wire(self, work: Callable[[Wire], T]) -> T:
+        """Do something on a connection of its own."""
+        try:
+            wire = self._route.open()
+            try:
+                return work(wire)
+            finally:
+                wire.close()
+        except (Lost, ReplyError) as error:
+            raise translated(error, self.label) from error
+
+
+def _server_facts(wire: Wire) -> ServerFacts:
+    info = wire.ask(pack(INFO))
+    settings: dict[str, str] = {}
+    for name in ("save", "appendfsync", "maxmemory-policy"):
+        reply = wire.ask(pack(("CONFIG", "GET", name)))
+        if isinstance(reply, dict):  # else it is forbidden
+            settings |= {key.decode(): value.decode() for key, value in reply.items()}
+    return ServerFacts({} if isinstance(info, Exception) else read_info(info), settings)
+
+
+def _warn(server: ServerFacts, label: str) -> None:
+    warning = server.warning()
+    if warning is not None:
+        logging.getLogger("packhorse").warning("%s: %s", label, warning)
+
+
+def _at_fork(store: RedisStore) -> None:
+    """Let the child of a fork forget what its parent has open, for as long as the store lives."""
+    known = weakref.ref(store)
+
+    def forget() -> None:
+        found = known()
+        if found is not None:
+            found.forget()
+
+    os.register_at_fork(after_in_child=forget)

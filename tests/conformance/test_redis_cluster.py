@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""The Redis store keeps its promises on a cluster of three nodes too.
+
+All keys of a namespace lie on one node, so most of what can be tried there is tried on a single
+server already. Here the topics are those that touch every kind of key, every script and both ways
+of running; each test has a namespace of its own, on whichever node that falls.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from packhorse.clock import new_id
+from packhorse.stores import open_store
+from packhorse.stores.protocol import Store
+from packhorse.testing import conformance
+from packhorse.testing.conformance.suite import TOPICS
+from packhorse.testing.servers.redis import clear_namespace, redis_nodes
+from packhorse.testing.virtual_clock import VirtualClock
+
+_CHOSEN: Final = frozenset(
+    {
+        *("TestSubmitting", "TestClaiming", "TestOrdering", "TestSettling", "TestCancelling"),
+        *("TestLeases", "TestRescuing", "TestConcurrency", "TestRates", "TestUniqueness"),
+        *("TestPromoting", "TestPruning", "TestSearch", "TestExplaining", "TestWakeups"),
+        *("TestRunners", "TestContention"),
+    }
+)
+
+
+class ClusterHarness:
+    """A namespace on a shared cluster; every opening of it is a store as in another process."""
+
+    def __init__(self, folder: Path, clock: VirtualClock) -> None:
+        self._namespace = f"test-{new_id()}"
+        self._clock = clock
+        self._opened: list[Store] = []
+
+    def open(self) -> Store:
+        store = self.reopen()
+        store.migrate()
+        return store
+
+    def reopen(self) -> Store:
+        url = f"{redis_nodes()[0].url}?cluster=true&namespace={self._namespace}"
+        store = open_store(url, clock=self._clock)
+        self._opened.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+        for node in redis_nodes():
+            clear_namespace(node.url, self._namespace)
+
+
+TestRedisCluster = conformance.suite(ClusterHarness)
+for topic in TOPICS:
+    if topic.__name__ not in _CHOSEN:
+        delattr(TestRedisCluster, topic.__name__)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""What is peculiar to how Redis keeps jobs: fences, short and long ways, bounded scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from packhorse.clock import SECOND_US
+from packhorse.job import Job, NewJob
+from packhorse.settlement import SettlementKind
+from packhorse.stores import open_store
+from packhorse.stores.protocol import Store
+from packhorse.stores.redis.jobs import RedisJobs
+from packhorse.stores.redis.settings import RedisSettings
+from packhorse.stores.redis.store import RedisStore
+from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
+from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job, settlement_of
+from packhorse.testing.servers.redis import clear_namespace, redis_url
+from packhorse.testing.virtual_clock import VirtualClock
+
+
+def _claim(store: Store, jobs: RedisJobs | None = None, limit: int = 10) -> tuple[Job, ...]:
+    """All that is ready, whatever its task."""
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("*",), limit, 30 * SECOND_US)
+    return store.run((jobs or store.jobs).claim(request)).jobs
+
+
+def _keys(namespace: str) -> list[bytes]:
+    with redis.Redis.from_url(redis_url()) as client:
+        return sorted(client.scan_iter(f"{{{namespace}}}*", count=1000))
+
+
+@pytest.mark.req("S4-1")
+def test_a_fence_that_was_lost_with_its_claim_is_not_given_again(
+    store: RedisStore, namespace: str
+) -> None:
+    store.run(store.jobs.submit([new_job(queue="default")]))
+    with redis.Redis.from_url(redis_url()) as client:
+        saved = {key: client.dump(key) for key in _keys(namespace)}
+        (lost,) = _claim(store)
+
+        client.delete(*_keys(namespace))  # a failover to a replica that has not heard of the claim
+        for key, value in saved.items():
+            client.restore(key, 0, value)
+    (again,) = _claim(store)
+
+    assert again.id == lost.id
+    assert again.fence > lost.fence
+
+
+def test_the_short_ways_write_what_the_long_ones_write(namespace: str) -> None:
+    seen: list[dict[str, Any]] = []
+    for short_ways in (True, False):
+        name = f"{namespace}-{short_ways}"
+        store = RedisStore(
+            RedisSettings.from_url(f"{redis_url()}?namespace={name}"), clock=VirtualClock()
+        )
+        jobs = RedisJobs(short_ways=short_ways)
+        new = [new_job(f"job-{number}", queue="default", timeout_us=5) for number in range(6)]
+        store.run(jobs.submit(new[:4]))
+        store.run(jobs.submit(new))
+        held = _claim(store, jobs, limit=4)
+        store.run(jobs.settle([settlement_of(SettlementKind.COMPLETED, job) for job in held[:3]]))
+        store.close()
+        seen.append(_contents(name))
+        clear_namespace(redis_url(), name)
+
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > len(["one hash for each job"] * 6)
+
+
+def _contents(namespace: str) -> dict[str, Any]:
+    """Every key of a namespace and what is in it."""
+    found: dict[str, Any] = {}
+    with redis.Redis.from_url(redis_url()) as client:
+        readers = {
+            b"hash": client.hgetall,
+            b"set": client.smembers,
+            b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+            b"string": client.get,
+        }
+        for key in _keys(namespace):
+            found[key.decode().partition("}")[2]] = readers[client.type(key)](key)
+    return found
+
+
+def test_a_queue_with_very_many_ready_jobs_begins_to_deal_passes_as_the_reference_does(
+    namespace: str,
+) -> None:
+    clock = VirtualClock()
+    orders: list[list[str]] = []
+    for url in (f"{redis_url()}?namespace={namespace}", "memory://"):
+        store = open_store(url, clock=clock)
+        plain = [new_job(f"plain-{number}", queue="default") for number in range(1300)]
+        keyed = [new_job(f"keyed-{number}", queue="default", rate_key="k") for number in range(100)]
+        store.run(store.jobs.submit(plain[:700]))
+        store.run(store.jobs.submit(keyed))
+        store.run(store.jobs.submit(plain[700:]))
+        late = [new_job(f"late-{number}", queue="default", tenant="acme") for number in range(20)]
+        store.run(store.jobs.submit(late))
+        orders.append([job.id for job in _claim(store, limit=3000)])
+        store.close()
+
+    assert orders[0] == orders[1]
+
+
+def test_a_claim_gets_past_more_lines_than_one_script_sets_aside(store: RedisStore) -> None:
+    store.run(store.queues.declare_tasks([TaskSettings("limited", concurrency=1)]))
+    limited = [
+        NewJob(f"limited-{number}", "limited", b"{}", ordering_key=str(number))
+        for number in range(1200)
+    ]
+    store.run(store.jobs.submit([*limited, NewJob("free", "free", b"{}", priority=4)]))
+
+    assert [job.id for job in _claim(store)] == ["limited-0", "free"]
+    assert _claim(store) == ()
