@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""The PostgreSQL tests through a real PgBouncer in transaction mode.
+
+    python scripts/pgbouncer.py [options of pytest]
+
+Takes `pgbouncer` from the path, or fetches Debian's package and unpacks it into a folder of its
+own; nothing is installed. A private PostgreSQL server stands behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from packhorse.testing.servers.postgres import VARIABLE, PostgresServer
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+#: What of the suite is run when no options are given: every promise, with both runners.
+TESTS: Final = ("tests/conformance/test_postgres.py", "-q", "-n", "2")
+#: The package and what Debian's slim images lack of its libraries.
+PACKAGES: Final = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
+#: Fewer connections to the server than the tests open: whoever keeps state on one is found out.
+SETTINGS: Final = """\
+[databases]
+* = host=127.0.0.1 port={server_port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = trust
+auth_file = {folder}/users
+pool_mode = transaction
+max_client_conn = 500
+default_pool_size = 8
+logfile = {folder}/log
+"""
+
+
+def main(options: list[str]) -> int:
+    """Run the tests; the exit code is pytest's."""
+    folder = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
+    folder.chmod(0o755)
+    server = PostgresServer()
+    try:
+        pooler, port = start(program(folder), folder, server.port)
+        try:
+            url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            return subprocess.run(  # noqa: S603 - our own tests
+                [sys.executable, "-m", "pytest", *(options or TESTS)],
+                cwd=ROOT,
+                env={**os.environ, VARIABLE: url},
+                check=False,
+            ).returncode
+        finally:
+            pooler.terminate()
+            pooler.wait()
+    finally:
+        server.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def program(folder: Path) -> Path:
+    """Where PgBouncer is; fetched if it is not there."""
+    found = shutil.which("pgbouncer")
+    if found is not None:
+        return Path(found)
+    packages = folder / "packages"
+    packages.mkdir()
+    for name in PACKAGES:
+        fetched = subprocess.run(  # noqa: S603 - our own list
+            ["apt-get", "download", name],  # noqa: S607 - Debian's own
+            cwd=packages,
+            check=name == PACKAGES[0],
+            capture_output=name != PACKAGES[0],
+        )
+        if fetched.returncode:
+            print(f"{name} is not to be had; perhaps the system has it")
+    for package in packages.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)  # noqa: S603, S607
+    return folder / "usr" / "sbin" / "pgbouncer"
+
+
+def start(pgbouncer: Path, folder: Path, server_port: int) -> tuple[subprocess.Popen[bytes], int]:
+    """Start it in front of a server; it refuses to be root."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    settings = folder / "pgbouncer.ini"
+    settings.write_text(SETTINGS.format(server_port=server_port, port=port, folder=folder), "utf-8")
+    (folder / "users").write_text('"postgres" ""\n', "utf-8")
+    user = "nobody" if os.geteuid() == 0 else None
+    if user is not None:
+        shutil.chown(folder, user)
+    libraries = os.pathsep.join(str(path) for path in (folder / "usr" / "lib").glob("*"))
+    pooler = subprocess.Popen(  # noqa: S603 - our own program and options
+        [str(pgbouncer), "-q", str(settings)],
+        user=user,
+        env={**os.environ, "LD_LIBRARY_PATH": libraries},
+    )
+    return pooler, port
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

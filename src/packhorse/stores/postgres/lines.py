@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Jobs held back: who stands behind whom, and who is let go when a gate opens.
+
+A ready job that a closed gate holds back is taken out of the ready lane and written down under
+that gate, so that no claim scans past it. Jobs that share all their gates form a line: when one
+of them is held back, so is the rest of its line, and so are those that join it later. A gate that
+opens lets the first of those under it go, as many as it has room for; should another gate refuse
+them, the claim writes them down there and lets the next go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from packhorse.policies.gates import (
+    Gate,
+    GateKind,
+    JobKeys,
+    concurrency_gate,
+    key_pause,
+    rate_gate,
+    tenant_pause,
+)
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.postgres.rows import json_text, worded
+from packhorse.stores.postgres.statements import NOW, Rows, Send, sql
+from packhorse.stores.requests import QueueSettings, TaskSettings
+
+__all__ = [
+    "Keys",
+    "anybody_held_back",
+    "gate_text",
+    "join_lines",
+    "let_go",
+    "let_go_all",
+    "line_of",
+    "order_line_of",
+    "other_gates",
+    "read_gate",
+]
+
+_SEPARATOR: Final = "\x1f"
+#: Of the name of a line, which is a digest: short, and nobody needs to read it.
+_LINE_DIGITS: Final = 32
+
+
+class Keys(NamedTuple):
+    """What of a job decides its gates; see `policies.gates.JobKeys`."""
+
+    queue: str
+    task: str
+    tenant: str
+    ordering_key: str | None
+    concurrency_key: str | None
+    rate_key: str | None
+
+
+def gate_text(gate: Gate) -> str:
+    """A gate as it is stored."""
+    return _SEPARATOR.join((gate.kind, *gate.name))
+
+
+def read_gate(text: str) -> Gate:
+    """A gate from its column."""
+    kind, *name = text.split(_SEPARATOR)
+    return Gate(GateKind(kind), tuple(name))
+
+
+def order_line_of(job: JobKeys) -> str | None:
+    """The line of order a job stands in."""
+    if job.ordering_key is None:
+        return None
+    return gate_text(Gate(GateKind.ORDER, (job.queue, job.tenant, job.ordering_key)))
+
+
+def line_of(job: JobKeys, queue: QueueSettings, task: TaskSettings | None) -> str | None:
+    """The line of jobs that share all their gates; None when nothing but the queue limits it.
+
+    Lines only save work: what may run is decided by the gates at the claim.
+    """
+    keyed = any((job.ordering_key, job.concurrency_key, job.rate_key))
+    if not (keyed or task is not None or queue.tenant_rate is not None):
+        return None
+    keys = (job.ordering_key, job.concurrency_key, job.rate_key)
+    words = json_text((job.queue, job.tenant, job.task, *keys))
+    return sha256(words.encode()).hexdigest()[:_LINE_DIGITS]
+
+
+def join_lines(seqs: Sequence[int]) -> Steps[None]:
+    """Jobs that just became ready stand behind those of their lines that are held back."""
+    if seqs:
+        yield Send(sql("order_behind"), (list(seqs),))
+        now_us: int = yield NOW
+        yield Send(sql("line_behind"), {"seqs": list(seqs), "now": now_us})
+
+
+def anybody_held_back() -> Steps[bool]:
+    """Whether any gate holds back any job."""
+    [(found,)] = yield Rows(sql("held_back_any"))
+    return bool(found)
+
+
+def let_go(gate: str, count: int, *, heaviest: int | None = None) -> Steps[int]:
+    """Let the first `count` jobs under a gate, of each queue and task, be ready again; how many.
+
+    None is heavier than `heaviest`. Of each, because whoever claims next may serve only one of
+    the queues and know only one of the tasks. Should they be more than the gate has room for, the
+    claim holds them back again.
+    """
+    now_us: int = yield NOW
+    kinds = yield Rows(sql("held_back_kinds"), {"gate": gate})
+    released = 0
+    for queue, task in kinds:
+        kind = {"gate": gate, "queue": queue, "task": task}
+        most = {"now": now_us, "count": count, "heaviest": heaviest}
+        rows = yield Rows(sql("held_back_first"), {**kind, **most})
+        yield Send(sql("held_back_ready"), ([seq for (seq,) in rows],))
+        yield Wake(f"queue:{queue}")
+        released += len(rows)
+    return released
+
+
+def let_go_all(condition: str, value: str) -> Steps[None]:
+    """Let all be ready again that are held back in a queue, of a task, or under a gate."""
+    rows = yield Rows(worded("held_back_of", condition=condition), (value,))
+    yield Send(sql("held_back_ready"), ([seq for seq, _ in rows],))
+    for queue in dict.fromkeys(queue for _, queue in rows):
+        yield Wake(f"queue:{queue}")
+
+
+def other_gates(job: JobKeys) -> Iterable[Gate]:
+    """The gates that a job may have kept others from, beside its line of order."""
+    yield concurrency_gate(job)
+    yield rate_gate(job)
+    yield Gate(GateKind.TENANT_RATE, (job.queue, job.tenant))
+    yield tenant_pause(job.queue, job.tenant)
+    for key in (job.ordering_key, job.concurrency_key, job.rate_key):
+        if key is not None:
+            yield key_pause(job.queue, key)

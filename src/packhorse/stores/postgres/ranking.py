@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Where jobs that become ready stand: by priority and fair pass, or by age; then by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from packhorse.job import Priority
+from packhorse.policies.fairness import REDEALT_MAX, STRIDE, deal
+from packhorse.policies.priority import aged_rank
+from packhorse.stores.plan import Steps
+from packhorse.stores.postgres.locking import Level, write_special
+from packhorse.stores.postgres.queue_settings import QueueRow
+from packhorse.stores.postgres.rows import PASSES
+from packhorse.stores.postgres.statements import Rows, Send, sql
+
+__all__ = ["AGED", "Newcomer", "mark_tenanted", "ranks_of"]
+
+
+#: Above every rank by priority, so that a queue that begins to age keeps the order it had.
+AGED: Final = (max(Priority) + 1) * PASSES
+
+
+class Newcomer(NamedTuple):
+    """A job that becomes ready."""
+
+    queue: str
+    priority: int
+    tenant: str
+
+
+def mark_tenanted(
+    queues: dict[str, QueueRow], jobs: Iterable[Newcomer], level: Level
+) -> Steps[dict[str, QueueRow]]:
+    """From the first job with a tenant on, a queue deals passes; what is ready gets them now."""
+    first = {job.queue for job in jobs if job.tenant and not queues[job.queue].tenanted}
+    if first:
+        level.go_alone()
+    for queue in sorted(first):
+        yield Send(sql("queue_tenanted"), (queue,))
+        if queues[queue]._replace(tenanted=True).deals_passes:
+            dealt = {"queue": queue, "most": REDEALT_MAX, "stride": STRIDE, "passes": PASSES}
+            yield Send(sql("pass_redeal"), dealt)
+            yield Send(sql("pass_redealt"), dealt)
+    if first:
+        yield from write_special()
+    return {
+        name: row._replace(tenanted=True) if name in first else row for name, row in queues.items()
+    }
+
+
+def ranks_of(
+    newcomers: Sequence[Newcomer], queues: dict[str, QueueRow], now_us: int
+) -> Steps[list[int]]:
+    """The first part of each newcomer's order of claiming: `policies.priority`."""
+    ranks = [_plain_rank(job, queues[job.queue], now_us) for job in newcomers]
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, job in enumerate(newcomers):
+        if queues[job.queue].deals_passes:
+            groups.setdefault((job.queue, job.priority), []).append(index)
+    for (queue, priority), indexes in groups.items():
+        tenants = [newcomers[index].tenant for index in indexes]
+        passes = yield from _deal(queue, priority, tenants, queues[queue])
+        for index, number in zip(indexes, passes, strict=True):
+            ranks[index] = priority * PASSES + number
+    return ranks
+
+
+def _plain_rank(job: Newcomer, queue: QueueRow, now_us: int) -> int:
+    ageing_us = queue.settings.ageing_us
+    if ageing_us is None:
+        return job.priority * PASSES
+    return AGED + aged_rank(job.priority, 0, ready_us=now_us, ageing_us=ageing_us)[0]
+
+
+def _deal(
+    queue: str, priority: int, tenants: Sequence[str], row: QueueRow
+) -> Steps[tuple[int, ...]]:
+    level = {"queue": queue, "priority": priority, "low": priority * PASSES}
+    level["high"] = (priority + 1) * PASSES
+    [(first_rank, running_rank, highest)] = yield Rows(sql("pass_level"), level)
+    names = sorted(set(tenants))
+    lasts = yield Rows(sql("pass_lasts"), {**level, "tenants": names})
+    last_of = dict(lasts)
+    passes = deal(
+        tenants,
+        first_ready=None if first_rank is None else first_rank - level["low"],
+        running=None if running_rank is None else running_rank - level["low"],
+        highest=highest,
+        lasts=last_of,
+        weights=row.settings.weights,
+    )
+    changed = dict(zip(tenants, passes, strict=True))  # a tenant's last pass stays
+    kept = {"tenants": list(changed), "passes": list(changed.values())}
+    yield Send(sql("pass_keep"), {"queue": queue, "priority": priority, **kept})
+    return passes

@@ -1,0 +1,2 @@
+-- Numbers are given out behind this one from now on.
+select setval('{numbers}', greatest(last_value, %s::bigint)) from {numbers}

@@ -1,0 +1,11 @@
+-- The gates under which jobs are held back, the first of them: from gate to gate.
+with recursive held (gate) as (
+    select min(blocked_by) from {jobs} where blocked_by is not null
+    union all
+    select (
+        select min(job.blocked_by) from {jobs} as job
+        where job.blocked_by > held.gate
+    )
+    from held where held.gate is not null
+)
+select gate from held where gate is not null limit %s

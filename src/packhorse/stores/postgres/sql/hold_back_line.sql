@@ -1,0 +1,8 @@
+-- Hold back the rest of a line that shares all its gates, save those about to be handed over.
+update {jobs} set lane = 6, blocked_by = %(gate)s
+where seq in (
+    select seq from {jobs}
+    where line = %(line)s and lane = 0 and seq <> all(%(picked)s::bigint[])
+    order by rank, place
+    limit %(limit)s
+)

@@ -1,0 +1,2 @@
+-- One job, all that is known of it.
+select {columns} from {jobs} where id = %s

@@ -1,0 +1,11 @@
+-- Keep what is declared and overridden about a queue, and what holds.
+insert into {queues} (
+    name, priority, dead_letter, limited, special, declared, overridden, settings
+) values (
+    %(name)s, %(priority)s, %(dead_letter)s, %(limited)s, %(special)s, %(declared)s,
+    %(overridden)s, %(settings)s
+)
+on conflict (name) do update set
+    priority = excluded.priority, dead_letter = excluded.dead_letter,
+    limited = excluded.limited, special = excluded.special, declared = excluded.declared,
+    overridden = excluded.overridden, settings = excluded.settings

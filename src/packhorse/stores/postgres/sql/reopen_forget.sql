@@ -1,0 +1,2 @@
+-- Time has opened a gate.
+delete from {reopens} where gate = %s

@@ -1,0 +1,2 @@
+-- Open a gate that was shut by hand.
+delete from {shut} where gate = %s

@@ -1,0 +1,2 @@
+-- What is not plain.
+select queues, tasks, tasked from {special}

@@ -1,0 +1,2 @@
+-- The limits of a task.
+select settings from {tasks} where name = %s

@@ -1,0 +1,2 @@
+-- Every task that has limits.
+select settings from {tasks} order by name

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the PostgreSQL store share: stores, plans, and a look from aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+
+from packhorse.clock import Clock
+from packhorse.stores.plan import Plan
+from packhorse.stores.postgres.settings import PostgresSettings
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.requests import ClaimRequest, Renewal
+from packhorse.testing.conformance.samples import ANNA, LEASE_US, QUEUE, TASK, TIMEOUT_US, new_job
+
+#: Far longer than anything takes, so that only a hang reaches it.
+PATIENCE_S: Final = 20.0
+
+
+def postgres_store(url: str, clock: Clock | None = None) -> PostgresStore:
+    return PostgresStore(PostgresSettings.from_url(url), clock=clock)
+
+
+def submitting(store: PostgresStore, *names: str) -> Plan[Any]:
+    return store.jobs.submit([new_job(name) for name in names])
+
+
+def claiming(*, limit: int = 10, queue: str = QUEUE) -> ClaimRequest:
+    return ClaimRequest(
+        worker=ANNA, queues=(queue,), tasks=(TASK,), limit=limit, default_timeout_us=TIMEOUT_US
+    )
+
+
+def renewing() -> Renewal:
+    return Renewal(ANNA, LEASE_US, queues=(QUEUE,), tasks=(TASK,))
+
+
+def names_in(url: str) -> list[str]:
+    """The ids of the jobs in a store, read by a stranger."""
+    store = postgres_store(url)
+    try:
+        rows = ask(url, f'select id from "{store._settings.schema}".jobs order by seq')
+    finally:
+        store.close()
+    return [name for (name,) in rows]
+
+
+def ask(url: str, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """One statement, on a connection of its own."""
+    settings = PostgresSettings.from_url(url)
+    with psycopg.connect(settings.conninfo, autocommit=True) as connection:
+        cursor = connection.execute(text.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something that sends no signal."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def end_sessions(url: str) -> int:
+    """End every other session of the database, as an operator may; says how many."""
+    ended = ask(
+        url,
+        "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() "
+        "and datname = current_database() and application_name = 'packhorse'",
+    )
+    return len(ended)
+
+
+def sessions(url: str) -> list[tuple[Any, ...]]:
+    """The sessions that stores have open, but for those that look after the schema."""
+    return ask(
+        url,
+        "select pid from pg_stat_activity where application_name = 'packhorse' "
+        "and pid <> pg_backend_pid() and strpos(query, 'schema_version') = 0",
+    )

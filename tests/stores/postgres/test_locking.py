@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""Several clients at once, on queues with and without limits: no limit is passed, no job lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from packhorse.job import Job, JobStatus, NewJob, UniqueRule
+from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.requests import (
+    ClaimRequest,
+    QueueSettings,
+    Renewal,
+    TaskSettings,
+)
+from tests.stores.postgres.support import ask, postgres_store
+
+_CLIENTS: Final = 4
+_TURNS: Final = 25
+_QUEUES: Final = ("plain", "limited", "ordered", "shared")
+_TASKS: Final = ("free", "slow")
+_LIMITED: Final = 3
+_SLOW: Final = 2
+_LEASE_US: Final = 600_000_000
+_DRAIN_MAX: Final = 2000
+
+
+class _Ledger:
+    """Who is known to run: noted after a claim was answered, struck out before it is settled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def begun(self, jobs: tuple[Job, ...]) -> None:
+        with self._lock:
+            self._running.update(limit for job in jobs for limit in _limits(job))
+            self.most |= self._running
+
+    def ending(self, jobs: list[Job]) -> None:
+        with self._lock:
+            self._running.subtract(limit for job in jobs for limit in _limits(job))
+
+
+def _limits(job: Job) -> list[str]:
+    names = [f"queue {job.queue}"] if job.queue == "limited" else []
+    if job.task == "slow":
+        names.append(f"slow {job.concurrency_key}")
+    if job.queue == "ordered":
+        names.append(f"line {job.payload}")
+    return names
+
+
+def _new_job(name: str, chance: random.Random) -> NewJob:
+    queue, task = chance.choice(_QUEUES), chance.choice(_TASKS)
+    key = chance.choice("xy")
+    return NewJob(
+        name,
+        task,
+        f'"{key}"'.encode(),
+        queue,
+        priority=chance.randrange(5),
+        tenant=chance.choice(("ann", "bob")) if queue == "shared" else "",
+        ordering_key=key if queue == "ordered" else None,
+        concurrency_key=chance.choice("kl") if task == "slow" else None,
+        unique=UniqueRule(chance.choice("uv")) if chance.random() < 0.1 else None,
+    )
+
+
+def _completed(job: Job) -> Settlement:
+    kind = SettlementKind.COMPLETED
+    return Settlement(job.id, job.fence, kind, JobStatus.COMPLETED, result="1")
+
+
+def _client(store: PostgresStore, number: int, ledger: _Ledger) -> Counter[Verdict]:
+    """Submit, claim and settle at random; says how often what was answered."""
+    chance, worker, held = random.Random(number), f"w{number}", list[Job]()
+    heard: Counter[Verdict] = Counter()
+    store.run(store.leases.renew(Renewal(worker, _LEASE_US, _QUEUES, _TASKS)))
+    for turn in range(_TURNS):
+        names = [f"{number}-{turn}-{index}" for index in range(chance.choice((1, 4)))]
+        store.run(store.jobs.submit([_new_job(name, chance) for name in names]))
+        queues = tuple(chance.sample(_QUEUES, chance.randrange(1, len(_QUEUES) + 1)))
+        claimed = store.run(store.jobs.claim(ClaimRequest(worker, queues, _TASKS, 4, 60_000_000)))
+        ledger.begun(claimed.jobs)
+        held += claimed.jobs
+        chance.shuffle(held)
+        ended, held = held[:3], held[3:]
+        ledger.ending(ended)
+        verdicts = store.run(store.jobs.settle([_completed(job) for job in ended]))
+        heard.update(verdicts)
+    ledger.ending(held)
+    verdicts = store.run(store.jobs.settle([_completed(job) for job in held]))
+    heard.update(verdicts)
+    return heard
+
+
+def _drain(store: PostgresStore) -> None:
+    store.run(store.leases.renew(Renewal("last", _LEASE_US, _QUEUES, _TASKS)))
+    for _ in range(_DRAIN_MAX):
+        request = ClaimRequest("last", _QUEUES, _TASKS, 50, 60_000_000)
+        jobs = store.run(store.jobs.claim(request)).jobs
+        if not jobs:
+            return
+        store.run(store.jobs.settle([_completed(job) for job in jobs]))
+
+
+def test_clients_at_once_pass_no_limit_and_leave_nothing_behind(
+    url: str, store: PostgresStore
+) -> None:
+    store.run(store.queues.declare([QueueSettings("limited", concurrency=_LIMITED)]))
+    store.run(store.queues.declare_tasks([TaskSettings("slow", concurrency=_SLOW)]))
+    ledger, stores = _Ledger(), [postgres_store(url) for _ in range(_CLIENTS)]
+    with ThreadPoolExecutor(_CLIENTS) as threads:
+        futures = [
+            threads.submit(_client, one, number, ledger) for number, one in enumerate(stores)
+        ]
+        heard = sum((future.result() for future in futures), Counter[Verdict]())
+    for one in stores:
+        one.close()
+
+    assert set(heard) == {Verdict.APPLIED}
+    assert ledger.most["queue limited"] <= _LIMITED
+    assert max(ledger.most[f"slow {key}"] for key in "kl") <= _SLOW
+    assert max(ledger.most[f'line "{key}"'] for key in "xy") == 1
+    _drain(store)
+    schema = store._settings.schema
+    left = ask(url, f'select id, lane, blocked_by from "{schema}".jobs where finished_us is null')
+    assert left == []
+
+
+def test_a_queue_that_becomes_limited_is_limited_for_claims_already_under_way(
+    url: str, store: PostgresStore
+) -> None:
+    """However declaration and claims interleave, no more than the limit run beside the earlier."""
+    jobs = [NewJob(f"j{index}", "free", b"1", "plain") for index in range(100)]
+    store.run(store.jobs.submit(jobs))
+    stores = [postgres_store(url) for _ in range(_CLIENTS)]
+
+    def claim(number: int) -> int:
+        one, worker, given = stores[number], f"w{number}", 0
+        one.run(one.leases.renew(Renewal(worker, _LEASE_US, ("plain",), _TASKS)))
+        for _ in range(10):
+            request = ClaimRequest(worker, ("plain",), _TASKS, 1, 60_000_000)
+            given += len(one.run(one.jobs.claim(request)).jobs)
+        return given
+
+    def declare() -> int:
+        store.run(store.queues.declare([QueueSettings("plain", concurrency=1)]))
+        store.run(store.leases.renew(Renewal("late", _LEASE_US, ("plain",), _TASKS)))
+        schema = store._settings.schema
+        [(running,)] = ask(url, f'select count(*) from "{schema}".jobs where lane = 4')
+        return int(running)
+
+    with ThreadPoolExecutor(_CLIENTS + 1) as threads:
+        claims = [threads.submit(claim, number) for number in range(_CLIENTS)]
+        running = threads.submit(declare).result()
+        given = sum(future.result() for future in claims)
+    for one in stores:
+        one.close()
+
+    assert given <= max(running, 1)

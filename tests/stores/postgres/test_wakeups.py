@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+"""Wake-ups by NOTIFY: few, never too few, and noticed when they do not come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from packhorse.stores.postgres.listening import PostgresListener
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.postgres.wakeups import WINDOW_S, Notices, short
+from packhorse.testing.conformance.samples import QUEUE
+from packhorse.testing.servers.postgres import PostgresServer
+from tests.stores.postgres.support import (
+    PATIENCE_S,
+    ask,
+    end_sessions,
+    postgres_store,
+    submitting,
+)
+from tests.unit.sqlite_support import fork, reap
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+TOPIC: Final = f"queue:{QUEUE}"
+
+
+async def heard_by(listener: PostgresListener, topic: str) -> bool:
+    """Whether the topic itself is heard, and not only that something changed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if topic in await listener.wait(PATIENCE_S):
+                return True
+
+
+async def hearing(store: PostgresStore, *, works: bool = True) -> None:
+    """Wait until the channel's own test has come out so."""
+    told = store.wakeups._hearing
+    assert told is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while told.works is not works or (not works and not told._word):
+            await asyncio.sleep(0.005)
+
+
+class Told:
+    """What is sent later, and a signal when it was."""
+
+    def __init__(self) -> None:
+        self.payloads: list[str] = []
+        self.sent = threading.Event()
+
+    def __call__(self, payloads: Sequence[str]) -> None:
+        self.payloads += payloads
+        self.sent.set()
+
+
+# ------------------------------------------------------------------------------------------ sending
+
+
+def test_a_topic_is_told_at_once_and_then_again_at_the_end_of_its_window() -> None:
+    told = Told()
+    notices = Notices(told)
+
+    first = notices.due(["a", "b"])
+    soon = [notices.due(["a"]) for _ in range(5)]
+
+    assert first == [f"{short('a')} {short('b')}"]
+    assert soon == [[]] * 5
+    assert told.sent.wait(PATIENCE_S)
+    assert told.payloads == [short("a")]  # once for all five, after the last of them
+
+
+def test_a_topic_is_told_at_once_again_after_its_window() -> None:
+    notices = Notices(Told())
+
+    assert notices.due(["a"])
+    threading.Event().wait(WINDOW_S * 1.5)
+    assert notices.due(["a"])
+
+
+def test_what_waits_is_told_when_the_store_is_closed() -> None:
+    told = Told()
+    notices = Notices(told)
+    notices.due(["a"])
+    notices.due(["a"])
+
+    notices.flush()
+
+    assert told.payloads == [short("a")]
+
+
+def test_many_topics_fit_their_payloads() -> None:
+    payloads = Notices(Told()).due([f"job:{number}" for number in range(1_000)])
+
+    assert len(payloads) == 3
+    assert all(len(payload) < 8_000 for payload in payloads)
+    assert sum(len(payload.split()) for payload in payloads) == 1_000
+
+
+def test_a_burst_of_submits_sends_few_notices(store: PostgresStore) -> None:
+    """However many there are: at most two for each window they lasted."""
+    with psycopg.connect(store._settings.conninfo, autocommit=True) as listening:
+        listening.execute(f'listen "{store._channel}"'.encode())
+        began = store._notices._time.monotonic()
+        for number in range(100):
+            store.run(submitting(store, str(number)))
+        store.close()
+        lasted_s = store._notices._time.monotonic() - began
+        notices = list(listening.notifies(timeout=0.2))
+
+    assert 1 <= len(notices) <= 2 * (lasted_s / WINDOW_S + 1)
+    assert {notice.payload for notice in notices} == {short(TOPIC)}
+
+
+def test_a_plan_that_fails_wakes_nobody(store: PostgresStore) -> None:
+    from packhorse.stores.plan import Plan, Steps, Wake
+    from packhorse.stores.postgres.statements import Rows
+
+    def steps() -> Steps[None]:
+        yield Wake(TOPIC)
+        yield Rows("select 1 / 0")
+
+    with psycopg.connect(store._settings.conninfo, autocommit=True) as listening:
+        listening.execute(f'listen "{store._channel}"'.encode())
+        with pytest.raises(Exception, match="division by zero"):
+            store.run(Plan("try", steps))
+        store.close()
+        assert not list(listening.notifies(timeout=0.1))
+
+
+# ------------------------------------------------------------------------------------------ hearing
+
+
+async def test_the_channel_is_tested_and_said_to_work(store: PostgresStore) -> None:
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+
+    await hearing(store)
+
+    assert store.wakeups.state == "by NOTIFY"
+    listener.close()
+
+
+async def test_a_session_that_is_ended_is_opened_again(store: PostgresStore, url: str) -> None:
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+    await hearing(store)
+
+    assert end_sessions(url) >= 1
+
+    assert await listener.wait(PATIENCE_S) == {"*"}  # something may have been missed
+    await hearing(store)
+    other = postgres_store(url)
+    await asyncio.to_thread(other.run, submitting(other, "job"))
+    other.close()
+    assert await heard_by(listener, TOPIC)
+    listener.close()
+
+
+async def test_a_channel_that_carries_nothing_is_noticed_and_the_clock_wakes_instead(
+    own_server: PostgresServer,
+) -> None:
+    """LISTEN in another database hears nothing, as behind a pooler in transaction mode."""
+    with own_server.connect() as connection:
+        connection.execute("create database elsewhere")
+    listen_url = quote(own_server.url("elsewhere"), safe="")
+    store = postgres_store(f"{own_server.url()}?schema=deaf&listen_url={listen_url}")
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+
+    async with asyncio.timeout(PATIENCE_S):
+        while await listener.wait(PATIENCE_S) != {"*"}:
+            pass
+        assert await listener.wait(PATIENCE_S) == {"*"}
+
+    assert "by looking every" in store.wakeups.state
+    listener.close()
+    store.close()
+    with own_server.connect() as connection:
+        connection.execute("drop schema if exists deaf cascade")
+        connection.execute("drop database elsewhere with (force)")
+
+
+async def test_a_url_to_listen_at_is_used(store: PostgresStore, url: str) -> None:
+    direct = quote(url.partition("?")[0] + "?application_name=ears", safe="")
+    other = postgres_store(f"{url}&listen_url={direct}")
+    listener = other.wakeups.listen(frozenset({TOPIC}))
+
+    await hearing(other)
+
+    found = ask(url, "select query from pg_stat_activity where application_name = 'ears'")
+    assert ["listen" in query for (query,) in found] == [True]
+    listener.close()
+    other.close()
+
+
+async def test_one_connection_serves_all_listeners_of_a_process(
+    store: PostgresStore, url: str
+) -> None:
+    listeners = [store.wakeups.listen(frozenset({f"job:{n}"})) for n in range(20)]
+    await hearing(store)
+
+    text = "select 1 from pg_stat_activity where starts_with(query, %s)"
+    found = ask(url, text, f'listen "{store._channel}"')
+
+    assert len(found) == 1
+    for listener in listeners:
+        listener.close()
+
+
+async def test_a_listener_without_a_server_is_told_to_look_for_itself() -> None:
+    store = postgres_store("postgresql://127.0.0.1:1/shop")
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+
+    for _ in range(3):
+        assert await listener.wait(PATIENCE_S) == {"*"}
+    assert "connection" in store.wakeups.state
+    listener.close()
+    store.close()
+
+
+async def test_a_child_that_closes_what_it_inherited_leaves_the_parent_hearing(
+    store: PostgresStore, url: str
+) -> None:
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+    await hearing(store)
+
+    def work() -> None:
+        store.close()
+        store.run(submitting(store, "child"))
+
+    assert reap(fork(work)) == 0
+
+    assert await heard_by(listener, TOPIC)
+    listener.close()
+
+
+def test_a_forked_child_may_listen_itself(store: PostgresStore, url: str) -> None:
+    store.run(submitting(store, "before"))
+
+    async def hear() -> None:
+        listener = store.wakeups.listen(frozenset({TOPIC}))
+        other = postgres_store(url)
+        other.run(submitting(other, "job"))
+        other.close()
+        assert await heard_by(listener, TOPIC)
+        listener.close()
+
+    def work() -> Any:
+        asyncio.run(hear())
+        store.close()
+
+    assert reap(fork(work)) == 0
