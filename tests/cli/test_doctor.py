@@ -98,7 +98,7 @@ def test_a_sound_store_has_nothing_to_report() -> None:
         ),
         ({"facts": {"synchronous": "NORMAL"}}, "durability", "warning", "synchronous=NORMAL"),
         ({"facts": {"synchronous": "OFF"}}, "durability", "problem", "can destroy the file"),
-        ({"facts": {"writable": "no"}}, "durability", "problem", "may not write the file"),
+        ({"facts": {"writable": "no"}}, "durability", "problem", "may not write the store"),
         (
             {"queues": (queue("reports", queued=2),)},
             "queues",

@@ -95,6 +95,7 @@ def test_stats_are_the_protocols_shape_with_the_age_of_the_oldest_job(
     assert document["avgExecutionMs"] >= 0
     later, mail = document["queues"]["later"], document["queues"]["mail"]
     assert later.pop("oldestReadyMs") >= 0
+    assert list(later.pop("oldestReadyMsByPriority")) == ["normal"]
     assert later == {"pending": 1, "active": 0, "completed": 0, "failed": 0}
     assert mail == {"pending": 0, "active": 0, "completed": 0, "failed": 1}
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,7 +228,24 @@ def test_stats_show_demand_and_wanted_workers_for_scalers(limited: Project, app:
     assert table[3].split()[-3:] == ["2", "1", "2"]
 
 
-def test_stats_of_a_bare_url_know_the_demand_and_no_wish(limited: Project, app: Packhorse) -> None:
+def test_stats_of_a_bare_url_know_the_demand_and_the_wish(limited: Project, app: Packhorse) -> None:
+    app.tasks["send"].enqueue("bob")
+    app.set_limits("mail", concurrency=1)
+    limited.write("jobs.py", "raise AssertionError('imported')")
+
     document = limited.document("stats", "--url", "sqlite:///jobs.db")
 
-    assert [(each["demand"], each["wanted"]) for each in document["scaling"]] == [(1, None)]
+    assert [(each["demand"], each["wanted"]) for each in document["scaling"]] == [(2, 2)]
+
+
+@pytest.mark.req("S2-18")
+def test_the_oldest_age_of_each_priority_is_shown(limited: Project, app: Packhorse) -> None:
+    app.tasks["send"].using(priority="low").enqueue("bob")
+
+    (listed,) = limited.document("queues", "list")["queues"]
+    counted = limited.document("stats")["queues"]["mail"]
+
+    assert list(listed["oldestReadyMsByPriority"]) == ["normal", "low"]
+    assert list(counted["oldestReadyMsByPriority"]) == ["normal", "low"]
+    for command in (("stats",), ("queues", "list")):
+        assert re.search(r"normal \d+s, low \d+s", limited.run(*command).stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.cli.render import age, one_line, print_fields, print_table, span_ms
+from packhorse.cli.render import age, ages, one_line, print_fields, print_table, span_ms
 from tests.cli.project import Project
 
 ROWS = [("a", "short"), ("b", "a rather long remark about nothing in particular")]
@@ -25,6 +25,16 @@ ROWS = [("a", "short"), ("b", "a rather long remark about nothing in particular"
 )
 def test_ages_have_two_units(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [({}, "-"), ({"normal": 61.0}, "1m 1s"), ({"high": 2.0, "low": 90.0}, "high 2s, low 1m 30s")],
+)
+def test_ages_of_several_are_named_unless_there_is_but_the_usual_one(
+    seconds: dict[str, float], text: str
+) -> None:
+    assert ages(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -205,10 +205,9 @@ def test_several_processes_share_the_work_and_stop_together(
     assert len({worker.pid for worker in workers}) == 2
     assert [job.status() for job in jobs] == [JobStatus.COMPLETED] * 2
     assert errors.count("  concurrency  1") == 1
-    assert "Started 2 worker processes" in errors
 
 
-def test_one_process_that_dies_is_told_and_the_other_goes_on(
+def test_one_process_that_dies_is_told_and_replaced(
     project: Project, app: Packhorse, processes: Processes
 ) -> None:
     for _ in range(2):
@@ -220,11 +219,13 @@ def test_one_process_that_dies_is_told_and_the_other_goes_on(
 
     victim = next(worker.pid for worker in app.insights.workers() if worker.live)
     os.kill(victim, signal.SIGKILL)
-    heard(process.stderr, f"Worker process {victim} was killed by signal 9")
-    process.send_signal(signal.SIGTERM)
+    heard(process.stderr, f"process {victim} ended by itself (signal SIGKILL")
+    heard(process.stdout, "lingering")
     project.write("go", "")
+    process.send_signal(signal.SIGTERM)
 
-    assert ended(process)[0] == ExitCode.FAILED
+    code, errors = ended(process)
+    assert code == 0, errors
 
 
 def test_a_child_is_given_every_choice_and_starts_no_children_of_its_own() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from packhorse.worker.reach import Caps, Reach
+from packhorse.worker.reach import Caps, Reach, in_turn
 from packhorse.worker.store_time import StoreTime
 
 BOTH = ("mail", "default")
@@ -168,3 +168,33 @@ def test_a_step_of_the_stores_clock_is_followed_at_once() -> None:
     clock.offset_us(1_000_000, 1.0, 1.001)
 
     assert abs(clock.offset_us(60_000_000, 2.0, 2.001) - 58_000_000) <= 1_000
+
+
+def test_queues_just_served_are_asked_after_those_that_were_not() -> None:
+    assert in_turn(("a", "b", "c"), {"a"}) == ("b", "c", "a")
+    assert in_turn(("a", "b", "c"), {"a", "c"}) == ("b", "a", "c")
+    assert in_turn(("a", "b", "c"), {"a", "b", "c"}) == ("a", "b", "c")
+    assert in_turn(("a", "b", "c"), set()) == ("a", "b", "c")
+
+
+def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None:
+    reach = Reach(("a", "b", "idle"))
+    first = []
+    for _ in range(6):
+        served = next(name for name in reach.ask(0.0) if name != "idle")
+        reach.served({served})
+        first.append(served)
+
+    assert first == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_the_turn_of_queues_is_kept_when_others_become_limited() -> None:
+    reach = Reach(("mail", "a", "b"))
+    reach.served({"a"})
+    reach.set_limited(LIMITED)
+    reach.answered(0.0, reach.ask(0.0), full=True, given=["b"])
+
+    assert reach.ask(0.1) == ("b", "a")
+    reach.served({"b"})
+    assert reach.ask(0.1) == ("a", "b")
+    assert reach.ask(0.5) == ("mail", "a", "b")

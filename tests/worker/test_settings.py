@@ -23,9 +23,11 @@ from packhorse.worker.settings import (
     limited_queues,
 )
 from packhorse.worker.trouble import StoreHealth
-from tests.worker.support import Yard, heard, until, worker_options
+from tests.worker.support import PATIENCE_S, Yard, heard, until, worker_options
 
 RATE = RateRule(5, 1_000_000)
+QUEUES = ("mail", "calls", "plain", "undeclared")
+PLACES = [(queue, task) for queue in QUEUES for task in ("send", "fetch", "other")]
 
 
 @pytest.fixture
@@ -92,7 +94,11 @@ async def test_while_the_store_does_not_answer_what_was_declared_holds() -> None
     assert [each.operation for each in yard.told(StoreTrouble)] == ["settings"]
 
 
-async def test_a_running_worker_hears_of_a_change_by_its_wake_up(yard: Yard) -> None:
+async def test_a_running_worker_hears_of_a_change_by_its_wake_up(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "_REFRESH_S", 600.0)
+
     async def fail() -> None:
         raise ValueError
 
@@ -109,7 +115,7 @@ async def test_a_running_worker_hears_of_a_change_by_its_wake_up(yard: Yard) -> 
             await until(lambda: yard.status(job) is JobStatus.DEAD)
             return yard.job(job).counters.failures == 4
 
-        async with asyncio.timeout(4):  # before the refresh alone would have found it
+        async with asyncio.timeout(PATIENCE_S):
             while not await retried():
                 await asyncio.sleep(0.05)
 
@@ -132,6 +138,33 @@ def test_limited_are_queues_with_limits_and_homes_of_tasks_with_limits(yard: Yar
     assert set(settings.tasks) == {"send"}
     assert limited_queues(settings, yard.registry) == {"mail", "calls", "hooks", "outbox"}
     assert dividing_queues(settings, yard.registry) == {"hooks", "outbox"}
+
+
+def test_a_jobs_task_and_its_queue_say_whether_it_is_held_back_and_whether_it_counts() -> None:
+    settings = Settings(
+        {
+            "mail": QueueSettings("mail", rate=RATE),
+            "calls": QueueSettings("calls", concurrency=1),
+            "plain": QueueSettings("plain", max_depth=5),
+        },
+        {
+            "send": TaskSettings("send", concurrency=2),
+            "fetch": TaskSettings("fetch", rate=RATE),
+        },
+    )
+    limited = {(queue, task) for queue, task in PLACES if settings.limits(queue, task)}
+    counted = {(queue, task) for queue, task in PLACES if settings.counts(queue, task)}
+
+    assert limited == {*PLACES} - {("plain", "other"), ("undeclared", "other")}
+    assert counted == {
+        (queue, task) for queue, task in PLACES if queue == "calls" or task == "send"
+    }
+
+
+def test_a_read_that_takes_long_is_made_rarer_and_yet_an_operator_is_heard() -> None:
+    assert settings_module._rest_s(0.0) == 1.0
+    assert settings_module._rest_s(0.05) == pytest.approx(10.0)
+    assert settings_module._rest_s(3600.0) == 60.0
 
 
 @pytest.mark.parametrize("caps", [{"mail": 0}, {"mail": True}, {"elsewhere": 3}])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -94,7 +94,28 @@ def _durability(survey: Survey) -> Iterator[_Result]:
             "be lost: take it out of the URL, unless that is what you want"
         )
     if survey.facts.get("writable") == "no":
-        yield _problem("this user may not write the file; nothing can be submitted or run")
+        yield _problem("this user may not write the store; nothing can be submitted or run")
+    kept = survey.facts.get("survives a power cut", "")
+    if survey.facts.get("store") == "postgresql" and kept.startswith("no"):
+        yield (_problem if kept.startswith("no:") else _warning)(
+            f"does PostgreSQL survive a power cut? {kept}"
+        )
+    if survey.facts.get("store") == "redis":
+        yield from _redis(survey.facts)
+
+
+def _redis(facts: Mapping[str, str]) -> Iterator[_Result]:
+    if "MAY BE DROPPED" in facts.get("eviction", ""):
+        yield _problem(
+            "Redis may throw away jobs when its memory is full; set maxmemory-policy to noeviction"
+        )
+    kept = facts.get("survives a power cut", "every commit")
+    if kept.startswith("nothing"):
+        yield _warning(
+            "Redis saves nothing; all jobs are lost when it stops: set appendonly to yes"
+        )
+    elif kept != "every commit":
+        yield _warning(f"does Redis survive a power cut? {kept}: see appendonly and appendfsync")
 
 
 def _queues(survey: Survey) -> Iterator[_Result]:

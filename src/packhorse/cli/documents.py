@@ -28,6 +28,7 @@ __all__ = [
     "page_document",
     "queue_document",
     "scaling_document",
+    "waited_document",
     "worker_document",
 ]
 
@@ -59,12 +60,21 @@ def job_with_history(record: JobRecord, history: tuple[AttemptRecord, ...]) -> d
 def queue_document(queue: QueueInfo) -> dict[str, Any]:
     """One queue."""
     document = _fields(queue)
-    waited_s = document.pop("oldestReadyS")
-    del document["settings"]  # its limits are told, in milliseconds as everything else
+    # These are told in milliseconds, as everything else.
+    for name in ("oldestReadyS", "oldestReadySByPriority", "settings"):
+        del document[name]
+    return {**document, **waited_document(queue), "limits": limits_document(queue.settings)}
+
+
+def waited_document(queue: QueueInfo) -> dict[str, Any]:
+    """How long the longest-waiting ready job has waited, and that of each priority."""
+    waited_s = queue.oldest_ready_s
     return {
-        **document,
         "oldestReadyMs": None if waited_s is None else round(waited_s * 1000),
-        "limits": limits_document(queue.settings),
+        "oldestReadyMsByPriority": {
+            priority: round(span_s * 1000)
+            for priority, span_s in queue.oldest_ready_s_by_priority.items()
+        },
     }
 
 

@@ -7,6 +7,7 @@ The worker decides what a signal does; how many came decides the exit code.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
@@ -15,6 +16,7 @@ __all__ = ["exit_after_signals", "run_listening"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 #: The first asks the worker to stop; from this one on it was forced.
 _FORCING: Final = 2
 #: What shells add to a signal's number.
@@ -22,7 +24,7 @@ _SIGNAL_BASE: Final = 128
 
 
 class _ListeningLoop(asyncio.SelectorEventLoop):
-    """An event loop that writes down the signals its handlers are called for."""
+    """An event loop that writes down the signals to stop that its handlers are called for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +34,8 @@ class _ListeningLoop(asyncio.SelectorEventLoop):
         self, sig: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts
     ) -> None:
         def heard(*given: *Ts) -> None:
-            self.heard.append(sig)
+            if sig in _STOPPING:
+                self.heard.append(sig)
             callback(*given)
 
         super().add_signal_handler(sig, heard, *args)

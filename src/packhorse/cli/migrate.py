@@ -3,23 +3,47 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import click
 
 from packhorse.cli.render import print_json, print_text
 from packhorse.cli.target import app_option, json_option, opened, url_option
+from packhorse.errors import ConfigError
+from packhorse.stores.protocol import Store
 
 __all__ = ["migrate"]
 
 
+@runtime_checkable
+class _Scripted(Protocol):
+    """A store whose schema can be created by hand."""
+
+    def migration_sql(self) -> str: ...
+
+
 @click.command()
+@click.option("--sql", "as_sql", is_flag=True, help="Print the statements instead of running them.")
 @json_option
 @url_option
 @app_option
-def migrate(*, url: str | None, app_name: str | None, as_json: bool) -> None:
+def migrate(*, url: str | None, app_name: str | None, as_json: bool, as_sql: bool) -> None:
     """Create the store's schema, or bring it up to this release's; safe to repeat."""
     with opened(url, app_name) as app:
+        if as_sql:
+            print_text(_script(app.store))
+            return
         schema = app.store.migrate()
         if as_json:
             print_json({"store": app.store.label, "schema": schema})
         else:
             print_text(f"{app.store.label} has schema {schema}")
+
+
+def _script(store: Store) -> str:
+    if not isinstance(store, _Scripted):
+        raise ConfigError(
+            f"{store.label} has no schema that is created by hand; run 'packhorse migrate' "
+            "without --sql"
+        )
+    return store.migration_sql().rstrip()

@@ -13,7 +13,7 @@ from packhorse.app import Packhorse
 from packhorse.cli.documents import queue_document
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.limits import limit_texts, parse_limits
-from packhorse.cli.render import age, note, print_json, print_table, print_text
+from packhorse.cli.render import ages, note, print_json, print_table, print_text
 from packhorse.cli.target import json_option, on_store
 from packhorse.insights import QueueInfo
 from packhorse.job import JobStatus
@@ -147,7 +147,7 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
         counts.get(JobStatus.PROCESSING, 0),
         counts.get(JobStatus.COMPLETED, 0),
         counts.get(JobStatus.DEAD, 0),
-        age(queue.oldest_ready_s),
+        ages(queue.oldest_ready_s_by_priority),
         "; ".join(_limits(queue)) or "-",
     )
 

@@ -15,6 +15,7 @@ import msgspec
 
 __all__ = [
     "age",
+    "ages",
     "note",
     "one_line",
     "print_fields",
@@ -27,6 +28,8 @@ __all__ = [
 #: Columns are never cut below this.
 _CELL_MIN: Final = 8
 _GAP: Final = "  "
+#: The priority of jobs of which nothing is said.
+_USUAL: Final = "normal"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _COLORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -102,6 +105,13 @@ def age(seconds: float | None) -> str:
         if number or (parts and len(parts) < 2):  # noqa: PLR2004 - two units, as said above
             parts.append(f"{number}{unit}")
     return " ".join(parts[:2]) or "0s"
+
+
+def ages(seconds: Mapping[str, float]) -> str:
+    """The spans of several, by name; one of the usual kind alone needs no name."""
+    if set(seconds) <= {_USUAL}:
+        return age(seconds.get(_USUAL))
+    return ", ".join(f"{name} {age(span)}" for name, span in seconds.items())
 
 
 def span_ms(milliseconds: float) -> str:

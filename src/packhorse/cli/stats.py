@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from packhorse.app import Packhorse
-from packhorse.cli.documents import scaling_document
-from packhorse.cli.render import age, print_json, print_table, print_text, span_ms
+from packhorse.cli.documents import scaling_document, waited_document
+from packhorse.cli.render import age, ages, print_json, print_table, print_text, span_ms
 from packhorse.cli.target import json_option, on_store
 from packhorse.insights import QueueInfo
 from packhorse.protocol import to_wire
@@ -53,11 +53,11 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
         )
 
 
-def _oldest(queue: QueueInfo | None) -> dict[str, int]:
-    """How long the longest-waiting ready job has waited; absent when none is ready."""
+def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
+    """How long the longest-waiting ready jobs have waited; absent when none is ready."""
     if queue is None or queue.oldest_ready_s is None:
         return {}
-    return {"oldestReadyMs": round(queue.oldest_ready_s * 1000)}
+    return waited_document(queue)
 
 
 def _speed(document: Mapping[str, Any]) -> str:
@@ -68,10 +68,10 @@ def _speed(document: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, queue: Mapping[str, Any], signal: Mapping[str, Any]) -> tuple[object, ...]:
-    waited_ms = queue.get("oldestReadyMs")
+    waited_ms = queue.get("oldestReadyMsByPriority", {})
     return (
         name,
         *(queue[column] for column in ("pending", "active", "completed", "failed")),
-        age(None if waited_ms is None else waited_ms / 1000),
+        ages({priority: span_ms / 1000 for priority, span_ms in waited_ms.items()}),
         *(signal.get(column) for column in ("demand", "workers", "wanted")),
     )

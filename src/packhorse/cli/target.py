@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import click
 
@@ -38,6 +38,14 @@ R = TypeVar("R")
 
 _URL_VARIABLES: Final = ("PACKHORSE_URL", "PACKHORSE_URL_FILE")
 _SQLITE: Final = "sqlite:///"
+
+
+@runtime_checkable
+class _Lookable(Protocol):
+    """A store that can be looked for without creating it."""
+
+    def is_there(self) -> bool: ...
+
 
 url_option = click.option(
     "--url",
@@ -107,8 +115,15 @@ def existing_store(store: Store) -> None:
             "memory:// lives inside the process that uses it, so there is nothing to see from "
             "here; use sqlite:///jobs.db"
         )
-    if store.label.startswith(_SQLITE) and not Path(store.label.removeprefix(_SQLITE)).exists():
+    if not _is_there(store):
         raise StoreMissing(
-            f"there is no store at {store.label} yet; check the path, or create it: start a "
-            "worker, submit a job, or run 'packhorse migrate'"
+            f"there is no store at {store.label} yet; check the path or the schema, or create it: "
+            "start a worker, submit a job, or run 'packhorse migrate'"
         )
+
+
+def _is_there(store: Store) -> bool:
+    if isinstance(store, _Lookable):
+        return store.is_there()
+    path = store.label.removeprefix(_SQLITE)
+    return path == store.label or Path(path).exists()

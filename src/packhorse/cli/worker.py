@@ -3,34 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import click
 
-from packhorse.cli.discovery import FoundApp
-from packhorse.cli.fleet import ENDLESS, run_fleet, start_process
-from packhorse.cli.listening import exit_after_signals, run_listening
 from packhorse.cli.parameters import duration, queue_names
-from packhorse.cli.processes import run_processes, worker_command
-from packhorse.cli.render import note
-from packhorse.cli.scaler import Bounds, Scaler, bounded_rules, bounds
-from packhorse.cli.target import found_app
-from packhorse.cli.version import installed_version
-from packhorse.clock import SECOND_US, SystemClock
-from packhorse.durations import seconds_text
-from packhorse.errors import ConfigError
-from packhorse.events import WorkerStarted
-from packhorse.running import RunOptions, run_options
+from packhorse.cli.processes import run_supervised
+from packhorse.cli.scaler import Bounds, bounds
+from packhorse.supervisor.link import link_from_environment
 
 __all__ = ["worker"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Options that go to the worker as they are.
-_RUN_OPTIONS: Final = (
-    *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
-)
 
 
 class _Flags(TypedDict):
@@ -46,6 +32,16 @@ class _Flags(TypedDict):
     log_level: str
     log_format: Literal["auto", "console", "json"]
     banner: bool
+    http: str | None
+    reload: bool
+    code_version: str | None
+    in_process: bool
+    process_slots: int | None
+    process_memory_mib: int | None
+    process_cpu: str | None
+    process_max_jobs: int | None
+    process_max_failures: int | None
+    process_recycle_mib: int | None
 
 
 def _option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -70,8 +66,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Worker processes. More than one are started and signalled together; one that ends is "
-    "not started again.",
+    help="Worker processes, under one small parent that watches and replaces them.",
 )
 @click.option(  # not from the environment, which the processes it starts inherit
     "--autoscale",
@@ -96,6 +91,20 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="How long an attempt may take when neither job nor task says. Default: 300s.",
 )
 @_option(
+    "--process-slots",
+    type=int,
+    help="Processes for tasks with executor='process'. Default: one per core.",
+)
+@_option("--process-memory-mib", type=int, help="MiB each of these may ask for. Default: no limit.")
+@_option("--process-cpu", type=duration, help="CPU time a job may use in one. Default: no limit.")
+@_option("--process-max-jobs", type=int, help="Jobs until one is replaced. Default: 1000.")
+@_option(
+    "--process-max-failures",
+    type=int,
+    help="Failures in a row until one is replaced. Default: 10.",
+)
+@_option("--process-recycle-mib", type=int, help="MiB after a job, from which one is replaced.")
+@_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
     default="info",
@@ -108,103 +117,46 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     show_default=True,
     help="auto: console on a terminal, JSON elsewhere.",
 )
+@_option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Answer /livez, /readyz, /metrics and /status there; off unless given.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start the processes anew when a Python file here changes.",
+)
+@_option(
+    "--code-version",
+    metavar="TEXT",
+    help="What 'workers list' shows as the version of your code. Default: a fingerprint.",
+)
+@_option(
+    "--in-process",
+    is_flag=True,
+    help="Run in this very process, without a parent that watches it; for debuggers.",
+)
 @click.option("--banner/--no-banner", default=True, help="Say at the start what runs where.")
 def worker(app_name: str | None, **flags: Unpack[_Flags]) -> None:
     """Run the jobs of APP until told to stop.
 
     SIGTERM and SIGINT (Ctrl-C) let running jobs finish; a second one gives them back, a third
-    leaves at once. Exit code 8 says that jobs had to be abandoned.
+    leaves at once. Exit code 8 says that jobs had to be abandoned. SIGUSR1 stops claiming, and
+    SIGUSR2 goes on.
     """
     if flags["autoscale"] is not None:
-        raise click.exceptions.Exit(_run_scaled(app_name, flags, flags["autoscale"]))
-    if flags["processes"] > 1:
-        commands = [
-            worker_command(app_name, {**flags, "banner": flags["banner"] and first})
-            for first in (True, *(False for _ in range(flags["processes"] - 1)))
-        ]
-        raise click.exceptions.Exit(run_processes(commands))
-    found = found_app(app_name, quiet=not flags["banner"])
-    try:
-        code = _run(found, flags)
-    finally:
-        found.app.close()
-    raise click.exceptions.Exit(code)
+        from packhorse.cli.scaled import run_scaled
 
-
-def _run_scaled(app_name: str | None, flags: _Flags, chosen: Bounds) -> int:
-    """Be the parent of as many processes as the queues ask for."""
-    if flags["burst"] or flags["processes"] > 1:
+        raise click.exceptions.Exit(run_scaled(app_name, flags, flags["autoscale"]))
+    link = link_from_environment(os.environ)
+    if link is None and not flags["in_process"]:
+        raise click.exceptions.Exit(run_supervised(app_name, flags))
+    if flags["processes"] > 1 or flags["reload"] or flags["http"]:
         raise click.UsageError(
-            "--autoscale decides by itself how many processes there are, and goes on until told to "
-            "stop; leave --processes and --burst out"
+            "--in-process is one process that nobody watches; leave --processes, --reload and "
+            "--http out"
         )
-    found, clock = found_app(app_name, quiet=not flags["banner"]), SystemClock()
-    app, options = found.app, _run_options(flags)
-    try:
-        if app.store.label.startswith("memory:"):
-            raise ConfigError(
-                "memory:// lives inside one process, so processes cannot share its work; give the "
-                "app a URL such as sqlite:///jobs.db"
-            )
-        app.store.migrate()
-        effective = run_options(_queues(flags) or app.known_queues, options)
-        rules = bounded_rules(effective.queues, app.scales, chosen)
-        scaler = Scaler(app.store, rules, least=chosen[0], slots=effective.concurrency, clock=clock)
-        command = worker_command(app_name, {**flags, "shutdown_timeout": ENDLESS, "banner": False})
-        return run_fleet(
-            lambda: start_process(command),
-            scaler.wanted,
-            shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
-            clock=clock,
-        )
-    finally:
-        app.close()
+    from packhorse.cli.serving import serve  # user code is imported from here on
 
-
-def _run(found: FoundApp, flags: _Flags) -> int:
-    from packhorse import logs
-
-    app = found.app
-    options = _run_options(flags)
-    if not app.registry.names:
-        note(f"{found.name} declares no tasks, so there is nothing this worker could run.")
-    schema = app.store.migrate()
-    if flags["banner"]:
-        app.on(WorkerStarted)(lambda event: _print_banner(event, found, schema, options))
-    logs.configure(flags["log_level"], flags["log_format"])
-    logs.attach(app.bus)
-    report, signals = run_listening(lambda: app.arun(_queues(flags) or None, **options))
-    if report.problem:
-        note(f"The worker left by itself: {report.problem}")
-    return exit_after_signals(report.exit_code, signals)
-
-
-def _queues(flags: _Flags) -> list[str]:
-    return [name for names in flags["queues"] for name in names]
-
-
-def _run_options(flags: _Flags) -> RunOptions:
-    values: dict[str, Any] = dict(flags)
-    chosen: Any = {name: values[name] for name in _RUN_OPTIONS if values[name] is not None}
-    options: RunOptions = chosen
-    return options
-
-
-def _print_banner(
-    started: WorkerStarted, found: FoundApp, schema: int, options: RunOptions
-) -> None:
-    effective = run_options(started.queues, options)
-    stop = seconds_text(effective.shutdown_timeout_us)
-    for line in (
-        f"packhorse {installed_version()} worker {started.worker_id}",
-        f"  app          {found}",
-        f"  store        {started.store} (schema {schema})",
-        f"  queues       {', '.join(started.queues)}",
-        f"  concurrency  {started.concurrency}",
-        f"  lease        {seconds_text(effective.lease_us)}",
-        (
-            f"  Ctrl-C       lets running jobs finish ({stop}); twice gives them back, "
-            "three times leaves"
-        ),
-    ):
-        note(line)
+    raise click.exceptions.Exit(serve(app_name, flags, link))

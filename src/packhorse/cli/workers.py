@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse workers`: list."""
+"""`packhorse workers`: list, quiet, resume."""
 
 from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
 
 import click
 
 from packhorse.app import Packhorse
 from packhorse.cli.documents import worker_document
+from packhorse.cli.exits import NothingMatched
 from packhorse.cli.render import age, note, print_json, print_table
 from packhorse.cli.target import json_option, on_store
 from packhorse.clock import SECOND_US, SystemClock, from_datetime
+from packhorse.errors import ConfigError
+from packhorse.insights import WorkerInfo
 
-__all__ = ["list_workers", "workers"]
+__all__ = ["list_workers", "quiet_workers", "resume_workers", "workers"]
 
 
 @click.group()
 def workers() -> None:
-    """List workers."""
+    """List workers, and have them stop claiming."""
 
 
 @workers.command("list")
@@ -33,7 +41,7 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
         return
     now_us = SystemClock().now_us()
     print_table(
-        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "UP", "SEEN", "VERSION", "QUEUES"),
+        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "UP", "SEEN", "VERSION", "CODE", "QUEUES"),
         [
             (
                 worker.id,
@@ -44,8 +52,63 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
                 age((now_us - from_datetime(worker.started_at)) / SECOND_US),
                 age((now_us - from_datetime(worker.renewed_at)) / SECOND_US),
                 worker.version,
+                worker.code,
                 worker.queues,
             )
             for worker in found
         ],
     )
+
+
+@workers.command("quiet")
+@click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)
+@click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
+@on_store
+def quiet_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
+    """Have workers on this machine claim nothing more; what they run goes on.
+
+    They live on, and claim again after 'packhorse workers resume'. Their processes get SIGUSR1.
+    """
+    _signal(app, worker_ids, signal.SIGUSR1, everyone=everyone)
+
+
+@workers.command("resume")
+@click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)
+@click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
+@on_store
+def resume_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
+    """Have workers on this machine claim jobs again. Their processes get SIGUSR2."""
+    _signal(app, worker_ids, signal.SIGUSR2, everyone=everyone)
+
+
+def _signal(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
+    chosen = _chosen(app.insights.workers(), worker_ids, everyone=everyone)
+    for worker in chosen:
+        os.kill(worker.pid, number)
+        note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
+
+
+def _chosen(
+    known: Sequence[WorkerInfo], worker_ids: Sequence[str], *, everyone: bool
+) -> list[WorkerInfo]:
+    """Those meant; one that lives elsewhere, or not at all, is an error before anybody is told."""
+    if bool(worker_ids) == everyone:
+        raise click.UsageError("name workers, or give --all")
+    live = {worker.id: worker for worker in known if worker.live}
+    here = socket.gethostname()
+    for worker_id in worker_ids:
+        if worker_id not in live:
+            raise NothingMatched(f"no live worker is {worker_id}; see 'packhorse workers list'")
+        if live[worker_id].host != here:
+            raise ConfigError(
+                f"worker {worker_id} runs on {live[worker_id].host}, and signals do not go there; "
+                "run this command on that machine"
+            )
+    chosen = [
+        worker
+        for worker in live.values()
+        if worker.host == here and (everyone or worker.id in worker_ids)
+    ]
+    if not chosen:
+        raise NothingMatched("no live worker runs on this machine")
+    return chosen

@@ -84,7 +84,8 @@ class LoopBlocked(Event, frozen=True, kw_only=True):
     name = "loop.blocked"
 
     seconds: float
-    tasks: tuple[str, ...]  #: tasks whose coroutines were running
+    tasks: tuple[str, ...]  #: the task that blocks it, or all whose coroutines were running
+    stack: str = ""  #: where the event loop is
 
 
 class ObserverFailed(Event, frozen=True, kw_only=True):

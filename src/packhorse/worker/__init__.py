@@ -9,7 +9,7 @@ which queues, and how many), `settings` (what these are set to), `heartbeat` (st
 
 from __future__ import annotations
 
-from packhorse.worker.crew import WorkerParts
+from packhorse.worker.parts import WorkerParts
 from packhorse.worker.tally import EXIT_ABANDONED, EXIT_OK, WorkerReport
 from packhorse.worker.worker import Worker
 

@@ -45,7 +45,7 @@ class Attempt:
 
     __slots__ = (
         *("about", "bound", "cancelling", "context", "duration", "ending", "epoch", "expires"),
-        *("job", "offset_us", "outcome", "plan", "stage", "start_by", "started", "task"),
+        *("job", "offset_us", "outcome", "place", "plan", "stage", "start_by", "started", "task"),
         *("timeout_s",),
     )
 
@@ -55,6 +55,7 @@ class Attempt:
         self.epoch = epoch  #: of the lease it was claimed under
         self.offset_us = offset_us  #: the store's clock less this worker's monotonic one
         self.stage = Stage.WAITING
+        self.place: int | None = None  #: on the board that the supervisor sees
         self.start_by: float | None = None  #: of a limited job: its grant is too old after that
         self.started = 0.0
         self.duration = 0.0

@@ -6,32 +6,32 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from packhorse.clock import SECOND_US, Chance, Clock, SystemChance, SystemClock
+from packhorse.clock import SECOND_US
 from packhorse.config import WorkerOptions
-from packhorse.events import EventBus, LeaseLost, LeaseRegained, LoopBlocked, WorkerStarted
-from packhorse.registry import Registry
-from packhorse.services.expirer import Expirer
-from packhorse.services.parker import Parker
-from packhorse.services.promoter import Promoter
-from packhorse.services.pruner import Pruner
-from packhorse.services.rescuer import Rescuer
-from packhorse.services.service import Driver, Service
-from packhorse.stores.protocol import Store
-from packhorse.stores.requests import QueueSettings, Renewal
+from packhorse.events import LeaseLost, LeaseRegained, LoopBlocked, WorkerStarted
+from packhorse.outcome import Outcome
+from packhorse.stores.requests import Renewal
+from packhorse.supervisor.link import Link
 from packhorse.worker.announcer import Announcer
 from packhorse.worker.attempt import Attempt, Ending
+from packhorse.worker.board import Board, BoardParts
 from packhorse.worker.endings import Endings
 from packhorse.worker.executor import Executor
 from packhorse.worker.fetcher import Fetcher, FetcherParts
 from packhorse.worker.heartbeat import Heartbeat, HeartbeatCalls
-from packhorse.worker.lifespan import Lifespan
 from packhorse.worker.links import ContextMaker
-from packhorse.worker.middleware import Middleware, MiddlewareChain
+from packhorse.worker.middleware import MiddlewareChain
+from packhorse.worker.parts import WorkerParts
 from packhorse.worker.plans import PlanBook
+from packhorse.worker.process_crew import origin_of, process_runner, process_tasks
+from packhorse.worker.process_fetcher import ProcessFetcher
+from packhorse.worker.process_pool import PoolCalls
+from packhorse.worker.process_runner import ProcessRunner
 from packhorse.worker.progress import ProgressBoard
+from packhorse.worker.reporting import stack_of_thread
 from packhorse.worker.runners import LoopRunner, ThreadRunner, WrappedRunner
 from packhorse.worker.settings import (
     Settings,
@@ -47,23 +47,7 @@ from packhorse.worker.starvation import Starvation
 from packhorse.worker.trouble import StoreHealth
 from packhorse.worker.watchdog import Watchdog
 
-__all__ = ["Crew", "WorkerParts"]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerParts:
-    """What an app gives its worker."""
-
-    store: Store
-    registry: Registry
-    bus: EventBus = field(default_factory=EventBus)
-    middlewares: Sequence[Middleware] = ()
-    lifespans: Sequence[Lifespan] = ()
-    clock: Clock = field(default_factory=SystemClock)
-    chance: Chance = field(default_factory=SystemChance)
-    queues: Mapping[str, QueueSettings] = field(default_factory=dict)  #: as declared, by name
-    app: object | None = None  #: handed to the lifespan hooks
-    version: str = ""  #: of the release that runs
+__all__ = ["Crew"]
 
 
 class Crew:
@@ -79,7 +63,9 @@ class Crew:
         self.health = StoreHealth(parts.bus, parts.clock, worker)
         self.announcer = Announcer(parts.bus, parts.chance, worker)
         self.quiet = asyncio.Event()  #: set after a turn that left nothing running
-        loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.board: Board | None = None  #: for the supervisor, if there is one
+        loop = self._loop = asyncio.get_running_loop()
         self.slots = Slots(loop, parts.clock, options.concurrency)
         self.watchdog = Watchdog(
             loop, parts.clock, self.slots.running_attempts, expired=self._expired
@@ -98,8 +84,13 @@ class Crew:
         self.heartbeat = self._make_heartbeat(self.plans)
         self._lease = self.heartbeat.lease
         self.contexts = ContextMaker(parts.store, self.heartbeat.lease, self.progress, worker)
+        self._apart = process_tasks(parts.registry)
+        self.processes: ProcessRunner | None = None
         self._connect_runners()
+        if parts.link is not None:
+            self.board = self._make_board(parts.link)
         self.fetcher = self._make_fetcher(self.plans)
+        self.process_fetcher = self._make_process_fetcher()
         self.settler.connect(self._accepted, self._limited)
         declared = declared_settings(parts.queues, parts.registry)
         self.settings = SettingsWatch(
@@ -109,32 +100,37 @@ class Crew:
         self.shutdown.watch(self._stop_starting)
         self._started = False
 
-    def services(self) -> list[Service]:
-        """The loops every worker runs beside its jobs."""
-        store, chance, bus = self.parts.store, self.parts.chance, self.parts.bus
-        return [
-            Rescuer(store, self.parts.clock, chance, bus, self.worker),
-            Promoter(store, chance),
-            Expirer(store, chance),
-            Parker(store, chance, bus, self.worker),
-            Pruner(store, chance),
-            self.starvation,
-        ]
-
-    def driver(self) -> Driver:
-        """What drives them."""
-        return Driver(
-            sleep=self.shutdown.sleep,
-            stopped=lambda: self.shutdown.begun,
-            failed=self.health.failed,
-            worked=self.health.worked,
-            chance=self.parts.chance,
-        )
-
     @property
     def abandoned(self) -> int:
         """Handlers that still run though they were given up, and ends that are not stored."""
         return self.threads.stuck + self.endings.deaf + self.settler.backlog
+
+    def set_quiet(self, on: bool) -> None:  # noqa: FBT001 - also called by the event loop
+        """Claim nothing more, or go on; what runs is not touched."""
+        self.shutdown.quiet = on
+        if on:
+            self.slots.give_back()
+            self.settler.flush()
+        self.wake()
+
+    def wake(self, topics: Collection[str] = ()) -> None:
+        """There may be work."""
+        self.fetcher.wake(topics)
+        if self.process_fetcher is not None:
+            self.process_fetcher.wake()
+
+    def _make_board(self, link: Link) -> Board:
+        parts = BoardParts(
+            worker=self.worker,
+            slots=self.slots,
+            settler=self.settler,
+            threads=self.threads,
+            endings=self.endings,
+            heartbeat=self.heartbeat,
+            shutdown=self.shutdown,
+            health=self.health,
+        )
+        return Board(link, self.parts, self.options, parts)
 
     def _make_heartbeat(self, plans: PlanBook) -> Heartbeat:
         parts, options = self.parts, self.options
@@ -156,6 +152,7 @@ class Crew:
             failed=self.health.failed,
             worked=self.health.worked,
             blocked=self._loop_blocked,
+            beat=self._beat,
         )
         return Heartbeat(
             parts.store,
@@ -164,6 +161,7 @@ class Crew:
             renewal=renewal,
             slots=self.slots,
             calls=calls,
+            page=None if parts.link is None else parts.link.page,
         )
 
     def _make_fetcher(self, plans: PlanBook) -> Fetcher:
@@ -179,6 +177,7 @@ class Crew:
             shutdown=self.shutdown,
             health=self.health,
             starvation=self.starvation,
+            apart=self._apart,
         )
         return Fetcher(self.worker, parts)
 
@@ -192,25 +191,65 @@ class Crew:
             too_late=lambda attempt: self._too_late(attempt, self._monotonic()),
             size=self.options.concurrency,
         )
+        if self._apart:
+            origin = origin_of(self.parts.app, self.parts.origin)
+            self.processes = process_runner(
+                self.worker,
+                origin,
+                self.options,
+                self.progress,
+                begin=begin,
+                finish=finish,
+                calls=PoolCalls(self._process_freed, self._leave_with),
+            )
         chain = MiddlewareChain(self.parts.middlewares, self.announcer.middleware_failed)
         run: Callable[[Attempt], None]
         if chain:
-            run = WrappedRunner(executor, chain, self.threads, begin, finish).start
+            wrapped = WrappedRunner(
+                executor, chain, self.threads, begin, finish, in_process=self._run_in_process
+            )
+            run = wrapped.start
         else:
-            run = _by_kind(LoopRunner(executor, begin, finish), self.threads)
+            run = _by_kind(LoopRunner(executor, begin, finish), self.threads, self.processes)
         grace_s = self.options.stop_grace_us / SECOND_US
         self.endings = Endings(
             self.slots,
             self.announcer,
-            extend=lambda attempt: self.watchdog.extend(attempt, grace_s),
+            extend=lambda attempt: self._extend(attempt, grace_s),
             abandon_thread=self._abandon_thread,
+            stop_process=self._stop_process,
         )
         self.slots.connect(
             run=run,
-            settle=self.settler.add,
+            settle=self.settler.add if self.parts.link is None else self._settle,
             after_turn=self._after_turn,
             may_start=lambda: self.heartbeat.lease.trusted,
         )
+
+    def _make_process_fetcher(self) -> ProcessFetcher | None:
+        if self.processes is None:
+            return None
+        return ProcessFetcher(
+            self.fetcher,
+            self.slots,
+            self.shutdown,
+            tasks=tuple(sorted(self._apart)),
+            processes=self.processes.pool.limits.slots,
+            poll_s=self.options.poll_interval_us / SECOND_US,
+        )
+
+    def _run_in_process(self, attempt: Attempt) -> Awaitable[Outcome]:
+        if self.processes is None:
+            raise RuntimeError("there are no processes, since no task wants one")
+        return self.processes.run(attempt)
+
+    def _process_freed(self) -> None:
+        if self.process_fetcher is not None:
+            self.process_fetcher.wake()
+
+    def _stop_process(self, attempt: Attempt) -> None:
+        if self.processes is not None:
+            self.processes.stop(attempt)
 
     def _use(self, settings: Settings) -> None:
         """What queues and tasks are set to has changed."""
@@ -231,6 +270,8 @@ class Crew:
             attempt.ending = Ending.TOO_LATE
             return
         self.watchdog.begin(attempt, now)
+        if self.board is not None:
+            self.board.begin(attempt)
         if self.announcer.wants_starts:
             self.announcer.started(attempt)
 
@@ -240,6 +281,8 @@ class Crew:
         Asked at the last moment: this process may have been stopped just before.
         """
         lease, start_by = self._lease, attempt.start_by
+        if now > lease.trusted_until:
+            lease.look()  # the supervisor may have renewed it
         if attempt.epoch != lease.epoch or now > lease.trusted_until:
             return True
         return start_by is not None and now > start_by
@@ -252,22 +295,44 @@ class Crew:
             self.quiet.set()
 
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
+        if self.board is not None:
+            self.board.accepted(attempts)
         self.slots.held.difference_update(attempts)
         self.fetcher.nudge_if_finished()
 
     def _abandon_thread(self, attempt: Attempt) -> None:
         self.threads.abandon(attempt)
         most = self.options.abandoned_threads_max or self.options.concurrency
-        if self.threads.stuck >= most and self.problem is None:
-            self.problem = (
+        if self.threads.stuck >= most:
+            self._leave_with(
                 f"{self.threads.stuck} threads do not stop, the last one of job {attempt.job.id} "
                 f"(task {attempt.job.task}); restart the process, and let the handler look at "
                 "ctx.cancel_requested or use timeouts of its own"
             )
-            self.shutdown.advance(Phase.DRAINING, self.problem)
+
+    def _leave_with(self, problem: str) -> None:
+        """Leave unasked: there is no going on like this."""
+        if self.problem is None:
+            self.problem = problem
+            self.shutdown.advance(Phase.DRAINING, problem)
 
     def _expired(self, attempt: Attempt) -> None:
         self.endings.expired(attempt)
+        if self.board is not None:
+            self.board.expired(attempt)
+
+    def _extend(self, attempt: Attempt, grace_s: float) -> None:
+        self.watchdog.extend(attempt, grace_s)
+        if self.board is not None:
+            self.board.extend(attempt)
+
+    def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
+        if self.board is not None:
+            self.board.settle(attempt, outcome)
+
+    def _beat(self) -> None:
+        if self.board is not None:
+            self.board.beat()
 
     def _cancelled(self, job_ids: Sequence[str]) -> None:
         self.endings.cancel(job_ids)
@@ -295,19 +360,37 @@ class Crew:
 
     def _lease_lost(self) -> None:
         self.slots.give_back()
+        if self.processes is not None:
+            self.processes.pool.tell_lease(gone=True)
         self.parts.bus.emit(LeaseLost(worker_id=self.worker, running=self.slots.running))
 
     def _loop_blocked(self, seconds: float) -> None:
         """Called from the heartbeat's thread: the loop cannot be asked, it is blocked."""
-        running = (each for each in list(self.slots.held) if each.task is not None)
-        tasks = tuple(sorted({each.plan.name for each in running if not each.plan.threaded}))
-        self.parts.bus.emit(LoopBlocked(worker_id=self.worker, seconds=seconds, tasks=tasks))
+        running = [each for each in list(self.slots.held) if each.task is not None]
+        task = asyncio.current_task(self._loop)
+        culprit = next((each for each in running if each.task is task), None)
+        names = [culprit.plan.name] if culprit else [_.plan.name for _ in running]
+        stack = stack_of_thread(self._thread)
+        if self.board is not None:
+            self.board.loop_blocked(culprit, stack)
+        self.parts.bus.emit(
+            LoopBlocked(
+                worker_id=self.worker,
+                seconds=seconds,
+                tasks=tuple(sorted(set(names))),
+                stack=stack,
+            )
+        )
 
 
-def _by_kind(loop: LoopRunner, threads: ThreadRunner) -> Callable[[Attempt], None]:
+def _by_kind(
+    loop: LoopRunner, threads: ThreadRunner, processes: ProcessRunner | None
+) -> Callable[[Attempt], None]:
     def run(attempt: Attempt) -> None:
         if attempt.plan.threaded:
             threads.start(attempt)
+        elif attempt.plan.process and processes is not None:
+            processes.start(attempt)
         else:
             loop.start(attempt)
 

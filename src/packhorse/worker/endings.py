@@ -28,11 +28,13 @@ class Endings:
         announcer: Announcer,
         extend: Callable[[Attempt], None],
         abandon_thread: Callable[[Attempt], None],
+        stop_process: Callable[[Attempt], None],
     ) -> None:
         self._slots = slots
         self._announcer = announcer
         self._extend = extend
         self._abandon_thread = abandon_thread
+        self._stop_process = stop_process
         self._deaf: set[Attempt] = set()  # abandoned coroutines; kept, for the loop forgets tasks
 
     @property
@@ -40,6 +42,10 @@ class Endings:
         """How many abandoned coroutines still run."""
         self._deaf = {each for each in self._deaf if each.task and not each.task.done()}
         return len(self._deaf)
+
+    def deaf_attempts(self) -> list[Attempt]:
+        """Those that do; callable from any thread."""
+        return [each for each in list(self._deaf) if each.task and not each.task.done()]
 
     def let_go(self) -> None:
         """Take abandoned coroutines off the list that a closing event loop waits for."""
@@ -75,7 +81,9 @@ class Endings:
         if attempt.stage is Stage.RUNNING:
             # A task that has not begun sees `ending` itself; cancelled, it would never say so.
             self._extend(attempt)
-            if not attempt.plan.threaded and attempt.task is not None:
+            if attempt.plan.process:
+                self._stop_process(attempt)
+            elif not attempt.plan.threaded and attempt.task is not None:
                 attempt.task.cancel()
 
     def abandon(self, attempt: Attempt) -> None:

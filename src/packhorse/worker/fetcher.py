@@ -58,6 +58,7 @@ class FetcherParts:
     shutdown: Shutdown
     health: StoreHealth
     starvation: Starvation
+    apart: frozenset[str] = frozenset()  #: tasks that are claimed by somebody else
 
 
 class Fetcher:
@@ -76,6 +77,9 @@ class Fetcher:
             limit=0,
             default_timeout_us=parts.plans.longest_timeout_us,
         )
+        # What processes run is claimed by `ProcessFetcher`, save suspects, which run alone anyway.
+        self._own_tasks = tuple(name for name in parts.plans.tasks if name not in parts.apart)
+        self._claims_apart = 0
         self._quarantine = Quarantine()
         self._reach = Reach(parts.options.queues, parts.options.queue_caps)
         self._caps = Caps(parts.options.queue_caps, parts.slots.held_of)
@@ -142,14 +146,16 @@ class Fetcher:
         mode = self._quarantine.mode(now, busy=slots.busy, idle=self._empty and not slots.busy)
         if mode is Mode.NORMAL and self._empty and now < self._look_at:
             return await self._nothing_to_do(now)
-        asked = self._reach.ask(now) if mode is Mode.NORMAL else self._request.queues
+        asked = self._reach.ask(now) if mode is Mode.NORMAL else self._reach.queues
         queues, limit = self._caps.within(asked, self._limit(mode))
         if limit < 1 or not self._may_claim():
             return self._longest_rest(now, self._poll_s)
         if not self._parts.heartbeat.gate.enter():
             return self._longest_rest(now, self._poll_s)  # the renewal under way ends with a nudge
+        alone = mode is Mode.SUSPECTS
+        tasks = self._request.tasks if alone else self._own_tasks
         request = msgspec.structs.replace(
-            self._request, queues=queues, limit=limit, quarantine=mode is Mode.SUSPECTS
+            self._request, queues=queues, tasks=tasks, limit=limit, quarantine=alone
         )
         try:
             claimed = await self._claim(request)
@@ -162,9 +168,22 @@ class Fetcher:
             self._after_claim(claimed, asked, limit, mode)
         return 0.0
 
+    async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
+        """Claim jobs of these tasks now, beside this loop; None if that is not possible."""
+        gate = self._parts.heartbeat.gate
+        if not self._may_claim() or not gate.enter():
+            return None
+        self._claims_apart += 1
+        try:
+            request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
+            return await self._claim(request)
+        finally:
+            self._claims_apart -= 1
+            gate.leave()
+
     def _may_claim(self) -> bool:
         heartbeat = self._parts.heartbeat
-        if heartbeat.must_tell or not heartbeat.lease.trusted:
+        if self._parts.shutdown.quiet or heartbeat.must_tell or not heartbeat.lease.trusted:
             return False
         return self._parts.settler.backlog < BACKLOG_MAX
 
@@ -224,13 +243,14 @@ class Fetcher:
     ) -> None:
         now, jobs = self._monotonic(), claimed.jobs
         self._quarantine.claimed(mode, jobs=len(jobs), suspects=claimed.suspects)
+        given = {job.queue for job in jobs}
         if jobs:
+            self._reach.served(given)
             self._parts.starvation.served(jobs[-1], claimed.now_us)
         if claimed.lease_lost:
             self._parts.heartbeat.must_renew()
         elif mode is Mode.NORMAL:
             full = len(jobs) >= limit
-            given = (job.queue for job in jobs)
             whole = self._reach.answered(now, asked, full=full, given=given)
             # What is submitted meanwhile has woken us already, so that `empty` cannot hide it.
             self._empty = whole and not full and not self._woken.is_set()
@@ -265,8 +285,8 @@ class Fetcher:
             return max(_REST_MIN_S, self._look_at - now)
         if outlook.orphaned:
             return _BURST_LOOK_S
-        self.finished = not self._woken.is_set()
-        return 0.0
+        self.finished = not (self._woken.is_set() or self._claims_apart or self._slots.busy)
+        return 0.0 if self.finished else _REST_MIN_S
 
     def _longest_rest(self, now: float, rest_s: float) -> float:
         """At most so long, less if something else comes first by time alone."""

@@ -21,6 +21,7 @@ from packhorse.clock import SECOND_US, Chance, Clock
 from packhorse.policies.lease import renew_interval_us
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Renewal, Renewed
+from packhorse.supervisor.page import Page
 from packhorse.worker.lease import ClaimGate, OwnLease
 from packhorse.worker.slots import Slots
 from packhorse.worker.trouble import Backoff
@@ -39,7 +40,7 @@ _JOIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatCalls:
-    """Whom the heartbeat tells what; all are called on the event loop, save `blocked`."""
+    """Whom the heartbeat tells what; all on the event loop, save `blocked` and `beat`."""
 
     renewed: Callable[[], None]
     cancelled: Callable[[Sequence[str]], None]
@@ -48,6 +49,7 @@ class HeartbeatCalls:
     failed: Callable[[str, BaseException], None]
     worked: Callable[[str], None]
     blocked: Callable[[float], None]
+    beat: Callable[[], None] = lambda: None  #: every second, in the heartbeat's own thread
 
 
 class Heartbeat:
@@ -62,8 +64,10 @@ class Heartbeat:
         renewal: Renewal,
         slots: Slots,
         calls: HeartbeatCalls,
+        page: Page | None = None,
     ) -> None:
-        self.lease = OwnLease(clock, renewal.lease_us)
+        self.lease = OwnLease(clock, renewal.lease_us, page)
+        self._page = page
         self.gate = ClaimGate()
         #: A claim's answer was lost: nothing may be claimed until the store was told what is held.
         self.must_tell = False
@@ -82,6 +86,7 @@ class Heartbeat:
         self._renew_at = self._look_at = self._looked_at = float("-inf")
         self._asked_loop_at: float | None = None
         self._told_blocked = False
+        self._epoch = self.lease.epoch
         self._thread = threading.Thread(target=self._run, name="packhorse-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +98,11 @@ class Heartbeat:
         self._stopping = True
         self._wake.set()
         self._thread.join(_JOIN_S)
+
+    @property
+    def loop_blocked(self) -> bool:
+        """Whether the event loop has not turned for long."""
+        return self._told_blocked
 
     def must_renew(self) -> None:
         """The store says that there is no lease, whatever this worker believes."""
@@ -118,6 +128,7 @@ class Heartbeat:
             self._look_at = self._looked_at + _LOOK_S
             self._look_for_cancelled()
             self._look_at_loop()
+            self._calls.beat()
         self._look_at_lease()
         until_s = min(self._renew_at, self._look_at) - self._monotonic()
         return max(0.0, until_s if self._lost else min(until_s, self.lease.left_s))
@@ -156,7 +167,9 @@ class Heartbeat:
         if told:
             self.must_tell = False
         self._post(self._calls.worked, "renew")
-        if self._begun and (renewed.lapsed and not self._lost):
+        lapsed = self.lease.epoch != self._epoch
+        self._epoch = self.lease.epoch
+        if self._begun and (lapsed and not self._lost):
             self._post(self._calls.lease_lost)
             self._lost = True
         if self._begun and self._lost:
@@ -176,9 +189,14 @@ class Heartbeat:
             self._post(self._calls.cancelled, cancelled)
 
     def _look_at_lease(self) -> None:
-        if self._begun and not self._lost and not self.lease.trusted:
+        if not self._begun:
+            return
+        trusted = self.lease.trusted
+        if not self._lost and not trusted:
             self._lost = True
             self._post(self._calls.lease_lost)
+        elif self.lease.epoch != self._epoch:  # the supervisor found it gone, and renewed it
+            self._renew_at = float("-inf")
 
     def _look_at_loop(self) -> None:
         """Ask the event loop for a sign; tell once when it gives none for long."""
@@ -191,6 +209,10 @@ class Heartbeat:
             self._calls.blocked(now - self._asked_loop_at)
 
     def _loop_turned(self) -> None:
+        if self._page is not None:
+            if self._told_blocked:
+                self._page.blocked_by(None)
+            self._page.loop_turned(self._monotonic())
         self._asked_loop_at = None
         self._told_blocked = False
 

@@ -37,6 +37,7 @@ class CallPlan:
     encode_result: Callable[[Any], str]
     timeout_s: float  #: for jobs that name none
     limits: Limits  #: for jobs with no options of their own
+    process: bool = False  #: it runs in a process of its own, which can be killed
     limited: bool = False  #: the task or the queue has limits, over all workers
     counted: bool = False  #: it counts while it runs, so that its end may let another one go
     keep_us: int | None = field(init=False)
@@ -129,6 +130,7 @@ class PlanBook:
         return CallPlan(
             name=definition.name,
             threaded=definition.kind == "thread",
+            process=definition.kind == "process",
             wants_context=definition.wants_context,
             whole=signature.whole,
             function=definition.function,
@@ -141,6 +143,7 @@ class PlanBook:
                 max_snoozes=definition.max_snoozes,
                 retention=settings.retention or Retention(),
                 result_keep_us=definition.result_keep_us,
+                max_crashes=definition.max_crashes,
             ),
             limited=self._settings.limits(job.queue, job.task),
             counted=self._settings.counts(job.queue, job.task),
@@ -186,4 +189,5 @@ def limits_of(job: Job, plan: CallPlan) -> Limits:
         plan.limits,
         retry=own.retry or plan.limits.retry,
         max_snoozes=plan.limits.max_snoozes if own.max_snoozes is None else own.max_snoozes,
+        max_crashes=plan.limits.max_crashes if own.max_crashes is None else own.max_crashes,
     )

@@ -11,6 +11,9 @@ or when the plain ones run out.
            ▲                                                 │
            └──half a second, woken, or fewer than wanted ────┘
 
+Queues of equal queue priority take turns: who was served in a claim is asked after the others in
+the next, so that none waits for another to run empty. Which of them are equals the store knows.
+
 Limited are queues with limits, or with tasks that have limits, or with a cap in this worker; and
 for a minute those in which a job with a rate key was seen, or one that met somebody else's limit.
 Ordering keys do not count: only the head of a line is ever given out, and look-ahead delays the
@@ -22,12 +25,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-__all__ = ["Caps", "Reach"]
+__all__ = ["Caps", "Reach", "in_turn"]
 
 #: How long to look ahead on the plain queues before the others are asked again.
 _AHEAD_S: Final = 0.5
 #: For how long a queue counts as limited in which such a job was seen.
 _SEEN_S: Final = 60.0
+
+
+def in_turn(queues: tuple[str, ...], served: Collection[str]) -> tuple[str, ...]:
+    """The order in which to ask queues next: those just served after those that were not."""
+    waited = tuple(name for name in queues if name not in served)
+    return (*waited, *(name for name in queues if name in served))
 
 
 class Reach:
@@ -36,7 +45,7 @@ class Reach:
     def __init__(self, queues: tuple[str, ...], capped: Iterable[str] = ()) -> None:
         self.limited: frozenset[str] = frozenset()  #: those served that take no look-ahead
         self.ahead = True  #: whether a claim may go beyond the free slots now
-        self._queues = queues
+        self.queues = queues  #: all of them, in the order in which to ask them next
         self._capped = frozenset(capped)
         self._set: frozenset[str] = frozenset()
         self._seen: dict[str, float] = {}  # at most one entry per queue served
@@ -59,15 +68,21 @@ class Reach:
         if self.limited and any(f"queue:{name}" in topics for name in self.limited):
             self._ahead_until = float("-inf")
 
+    def served(self, queues: Collection[str]) -> None:
+        """These have given jobs; equals come first in the next claim."""
+        if len(self.queues) > 1 and queues:
+            self.queues = in_turn(self.queues, queues)
+            self._plain = in_turn(self._plain, queues)
+
     def ask(self, now: float) -> tuple[str, ...]:
         """The queues to ask now; `ahead` says how many jobs."""
         if not self.limited:
-            return self._queues
+            return self.queues
         if any(until <= now for until in self._seen.values()):
             self._seen = {name: until for name, until in self._seen.items() if until > now}
             self._sort()
         self.ahead = not self.limited or (bool(self._plain) and now < self._ahead_until)
-        return self._plain if self.ahead else self._queues
+        return self._plain if self.ahead else self.queues
 
     def answered(
         self, now: float, asked: tuple[str, ...], *, full: bool, given: Iterable[str]
@@ -76,7 +91,7 @@ class Reach:
 
         Says whether it had asked all queues, so that there is nothing more to be had just now.
         """
-        whole = len(asked) == len(self._queues)
+        whole = len(asked) == len(self.queues)
         if not whole and not full:
             self._ahead_until = float("-inf")
         elif whole and full and self.limited and self.limited.isdisjoint(given):
@@ -85,8 +100,8 @@ class Reach:
 
     def _sort(self) -> None:
         limited = self._set | self._capped | self._seen.keys()
-        self.limited = limited & frozenset(self._queues)
-        self._plain = tuple(name for name in self._queues if name not in self.limited)
+        self.limited = limited & frozenset(self.queues)
+        self._plain = tuple(name for name in self.queues if name not in self.limited)
         self.ahead = not self.limited
 
 

@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Final
 
@@ -56,7 +56,10 @@ class WrappedRunner:
         threads: ThreadRunner,
         begin: Begin,
         finish: Finish,
+        *,
+        in_process: Callable[[Attempt], Awaitable[Outcome]],
     ) -> None:
+        self._in_process = in_process
         self._loop = asyncio.get_running_loop()
         self._executor = executor
         self._chain = chain
@@ -84,6 +87,8 @@ class WrappedRunner:
     async def _handle(self, attempt: Attempt) -> Outcome:
         if attempt.plan.threaded:
             attempt.outcome = await self._threads.run(attempt)
+        elif attempt.plan.process:
+            attempt.outcome = await self._in_process(attempt)
         else:
             attempt.outcome = await self._executor.execute(attempt)
         return attempt.outcome
@@ -151,6 +156,11 @@ class ThreadRunner:
         self._lost = {seat for seat in self._lost if seat.stuck}
         return len(self._lost)
 
+    def stuck_threads(self) -> list[tuple[Attempt, int | None]]:
+        """The attempts they were abandoned for, and the threads; callable from any thread."""
+        lost = list(self._lost)
+        return [(seat.dismissed, seat.thread) for seat in lost if seat.dismissed and seat.stuck]
+
     def close(self) -> None:
         """Let idle threads end; those that run a handler end after it."""
         for _ in self._seats:
@@ -176,6 +186,7 @@ class ThreadRunner:
 
     def _work(self, seat: _Seat) -> None:
         """What a thread does: one attempt after another, until it is dismissed."""
+        seat.thread = threading.get_ident()
         while seat.dismissed is None and (item := self._queue.get()) is not None:
             attempt, context, _ = item
             seat.attempt = attempt
@@ -208,9 +219,10 @@ class ThreadRunner:
 class _Seat:
     """One thread: what it runs, and whether it was given up."""
 
-    __slots__ = ("attempt", "dismissed")
+    __slots__ = ("attempt", "dismissed", "thread")
 
     def __init__(self) -> None:
+        self.thread: int | None = None
         self.attempt: Attempt | None = None
         self.dismissed: Attempt | None = None
 

@@ -89,7 +89,7 @@ class SettingsWatch:
             self._soon.clear()
             took_s = await self._look()
             self.looked.set()
-            await asyncio.sleep(max(_AFTER_WAKE_S, min(took_s * _REST_PER_COST, _REST_S_MAX)))
+            await asyncio.sleep(_rest_s(took_s))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._soon.wait(), _REFRESH_S - _AFTER_WAKE_S)
 
@@ -116,6 +116,11 @@ class SettingsWatch:
             {state.settings.name: state.settings for state in states},
             {task.name: task for task in tasks},
         )
+
+
+def _rest_s(took_s: float) -> float:
+    """How long to leave the store alone after a read that took so long."""
+    return max(_AFTER_WAKE_S, min(took_s * _REST_PER_COST, _REST_S_MAX))
 
 
 def declared_settings(queues: Mapping[str, QueueSettings], registry: Registry) -> Settings:

@@ -16,11 +16,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final
 
 __all__ = ["Phase", "Shutdown"]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: Claim nothing more; claim again.
+_QUIET: Final = MappingProxyType({signal.SIGUSR1: True, signal.SIGUSR2: False})
 
 
 class Phase(IntEnum):
@@ -38,6 +41,8 @@ class Shutdown:
     def __init__(self) -> None:
         self.phase = Phase.RUNNING
         self.reason = ""
+        self.quiet = False  #: claim nothing until told otherwise; what runs goes on
+        self.patient = False  #: running jobs have all the time they may take: a successor works
         self._changed = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
 
@@ -76,15 +81,17 @@ class Shutdown:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """Let TERM and INT ask for a stop; a worker outside the main thread hears none."""
+    def signals(self, set_quiet: Callable[[bool], None]) -> Iterator[None]:
+        """Let TERM and INT ask for a stop, USR1 for quiet, USR2 for work; in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: signal.getsignal(number) for number in (*_SIGNALS, *_QUIET)}
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.request, f"signal {number.name}")
+        for number, on in _QUIET.items():
+            loop.add_signal_handler(number, set_quiet, on)
         try:
             yield
         finally:

@@ -21,6 +21,7 @@ from packhorse.clock import SECOND_US, Clock
 from packhorse.job import Job
 from packhorse.outcome import Outcome, Released
 from packhorse.worker.attempt import Attempt, Stage
+from packhorse.worker.failures import ended_by_worker
 from packhorse.worker.lookahead import LookAhead
 
 __all__ = ["LOOK_AHEAD_HELD_S", "Slots"]
@@ -95,6 +96,9 @@ class Slots:
         if attempt.started:  # else it was told to stop before it began
             attempt.duration = duration = self._monotonic() - attempt.started
             self.look_ahead.measured(duration)
+            if duration > attempt.timeout_s and attempt.ending is None:
+                # It blocked whoever would have told it to stop; late is late.
+                outcome = ended_by_worker(attempt, attempt.bound)
         self._settle(attempt, outcome)
         if attempt.plan.counted:
             self.freed = True

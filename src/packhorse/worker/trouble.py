@@ -43,6 +43,11 @@ class StoreHealth:
         self._failing: set[str] = set()  # at most one entry per kind of call
         self._since = 0.0
 
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The kinds of calls that fail now; readable from any thread."""
+        return tuple(sorted(self._failing.copy()))
+
     def failed(self, operation: str, error: BaseException) -> None:
         """A call failed; it will be tried again."""
         first = not self._failing

@@ -18,12 +18,15 @@ from packhorse.clock import SECOND_US, new_id
 from packhorse.config import WorkerOptions
 from packhorse.events import WorkerStopped, WorkerStopping
 from packhorse.stores.protocol import Listener
+from packhorse.supervisor.link import Link
 from packhorse.worker.attempt import Ending
-from packhorse.worker.crew import Crew, WorkerParts
+from packhorse.worker.crew import Crew
 from packhorse.worker.lifespan import entered
+from packhorse.worker.parts import WorkerParts
 from packhorse.worker.shutdown import Phase
 from packhorse.worker.tally import WorkerReport
 from packhorse.worker.trouble import Backoff
+from packhorse.worker.upkeep import upkeep
 
 __all__ = ["Worker", "WorkerParts"]
 
@@ -64,7 +67,7 @@ class Worker:
         crew = self._crew = Crew(self.id, self._parts, self._options)
         for reason in self._asked_early:
             crew.shutdown.request(reason)
-        handled = crew.shutdown.signals() if self._options.handle_signals else None
+        handled = crew.shutdown.signals(crew.set_quiet) if self._options.handle_signals else None
         with handled or contextlib.nullcontext():
             async with entered(self._parts.lifespans, self._parts.app) as state:
                 crew.contexts.state = state
@@ -75,6 +78,12 @@ class Worker:
 
     async def _run(self, crew: Crew) -> WorkerReport:
         began = self._parts.clock.monotonic()
+        if crew.board is not None:
+            crew.board.greet()
+        if self._parts.link is not None:
+            self._hear_supervisor(crew, self._parts.link)
+        if crew.processes is not None:
+            crew.processes.pool.warm()
         crew.heartbeat.start()
         background = [asyncio.create_task(each) for each in self._background(crew)]
         try:
@@ -98,10 +107,19 @@ class Worker:
             problem=crew.problem,
         )
 
+    def _hear_supervisor(self, crew: Crew, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+
+        def quiet(on: bool) -> None:  # noqa: FBT001 - called from the link's own thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to stop
+                loop.call_soon_threadsafe(crew.set_quiet, on)
+
+        link.on_quiet(quiet)
+
     def _background(self, crew: Crew) -> list[Coroutine[Any, Any, None]]:
-        driver = crew.driver()
-        services = [driver.run(service) for service in crew.services()]
-        return [crew.settler.run(), crew.settings.run(), self._listen(crew), *services]
+        services = upkeep(self.id, self._parts, crew.shutdown, crew.health, crew.starvation)
+        loops = [crew.settler.run(), crew.settings.run(), self._listen(crew)]
+        return [*loops, *services]
 
     async def _patiently(self, crew: Crew, step: Coroutine[Any, Any, None]) -> None:
         """Run a step to its end; cancelling the worker meanwhile asks it to stop, and to hurry."""
@@ -118,7 +136,7 @@ class Worker:
         """Claim and run jobs until shutdown begins, or there is nothing left."""
         shutdown = crew.shutdown
         await _first(crew.settings.looked.wait(), shutdown.reached(Phase.DRAINING))
-        fetching = asyncio.create_task(crew.fetcher.run())
+        fetching = asyncio.create_task(_fetch(crew))
         await _first(asyncio.shield(fetching), shutdown.reached(Phase.DRAINING))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLAIM_LANDS_S):
@@ -134,7 +152,8 @@ class Worker:
         crew.parts.bus.emit(
             WorkerStopping(worker_id=self.id, reason=shutdown.reason, running=slots.running)
         )
-        await self._quiet(crew, self._options.shutdown_timeout_us / SECOND_US, Phase.HURRYING)
+        timeout_s = self._options.shutdown_timeout_us / SECOND_US
+        await self._quiet(crew, None if shutdown.patient else timeout_s, Phase.HURRYING)
         shutdown.advance(Phase.HURRYING)
         for attempt in slots.running_attempts():
             crew.endings.stop(attempt, Ending.SHUTDOWN)
@@ -144,7 +163,7 @@ class Worker:
         await _first(crew.settler.drained(_LAST_WRITES_S), shutdown.reached(Phase.LEAVING))
         await crew.settler.drained(_PARTING_WRITES_S)
 
-    async def _quiet(self, crew: Crew, timeout_s: float, phase: Phase) -> None:
+    async def _quiet(self, crew: Crew, timeout_s: float | None, phase: Phase) -> None:
         """Wait until nothing runs, but not longer than this, nor beyond that phase."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -157,10 +176,14 @@ class Worker:
         crew.watchdog.close()
         crew.endings.let_go()
         crew.threads.close()
+        if crew.processes is not None:
+            await crew.processes.pool.close()
         await asyncio.to_thread(crew.heartbeat.stop)
         store = crew.parts.store
         with contextlib.suppress(Exception):  # the lease runs out by itself
             await asyncio.wait_for(store.arun(store.leases.leave(self.id)), _LEAVE_S)
+            if crew.board is not None:
+                crew.board.left()
 
     async def _listen(self, crew: Crew) -> None:
         """Hear wake-ups until cancelled; what cannot be heard is found by polling."""
@@ -184,10 +207,18 @@ class Worker:
             if cancel in heard or "*" in heard:
                 crew.heartbeat.look_now()
             if heard != {cancel}:
-                crew.fetcher.wake(heard)
+                crew.wake(heard)
                 crew.settings.look_soon()
             if crew.slots.busy:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
+
+
+async def _fetch(crew: Crew) -> None:
+    """Claim until there is nothing left to do."""
+    if crew.process_fetcher is None:
+        await crew.fetcher.run()
+    else:
+        await asyncio.gather(crew.fetcher.run(), crew.process_fetcher.run())
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse copy`: carry what waits and what is dead from one store to another."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any, Final
+
+import click
+
+from packhorse.cli.confirming import confirm, confirm_options
+from packhorse.cli.copying import Comparison, Tally, carry_jobs, carry_settings, compare, survey
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.render import note, print_json, print_text
+from packhorse.cli.target import existing_store, json_option
+from packhorse.errors import ConfigError, UsageError
+from packhorse.job import JobStatus
+from packhorse.stores import open_store
+from packhorse.stores.protocol import Store
+
+__all__ = ["copy"]
+
+_BATCH: Final = 500
+_BATCH_MAX: Final = 10_000
+
+
+@click.command()
+@click.option("--from", "source_url", required=True, metavar="URL", help="The store to read.")
+@click.option("--to", "target_url", required=True, metavar="URL", help="The store to fill.")
+@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, _BATCH_MAX),
+    default=_BATCH,
+    show_default=True,
+    help="Jobs carried in one transaction.",
+)
+@click.option("--force", is_flag=True, help="Copy although workers of the source are at work.")
+@confirm_options
+@json_option
+def copy(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **options: Any) -> None:
+    """Carry waiting, scheduled, retrying and dead jobs to another store, and compare both.
+
+    Jobs keep their ids, counters, keys and order. The source is left as it is. What is in the
+    target already is passed over, so a copy that was interrupted goes on when it is run again.
+    """
+    source, target = open_store(source_url), open_store(target_url)
+    try:
+        _refuse_same(source, target)
+        existing_store(source)
+        _refuse_at_work(source, force=options["force"])
+        found = survey(source, options["queues"], options["batch"])
+        if dry_run:
+            _tell_plan(source, target, found, as_json=options["as_json"])
+            return
+        confirm(f"Carry {found.total()} jobs to {target.label}?", yes=yes)
+        _copy(source, target, found.total(), **options)
+    finally:
+        source.close()
+        target.close()
+
+
+def _refuse_same(source: Store, target: Store) -> None:
+    for store in (source, target):
+        if store.label.startswith("memory:"):
+            raise ConfigError(
+                "memory:// lives inside the process that uses it; name a store that stays"
+            )
+    if source.label == target.label:
+        raise UsageError(f"--from and --to are both {source.label}; name two stores")
+
+
+def _refuse_at_work(source: Store, *, force: bool) -> None:
+    """A job that a worker takes meanwhile would run in both stores."""
+    counts = source.run(source.inspection.counts())
+    running = sum(one.by_status.get(JobStatus.PROCESSING, 0) for one in counts)
+    live = sum(worker.live for worker in source.run(source.leases.workers()))
+    if not (running or live):
+        return
+    told = f"{source.label} has {live} live workers and {running} running jobs"
+    if not force:
+        raise UsageError(
+            f"{told}; nothing was copied: stop its workers and let running jobs end, or add "
+            "--force to carry only what waits"
+        )
+    note(f"{told}: running jobs stay there")
+
+
+def _tell_plan(source: Store, target: Store, found: Counter[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"from": source.label, "to": target.label, "wouldCarry": dict(found)})
+        return
+    parts = ", ".join(f"{number} {status}" for status, number in sorted(found.items()))
+    print_text(f"Would carry {found.total()} jobs to {target.label}: {parts or 'none'}")
+
+
+def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
+    queues, batch = options["queues"], options["batch"]
+    target.migrate()
+    settings = carry_settings(source, target, queues)
+    tally = carry_jobs(source, target, queues, batch, lambda seen: _show(seen, expected))
+    compared = compare(source, target, queues, batch, tally.conflicts)
+    if options["as_json"]:
+        print_json(_document(source, target, settings, tally, compared))
+    else:
+        _tell(settings, tally, compared)
+    if tally.conflicts or not compared.equal:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _show(seen: int, expected: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{seen} of {expected} jobs", err=True, nl=seen >= expected)
+
+
+def _tell(settings: list[str], tally: Tally, compared: Comparison) -> None:
+    print_text(f"Carried {tally.carried} jobs; {tally.known} were there already")
+    for one in settings:
+        print_text(f"Carried {one}")
+    for job_id in tally.conflicts:
+        print_text(f"Left out {job_id}: another job of the target holds its key")
+    for name, side in (("source", compared.source), ("target", compared.target)):
+        print_text(f"{name}: {side.jobs} jobs, sha256 sum {side.digest}")
+    for job_id in compared.differing:
+        print_text(f"Differs: {job_id}")
+    print_text("Both are equal" if compared.equal else "They are NOT equal")
+
+
+def _document(
+    source: Store, target: Store, settings: list[str], tally: Tally, compared: Comparison
+) -> dict[str, Any]:
+    return {
+        "from": source.label,
+        "to": target.label,
+        "carried": tally.carried,
+        "known": tally.known,
+        "conflicts": tally.conflicts,
+        "settings": settings,
+        "source": {"jobs": compared.source.jobs, "digest": compared.source.digest},
+        "target": {"jobs": compared.target.jobs, "digest": compared.target.digest},
+        "differing": compared.differing,
+        "equal": compared.equal,
+    }

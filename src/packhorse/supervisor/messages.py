@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""What a worker process and its supervisor say to each other: one JSON document per line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from packhorse.job import RetryRule
+
+__all__ = [
+    "FromChild",
+    "Hello",
+    "Left",
+    "Quiet",
+    "Report",
+    "Retire",
+    "Stuck",
+    "TaskRules",
+    "ToChild",
+    "encode",
+    "read_from_child",
+    "read_to_child",
+]
+
+
+class TaskRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What bounds the jobs of a task, for settling them without its code."""
+
+    retry: RetryRule | None = None
+    max_snoozes: int | None = None
+    result_keep_us: int | None = None
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A worker has begun: who it is, and all that is needed to keep its lease."""
+
+    worker: str
+    pid: int
+    url: str | None  #: of the store; None if nobody else can open it
+    label: str  #: the same, secrets masked
+    queues: tuple[str, ...]
+    tasks: dict[str, TaskRules]
+    lease_us: int
+    concurrency: int
+    version: str
+    host: str
+    stop_grace_us: int
+    shutdown_timeout_us: int
+    default_timeout_us: int
+    app: str = ""
+
+
+class Stuck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Code of an abandoned job that still runs."""
+
+    job_id: str
+    task: str
+    seconds: float  #: since it was abandoned
+    stack: str = ""
+    kind: str = "thread"  #: or "coroutine"
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """What a worker has done so far, and how it is."""
+
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    timed_out: int = 0
+    abandoned: int = 0
+    p95_duration_ms: float | None = None  #: of the last attempts
+    running: int = 0
+    trouble: str = ""  #: what fails at the store, if anything
+    lease: bool = False  #: it has a lease it may trust
+    quiet: bool = False
+    stopping: bool = False
+    stuck: tuple[Stuck, ...] = ()
+    blocked: str = ""  #: the stack that blocks the event loop, while one does
+
+
+class Retire(msgspec.Struct, frozen=True, tag="retire"):
+    """The process finishes what it runs and leaves; another one is to take its place now."""
+
+    reason: str
+
+
+class Left(msgspec.Struct, frozen=True, tag="left"):
+    """The worker has said goodbye to the store: it holds nothing any more."""
+
+
+class Quiet(msgspec.Struct, frozen=True, tag="quiet"):
+    """Claim nothing more until told otherwise."""
+
+    on: bool
+
+
+FromChild = Hello | Report | Retire | Left
+ToChild = Quiet
+
+_FROM_CHILD: Final = msgspec.json.Decoder(FromChild)
+_TO_CHILD: Final = msgspec.json.Decoder(ToChild)
+
+
+def encode(message: FromChild | ToChild) -> bytes:
+    """A message as a line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def read_from_child(line: bytes) -> FromChild:
+    """The message in a line."""
+    message: FromChild = _FROM_CHILD.decode(line)
+    return message
+
+
+def read_to_child(line: bytes) -> ToChild:
+    """The command in a line."""
+    return _TO_CHILD.decode(line)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse copy`: to another store and on, with nothing lost and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from packhorse.cli.exits import ExitCode
+from packhorse.clock import SECOND_US, new_id
+from packhorse.job import UniqueRule
+from packhorse.settlement import SettlementKind
+from packhorse.stores import open_store
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
+from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
+from packhorse.testing.servers.redis import clear_namespace, redis_url
+from packhorse.testing.servers.schemas import schemas
+from tests.cli.project import Project
+
+JOBS = 25
+SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
+
+
+@pytest.fixture
+def stores(folder: Path) -> Iterator[tuple[Store, Store]]:
+    """A store with jobs that wait, retry and are dead, and an empty one."""
+    source, target = open_store(SOURCE), open_store(TARGET)
+    fill(source)
+    yield source, target
+    source.close()
+    target.close()
+
+
+def fill(store: Store) -> None:
+    store.run(store.queues.declare([QueueSettings("mail", concurrency=2, dead_letter="shelf")]))
+    store.run(store.queues.declare_tasks([TaskSettings(TASK, concurrency=7)]))
+    store.run(store.queues.pause("mail", paused=True, key="k"))
+    store.run(store.jobs.submit([new_job("fails"), new_job("dies"), new_job("ends")]))
+    kinds = (SettlementKind.FAILED, SettlementKind.DEAD, SettlementKind.COMPLETED)
+    for job, kind in zip(claim(store), kinds, strict=True):
+        store.run(store.jobs.settle([settlement_of(kind, job)]))
+    store.run(store.leases.leave("worker"))
+    waiting = [new_job(f"waits-{number}", ordering_key="line") for number in range(JOBS - 3)]
+    later = new_job("later", delay_us=3600 * SECOND_US, unique=UniqueRule("k"))
+    store.run(store.jobs.submit([*waiting, later]))
+
+
+def claim(store: Store) -> tuple[Any, ...]:
+    store.run(store.leases.renew(Renewal("worker", 30 * SECOND_US)))
+    request = ClaimRequest("worker", (QUEUE,), (TASK,), JOBS, 30 * SECOND_US)
+    return store.run(store.jobs.claim(request)).jobs
+
+
+def copied(project: Project, source: str, target: str, *more: str) -> dict[str, Any]:
+    result = project.run("copy", "--from", source, "--to", target, "--yes", "--json", *more)
+    document: dict[str, Any] = msgspec.json.decode(result.stdout)
+    assert result.exit_code == (ExitCode.OK if document["equal"] else ExitCode.FAILED)
+    return document
+
+
+def shown(store: Store) -> tuple[Any, ...]:
+    return store.run(store.transfer.carry_out(after=None, limit=10 * JOBS)).jobs
+
+
+def test_all_that_waits_or_is_dead_is_carried(folder: Path, stores: tuple[Store, Store]) -> None:
+    source, target = stores
+    before = shown(source)
+
+    told = copied(Project(folder), SOURCE, TARGET, "--batch", "4")
+
+    assert (told["carried"], told["known"], told["conflicts"]) == (JOBS, 0, [])
+    assert told["source"] == told["target"]
+    assert told["source"]["jobs"] == JOBS
+    assert shown(source) == shown(target) == before
+    mail = {one.settings.name: one for one in target.run(target.queues.queues())}["mail"]
+    assert mail.settings == QueueSettings("mail", concurrency=2, dead_letter="shelf")
+    assert mail.paused_keys == ("k",)
+    assert target.run(target.queues.tasks()) == (TaskSettings(TASK, concurrency=7),)
+
+
+def test_a_copy_that_was_interrupted_goes_on(folder: Path, stores: tuple[Store, Store]) -> None:
+    source, target = stores
+    target.run(target.transfer.carry_in(shown(source)[:10]))
+
+    told = copied(Project(folder), SOURCE, TARGET)
+
+    assert (told["carried"], told["known"], told["equal"]) == (JOBS - 10, 10, True)
+
+
+def test_a_dry_run_changes_nothing(folder: Path, stores: tuple[Store, Store]) -> None:
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--dry-run")
+
+    assert result.exit_code == ExitCode.OK
+    assert f"Would carry {JOBS} jobs" in result.stdout
+    assert not (folder / "target.db").exists()
+
+
+def test_a_job_whose_key_is_held_is_named_and_left_out(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    stores[1].run(stores[1].jobs.submit([new_job("mine", unique=UniqueRule("k"))]))
+
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "Left out later" in result.stdout
+    assert "Both are equal" in result.stdout
+
+
+def test_a_job_that_differs_in_the_target_is_named(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    stores[1].run(stores[1].jobs.submit([new_job("waits-3", payload=b'"other"')]))
+
+    told = copied(Project(folder), SOURCE, TARGET)
+
+    assert (told["equal"], told["differing"]) == (False, ["waits-3"])
+    assert told["source"]["digest"] != told["target"]["digest"]
+
+
+def test_a_store_at_work_is_not_copied_unless_forced(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    assert claim(stores[0])
+    project = Project(folder)
+
+    result = project.run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "1 live workers and 1 running jobs" in result.stderr
+    assert copied(project, SOURCE, TARGET, "--force")["carried"] == JOBS - 1
+
+
+def test_one_store_is_not_copied_to_itself(folder: Path, stores: tuple[Store, Store]) -> None:
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", SOURCE, "--yes")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "name two stores" in result.stderr
+
+
+def test_only_some_queues_are_copied(folder: Path, stores: tuple[Store, Store]) -> None:
+    stores[0].run(stores[0].jobs.submit([new_job("letter", queue="mail")]))
+
+    told = copied(Project(folder), SOURCE, TARGET, "--queue", "mail")
+
+    assert (told["carried"], told["equal"]) == (1, True)
+    assert [one.job.id for one in shown(stores[1])] == ["letter"]
+
+
+def test_a_journey_through_every_store_ends_where_it_began(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    schema, namespace = schemas().take(), f"test-{new_id()}"
+    postgres, redis = schemas().url_of(schema), f"{redis_url()}?namespace={namespace}"
+    try:
+        way = (SOURCE, postgres, redis, TARGET)
+        told = [copied(Project(folder), *pair) for pair in pairwise(way)]
+        assert [one["carried"] for one in told] == [JOBS] * 3
+        assert len({one["target"]["digest"] for one in told}) == 1
+        assert shown(stores[1]) == shown(stores[0])
+    finally:
+        clear_namespace(redis_url(), namespace)
+        schemas().give(schema)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse worker`: a parent without user code, and processes it keeps, replaces and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from packhorse import DeadReason, JobStatus
+from tests.supervisor.yard import PATIENCE_S, SOURCE, Yard, lives, until
+
+#: Short enough to wait for twice, long enough for a machine that has much else to do.
+LEASE_S = 4
+
+
+def test_the_parent_imports_no_user_code(yard: Yard) -> None:
+    job = yard.app.tasks["linger"].enqueue()
+    parent = yard.worker()
+
+    child = yard.begun(job)
+
+    importers = {int(path.name.partition("-")[2]) for path in yard.folder.glob("imported-*")}
+    assert importers == {child}
+    assert parent.pid != child
+    yard.go()
+    assert yard.stop(parent) == 0
+    assert job.info().status is JobStatus.COMPLETED
+
+
+@pytest.mark.req("S1-43", "S4-25")
+def test_a_handler_that_holds_the_interpreter_for_two_leases_keeps_its_job(yard: Yard) -> None:
+    job = yard.app.tasks["hold"].enqueue(2 * LEASE_S + 0.5)
+    parent = yard.worker("--lease", f"{LEASE_S}s")
+    child = yard.begun(job)
+    rival = yard.worker("--lease", f"{LEASE_S}s")  # would rescue what is lost
+
+    result = job.result(timeout=PATIENCE_S)
+
+    assert result == {"pid": child, "lost": False}
+    info = job.info()
+    assert (info.attempts, info.crashes, info.releases) == (1, 0, 0)
+    assert [yard.stop(parent), yard.stop(rival)] == [0, 0]
+
+
+@pytest.mark.req("S4-26", "S3-26")
+@pytest.mark.parametrize(
+    ("how", "evidence"),
+    [("exit", "exit code 7"), ("segfault", "signal SIGSEGV")],
+)
+def test_a_job_that_takes_its_process_down_pays_at_once_and_work_goes_on(
+    yard: Yard, how: str, evidence: str
+) -> None:
+    parent = yard.worker()  # a lease of 30 s: nobody waits for it
+    job = yard.app.tasks["take_down"].enqueue(how)
+
+    dead = yard.finished(job)
+    later = yard.app.tasks["add"].enqueue(40, 2)
+
+    assert later.result(timeout=PATIENCE_S) == 42
+    assert (dead.dead_reason, dead.crashes, dead.failures) == (DeadReason.WORKER_CRASHED, 2, 0)
+    assert evidence in dead.error.message
+    assert "MiB at most" in dead.error.message
+    assert f"last log line: about to {how}" in dead.error.message
+    if how == "segfault":
+        assert "in take_down" in dead.error.stack
+    assert [line.error.code for line in job.history() if line.error] == ["WORKER_LOST"] * 2
+    assert yard.stop(parent) == 0
+
+
+@pytest.mark.req("S4-26", "S3-15")
+def test_jobs_that_shared_a_process_are_not_held_to_have_killed_it(yard: Yard) -> None:
+    jobs = yard.app.tasks["linger"].enqueue_many([{}] * 2)
+    parent = yard.worker()
+    first = yard.begun(jobs[0])
+    assert yard.begun(jobs[1]) == first
+
+    os.kill(first, signal.SIGKILL)
+    second = yard.begun(jobs[0], than=first)
+    yard.go()
+
+    assert [job.result(timeout=PATIENCE_S) for job in jobs] == [second] * 2
+    for job in jobs:
+        counters = yard.record(job).counters
+        assert (counters.crashes, counters.lone_crashes, counters.failures) == (1, 0, 0)
+    assert yard.stop(parent) == 0
+
+
+def test_processes_die_with_their_parent(yard: Yard) -> None:
+    job = yard.app.tasks["linger"].enqueue()
+    parent = yard.worker("-p", "2")
+    child = yard.begun(job)
+    until("two workers", lambda: sum(one.live for one in yard.app.insights.workers()) == 2)
+    pids = {worker.pid for worker in yard.app.insights.workers()}
+
+    parent.kill()
+    parent.wait(PATIENCE_S)
+
+    assert child in pids
+    until("the processes to end", lambda: not any(lives(pid) for pid in pids))
+
+
+def test_an_app_that_does_not_load_is_not_tried_again(yard: Yard) -> None:
+    (yard.folder / "broken.py").write_text("raise RuntimeError('not today')", encoding="utf-8")
+
+    process = yard.start("worker", "broken:app", "-p", "2")
+
+    assert process.wait(PATIENCE_S) == 4
+    assert "not today" in yard.output(process)
+
+
+@pytest.mark.req("S4-10", "S1-52")
+def test_quiet_stops_claiming_by_signal_and_goes_on_by_another(yard: Yard) -> None:
+    running = yard.app.tasks["linger"].enqueue()
+    parent = yard.worker()
+    yard.begun(running)
+
+    parent.send_signal(signal.SIGUSR1)
+    until("quiet", lambda: "quiet: no more jobs are claimed" in yard.output(parent))
+    until("the wish to be heard", lambda: _held_back(yard))
+    waiting = yard.app.tasks["add"].enqueue(1)
+    yard.go()
+    assert running.result(timeout=PATIENCE_S)  # what runs goes on
+    assert waiting.status() is JobStatus.QUEUED
+    parent.send_signal(signal.SIGUSR2)
+
+    assert waiting.result(timeout=PATIENCE_S) == 1
+    assert yard.stop(parent) == 0
+
+
+def _held_back(yard: Yard) -> bool:
+    """Whether nothing is claimed any more: what is submitted stays where it is for a while."""
+    probe = yard.app.tasks["add"].enqueue(1)
+    try:
+        until("it to be claimed", lambda: probe.status() is not JobStatus.QUEUED, within_s=0.3)
+    except AssertionError:
+        probe.cancel()
+        return True
+    return False
+
+
+@pytest.mark.req("S4-12", "S4-14")
+def test_a_process_that_cannot_stop_is_killed_its_job_goes_back_and_that_is_exit_code_8(
+    yard: Yard,
+) -> None:
+    job = yard.app.tasks["hold"].enqueue(600)
+    parent = yard.worker()
+    child = yard.begun(job)
+
+    for heard in ("stopping", "hurrying", "leaving"):
+        parent.send_signal(signal.SIGTERM)
+        until(heard, lambda: f"{heard} (SIGTERM)" in yard.output(parent))  # noqa: B023 - called here
+    assert parent.wait(PATIENCE_S) == 8
+
+    assert not lives(child)
+    info = job.info()
+    assert (info.status, info.crashes, info.releases) == (JobStatus.QUEUED, 0, 1)
+
+
+@pytest.mark.req("S4-10")
+def test_workers_are_quieted_and_resumed_by_command_and_show_the_version_of_their_code(
+    yard: Yard,
+) -> None:
+    parent = yard.worker("--code-version", "2026-11-16")
+    until("the worker", lambda: any(one.live for one in yard.app.insights.workers()))
+    (worker,) = yard.app.insights.workers()
+
+    quieted = yard.start("workers", "quiet", worker.id, "--url", "sqlite:///jobs.db")
+    assert quieted.wait(PATIENCE_S) == 0, yard.output(quieted)
+    until("the wish to be heard", lambda: _held_back(yard))
+    waiting = yard.app.tasks["add"].enqueue(1)
+    resumed = yard.start("workers", "resume", "--all", "--url", "sqlite:///jobs.db")
+
+    assert resumed.wait(PATIENCE_S) == 0, yard.output(resumed)
+    assert waiting.result(timeout=PATIENCE_S) == 1
+    assert worker.code == "2026-11-16"
+    assert yard.stop(parent) == 0
+
+
+def test_changed_code_is_taken_up_by_new_processes_and_what_runs_finishes(yard: Yard) -> None:
+    running = yard.app.tasks["linger"].enqueue()
+    parent = yard.worker("--reload", "-c", "1")
+    old = yard.begun(running)
+    (before,) = yard.app.insights.workers()
+
+    source = (yard.folder / "jobs.py").read_text(encoding="utf-8")
+    changed = source.replace("return a + b", "return a * b")
+    (yard.folder / "jobs.py").write_text(changed, encoding="utf-8")
+    product = yard.app.tasks["add"].enqueue(6, 7)
+
+    assert product.result(timeout=PATIENCE_S) == 42
+    yard.go()
+    assert running.result(timeout=PATIENCE_S) == old
+    codes = {one.code for one in yard.app.insights.workers()} | {before.code}
+    assert len(codes) == 2  # the fingerprint of the files tells them apart
+    assert yard.stop(parent) == 0
+    assert "jobs.py changed" in yard.output(parent)
+
+
+def test_reload_without_the_extra_names_it(yard: Yard) -> None:
+    hidden = yard.folder / "hidden"
+    hidden.mkdir()
+    # An import hook that finds no watchfiles, as in an environment that has none.
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: name != 'watchfiles' and find(name, *rest) or None\n",
+        encoding="utf-8",
+    )
+
+    process = yard.worker("--reload", PYTHONPATH=f"{hidden}{os.pathsep}{SOURCE}")
+
+    assert process.wait(PATIENCE_S) == 2
+    assert "pip install 'packhorse[dev]'" in yard.output(process)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Handlers with executor="process": killable, bounded, and never a danger to their worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
+from packhorse.worker.process_crew import origin_of
+from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, lives, until
+
+
+@pytest.fixture
+def source() -> str:
+    """The app with tasks that run in processes."""
+    return JOBS + IN_PROCESSES
+
+
+def result(job: JobHandle[Any]) -> Any:
+    return job.result(timeout=PATIENCE_S)
+
+
+@pytest.mark.req("S3-18", "S4-30")
+def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yard: Yard) -> None:
+    looks = [yard.app.tasks["look"].enqueue(number) for number in range(4)]
+    other = yard.app.tasks["wait_a_little"].enqueue()
+    parent = yard.worker("--process-slots", "1")
+
+    seen = [result(look) for look in looks]
+
+    worker = next(one.pid for one in yard.app.insights.workers() if one.live)
+    pids = {one["pid"] for one in seen}
+    assert len(pids) == 1  # it is kept from job to job
+    assert worker not in pids
+    assert result(other) in pids
+    for one in seen:
+        assert (one["made_in"], one["attempt"], one["mine"], one["lost"]) == (
+            *(one["pid"], 1, True, False),
+        )
+    progress = looks[3].progress()
+    assert progress is not None
+    assert (progress.done, progress.total, progress.note) == (3, 10, "looking")
+    assert '"looked at 3"' in yard.output(parent)
+    assert looks[3].id in yard.output(parent)
+    assert yard.stop(parent) == 0
+    assert (yard.folder / f"left-{pids.pop()}").exists()
+
+
+@pytest.mark.req("S4-24", "S4-26", "S4-27", "S3-15")
+def test_a_process_that_dies_costs_its_own_job_alone_a_crash(yard: Yard) -> None:
+    parent = yard.worker("--process-slots", "2")
+    beside = yard.app.tasks["linger"].enqueue()
+    worker = yard.begun(beside)
+    ways = {
+        "exit": "exit code 9",
+        "segfault": "signal SIGSEGV",
+        "overflow": "signal SIGSEGV",
+        "kill": "signal SIGKILL",
+    }
+
+    crashes = {how: yard.app.tasks["crash"].enqueue(how) for how in ways}
+
+    for how, evidence in ways.items():
+        info = yard.finished(crashes[how])
+        assert (info.dead_reason, info.crashes, info.failures) == (
+            *(DeadReason.WORKER_CRASHED, 1, 0),
+        )
+        assert info.error.code == "WORKER_LOST"
+        assert evidence in info.error.message, how
+        assert yard.record(crashes[how]).counters.lone_crashes == 1
+    assert "in crash" in yard.finished(crashes["segfault"]).error.stack
+    yard.go()
+    assert result(beside) == worker  # the worker has not been touched
+    assert (beside.info().crashes, beside.info().attempts) == (0, 1)
+    assert yard.stop(parent) == 0
+
+
+@pytest.mark.req("S3-9", "S3-13", "S1-31", "S1-45")
+def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_told_first(
+    yard: Yard,
+) -> None:
+    parent = yard.worker("--process-slots", "3")
+    spin = yard.app.tasks["spin"].enqueue()
+    obey = yard.app.tasks["obey"].enqueue()
+    ignore = yard.app.tasks["ignore"].enqueue("ignoring")
+    spinning, obeying = yard.begun(spin), yard.begun(obey)
+    until("it to begin", (yard.folder / "ignoring").exists)
+    ignoring = until("its pid", (yard.folder / "ignoring").read_text)
+
+    assert obey.cancel()
+    assert ignore.cancel()
+
+    assert yard.finished(obey).status is JobStatus.CANCELLED
+    assert yard.finished(ignore).status is JobStatus.CANCELLED
+    timed_out = yard.finished(spin)
+    assert (timed_out.error.code, timed_out.failures) == ("TASK_TIMEOUT", 1)
+    assert (yard.folder / f"noticed-{obey.id}").exists()
+    until("those that did not stop to be gone", lambda: not lives(spinning))
+    until("those that did not stop to be gone", lambda: not lives(int(ignoring)))
+    assert lives(obeying)  # it stopped by itself, and is used again
+    assert result(yard.app.tasks["wait_a_little"].enqueue()) == obeying
+    assert yard.stop(parent) == 0
+
+
+@pytest.mark.req("S3-19", "S3-20")
+def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_when_memory_ran_out(
+    yard: Yard,
+) -> None:
+    limits = ("--process-max-jobs", "4", "--process-max-failures", "2")
+    memory = ("--process-memory-mib", "300", "--process-cpu", "1s")
+    parent = yard.worker("--process-slots", "1", *limits, *memory)
+
+    def look() -> int:
+        seen = result(yard.app.tasks["look"].enqueue(1))
+        assert seen["made_in"] == seen["pid"]
+        pid: int = seen["pid"]
+        return pid
+
+    def ended(task: str, *arguments: Any) -> Any:
+        return yard.finished(yard.app.tasks[task].enqueue(*arguments))
+
+    first = [look() for _ in range(4)]
+    second = [look()]
+    failures = [ended("fail"), ended("fail")]  # the second process has failed twice in a row
+    third = [look()]
+    hungry = ended("gobble", 2_000)
+    fourth = [look()]
+    burnt = ended("burn")
+    fifth = [look()]
+
+    assert [len(set(each)) for each in (first, second, third, fourth, fifth)] == [1] * 5
+    assert len({each[0] for each in (first, second, third, fourth, fifth)}) == 5
+    assert [each.error.message for each in failures] == [str(second[0])] * 2
+    assert (hungry.error.type, hungry.crashes) == ("MemoryError", 0)
+    assert burnt.dead_reason == DeadReason.WORKER_CRASHED
+    assert "signal SIGXCPU" in burnt.error.message
+    assert yard.stop(parent) == 0
+
+
+def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Packhorse("memory://")
+    with pytest.raises(ConfigError, match="it is no variable of any module"):
+        origin_of([app], None)
+    assert origin_of(app, "shop.jobs:app") == "shop.jobs:app"
+    monkeypatch.setenv("PACKHORSE_PROCESS", "3,4")
+    with pytest.raises(ConfigError, match="if __name__ == '__main__'"):
+        origin_of(app, "shop.jobs:app")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Code that will not stop: it never keeps its slot, it is shown, and its process is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from signal import SIGTERM
+
+import pytest
+
+from packhorse import DeadReason, JobStatus
+from packhorse.clock import SystemChance, SystemClock
+from packhorse.supervisor.status import status_document
+from packhorse.supervisor.supervisor import Supervisor
+from tests.supervisor.yard import LOOK_S, PATIENCE_S, Yard, run_command
+
+
+@asynccontextmanager
+async def supervised(**options: object) -> AsyncIterator[Supervisor]:
+    """A supervisor in this process, with one process of its own."""
+    command = run_command(**options)
+    supervisor = Supervisor(lambda _first: command, 1, clock=SystemClock(), chance=SystemChance())
+    running = asyncio.create_task(supervisor.run())
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop(SIGTERM)
+        supervisor.stop(SIGTERM)
+        await asyncio.wait_for(running, PATIENCE_S)
+
+
+async def soon(what: str, look: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not look():
+            await asyncio.sleep(LOOK_S)
+
+
+@pytest.mark.req("S3-13", "S3-27", "S3-11", "S3-9", "S1-31")
+async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_pays(
+    yard: Yard,
+) -> None:
+    bystander = await yard.app.tasks["linger"].aenqueue()
+    async with supervised(stop_grace=0.2, lease=2) as supervisor:
+        first = await asyncio.to_thread(yard.begun, bystander)
+        culprit = await yard.app.tasks["block"].aenqueue()
+
+        paid = await asyncio.to_thread(yard.finished, culprit)
+        second = await asyncio.to_thread(yard.begun, bystander, than=first)
+        yard.go()
+        await soon("the bystander", lambda: bystander.status() is JobStatus.COMPLETED)
+
+        assert supervisor.seats[0].restarts == 1
+    assert (paid.dead_reason, paid.failures, paid.crashes) == (DeadReason.POISON_MESSAGE, 1, 0)
+    assert (paid.error.code, paid.error.type) == ("TASK_TIMEOUT", "Timeout")
+    assert "in block" in paid.error.stack
+    assert await bystander.aresult() == second
+    counters = yard.record(bystander).counters
+    assert (counters.crashes, counters.failures, counters.releases) == (0, 0, 1)
+
+
+@pytest.mark.req("S3-13", "S3-17")
+@pytest.mark.parametrize("task", ["deaf", "swallow"])
+async def test_a_handler_that_does_not_stop_is_shown_and_its_process_replaced_after_a_drain(
+    yard: Yard, task: str
+) -> None:
+    async with supervised(stop_grace=0.2, concurrency=2) as supervisor:
+        stuck = await yard.app.tasks[task].aenqueue()
+        old = await asyncio.to_thread(yard.begun, stuck)
+        beside = await yard.app.tasks["linger"].aenqueue()  # its slot is free for others meanwhile
+        assert await asyncio.to_thread(yard.begun, beside) == old
+
+        paid = await asyncio.to_thread(yard.finished, stuck)
+        await soon("it to be replaced", lambda: supervisor.leaving and supervisor.seats[0].child)
+        await soon("the report", lambda: supervisor.leaving[0].report.stuck)
+        (shown,) = status_document(supervisor)["processes"][1]["stuck"]
+        later = await yard.app.tasks["linger"].aenqueue()
+        new = await asyncio.to_thread(yard.begun, later)
+        yard.go()
+        await soon("the old one to leave", lambda: not supervisor.leaving)
+
+    assert (paid.error.code, paid.failures) == ("TASK_TIMEOUT", 1)
+    assert (shown["jobId"], shown["task"]) == (stuck.id, task)
+    assert f"in {task}" in shown["stack"]
+    assert new != old
+    assert await beside.aresult() == old  # it was let finish where it ran
+    assert (await later.aresult(), beside.info().releases) == (new, 0)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Queues of one worker: equals in queue priority take turns, the more urgent go first always."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.stores.requests import QueueSettings
+from packhorse.worker.lookahead import CLAIM_BATCH_MAX
+from tests.worker.support import Yard
+
+#: More than one claim brings.
+MANY = CLAIM_BATCH_MAX + 100
+FEW = 10
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard()
+
+
+class Recorded:
+    """A task that writes down the queue each of its jobs came from."""
+
+    def __init__(self, yard: Yard) -> None:
+        self.queues: list[str] = []
+        self._yard = yard
+        yard.task(self.run, name="run")
+
+    async def run(self, queue: str) -> None:
+        self.queues.append(queue)
+
+    def submit(self, queue: str, count: int) -> None:
+        for _ in range(count):
+            self._yard.submit("run", {"queue": queue}, queue=queue)
+
+    def last(self, queue: str) -> int:
+        """How many had run when the last one of a queue did."""
+        return len(self.queues) - self.queues[::-1].index(queue)
+
+
+async def test_a_queue_is_served_while_another_one_before_it_is_never_empty(yard: Yard) -> None:
+    recorded = Recorded(yard)
+    recorded.submit("a", MANY)
+    recorded.submit("b", FEW)
+
+    await yard.burst(queues=("a", "b"), concurrency=2)
+
+    assert len(recorded.queues) == MANY + FEW
+    assert recorded.last("b") < MANY
+
+
+async def test_limited_queues_take_turns_claim_by_claim(yard: Yard) -> None:
+    for name in ("a", "b"):
+        yard.declare(QueueSettings(name, concurrency=1))
+    recorded = Recorded(yard)
+    recorded.submit("a", FEW)
+    recorded.submit("b", FEW)
+
+    await yard.burst(queues=("a", "b"), concurrency=1)
+
+    assert recorded.queues == ["a", "b"] * FEW
+
+
+async def test_a_more_urgent_queue_is_served_first_whoever_had_his_turn(yard: Yard) -> None:
+    yard.declare(QueueSettings("urgent", priority=-1))
+    recorded = Recorded(yard)
+    recorded.submit("urgent", MANY)
+    recorded.submit("a", FEW)
+
+    await yard.burst(queues=("a", "urgent"), concurrency=2)
+
+    assert recorded.queues == ["urgent"] * MANY + ["a"] * FEW
