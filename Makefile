@@ -3,6 +3,10 @@
 
 PYTHON ?= python3
 WORKERS ?= auto
+# Of the demo and the benchmark: sqlite, postgres, redis; the demo also takes the URL of a store.
+STORE ?= sqlite
+# More for the benchmark, as OPTIONS="--only drain --peers none".
+OPTIONS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,13 +20,13 @@ PEERS := $(VENV)/.peers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check requirements bench coverage clean
+.PHONY: help demo test test-slow check requirements bench pgbouncer coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(PACKAGE) ## See it work: a shop, two workers, one of them killed half-way
-	@$(BIN)/python examples/shop/demo.py
+demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop, two workers, one of them killed half-way; STORE=postgres, redis or a URL
+	@$(BIN)/python examples/shop/demo.py $(STORE)
 
 test: $(TOOLS) ## Run every test but the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
@@ -40,8 +44,11 @@ check: $(TOOLS) ## Style, types, layers, budgets and documentation
 requirements: $(TOOLS) ## Which tests prove which requirement, and which have none
 	@$(BIN)/python scripts/requirements_table.py
 
-bench: $(PEERS) ## Measure, side by side with a peer and the bare loop
-	@$(BIN)/python -m benchmarks.run
+bench: $(PEERS) ## Measure, side by side with peers and the bare loop; STORE=postgres or redis
+	@$(BIN)/python -m benchmarks.run --store $(STORE) $(OPTIONS)
+
+pgbouncer: $(TOOLS) ## Run the PostgreSQL tests through a real PgBouncer in transaction mode
+	$(BIN)/python scripts/pgbouncer.py
 
 coverage: $(TOOLS) ## Run the tests and show the branches they miss
 	$(BIN)/coverage erase

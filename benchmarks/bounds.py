@@ -67,7 +67,9 @@ def _measured(bound: Bound, ledger: Ledger) -> Estimate | None:
     reference = ledger.series(bound.against_measure or bound.measure, bound.against)
     if reference is None:
         return None
-    return estimate(paired_ratios(series.values, reference.values))
+    # Who failed takes no part from then on: what it did before is held against the same rounds.
+    shared = min(len(series.values), len(reference.values))
+    return estimate(paired_ratios(series.values[:shared], reference.values[:shared]))
 
 
 def _inside(bound: Bound, value: float) -> bool:

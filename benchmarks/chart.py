@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 from xml.sax.saxutils import escape
 
-from benchmarks.contestants import BARE, HUEY, PACKHORSE
+from benchmarks.contestants import BARE, PACKHORSE
 from benchmarks.ledger import Ledger, Series
 
 __all__ = ["bar_chart"]
@@ -21,10 +21,9 @@ _BAR_HEIGHT: Final = 18
 _ROW: Final = 24
 _GROUP_GAP: Final = 34
 _BAR_WIDTH_MAX: Final = _WIDTH - _LABEL_WIDTH - _VALUE_WIDTH
-_COLOURS: Final[Mapping[str, str]] = MappingProxyType(
-    {PACKHORSE: "#2f7d5b", BARE: "#8a94a6", HUEY: "#c98a2b"}
-)
-_OTHER: Final = "#6b7280"
+_COLOURS: Final[Mapping[str, str]] = MappingProxyType({PACKHORSE: "#2f7d5b", BARE: "#8a94a6"})
+#: Of the peers.
+_OTHER: Final = "#c98a2b"
 _STYLE: Final = """
 text { font: 13px system-ui, sans-serif; fill: #24292f; }
 .title { font-weight: 600; font-size: 14px; }

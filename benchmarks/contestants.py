@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -21,13 +21,16 @@ from packhorse.stores.protocol import Store
 
 __all__ = [
     "BARE",
+    "CONCURRENCY",
     "DURABILITIES",
     "HUEY",
     "PACKHORSE",
     "Contestant",
     "bare",
+    "completed",
     "huey",
     "huey_synchronous",
+    "ours_at",
     "packhorse",
     "packhorse_store",
 ]
@@ -49,6 +52,13 @@ class Contestant:
     environment: Callable[[Path], Mapping[str, str]]
     worker: Callable[[Path], list[str]]
     finished: Callable[[Path], int]
+    producer: Callable[[str], list[str]] | None = None  #: the command for a way; None: our own
+    pace: float | None = None  #: of a peer: its rough speed, by which it is given fewer jobs
+    several: bool = False  #: its jobs may run in several processes, so they are looked at as one
+
+    @property
+    def is_peer(self) -> bool:
+        return self.pace is not None
 
 
 def packhorse(synchronous: str, *, lines: str = "quiet", slots: int = CONCURRENCY) -> Contestant:
@@ -59,7 +69,7 @@ def packhorse(synchronous: str, *, lines: str = "quiet", slots: int = CONCURRENC
         program="packhorse",
         environment=lambda folder: {"PACKHORSE_URL": _url(folder, synchronous)},
         worker=lambda _: python("benchmarks.workloads.packhorse_app", str(slots), lines),
-        finished=lambda folder: _completed(folder, synchronous),
+        finished=lambda folder: completed(_url(folder, synchronous)),
     )
 
 
@@ -90,6 +100,7 @@ def huey() -> Contestant:
             "benchmarks.workloads.huey_app.huey",
         ],
         finished=_huey_finished,
+        pace=1.0,
     )
 
 
@@ -112,8 +123,18 @@ def _url(folder: Path, synchronous: str) -> str:
     return f"sqlite:///{quote(str(folder / 'packhorse.db'))}?synchronous={synchronous}"
 
 
-def _completed(folder: Path, synchronous: str) -> int:
-    store = packhorse_store(folder, synchronous)
+def ours_at(ours: Contestant, url: str) -> Contestant:
+    """Packhorse as it is, at one URL whatever the folder."""
+    return replace(
+        ours,
+        environment=lambda _: {"PACKHORSE_URL": url},
+        finished=lambda _: completed(url),
+    )
+
+
+def completed(url: str) -> int:
+    """How many jobs of a store of Packhorse are completed."""
+    store = open_store(url)
     try:
         counts = store.run(store.inspection.counts())
     finally:

@@ -13,9 +13,11 @@ import pstats
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
+
+import msgspec
 
 from benchmarks.workloads import event_loop
 from packhorse import Packhorse, logs
@@ -221,7 +223,7 @@ def _timed(plan: Plan[T], costs: Costs) -> Plan[T]:
         return timed_steps
 
     look = None if plan.look is None else around(plan.look)
-    return replace(plan, steps=around(plan.steps), look=look)
+    return msgspec.structs.replace(plan, steps=around(plan.steps), look=look)
 
 
 def _in_owner(action: Callable[[], object]) -> Plan[None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["facts"]
+__all__ = ["facts", "sqlite_facts", "version_of", "versions_of"]
 
 
 def facts(directory: Path) -> dict[str, str]:
@@ -24,12 +24,19 @@ def facts(directory: Path) -> dict[str, str]:
         "load when started": f"{load} (1, 5, 15 minutes)",
         "file system": _file_system(directory),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "event loop": f"uvloop {_version('uvloop')}" if _has("uvloop") else "asyncio",
-        "SQLite": sqlite3.sqlite_version,
-        "packages": ", ".join(
-            f"{name} {_version(name)}" for name in ("packhorse", "msgspec", "huey")
-        ),
+        "event loop": f"uvloop {version_of('uvloop')}" if _has("uvloop") else "asyncio",
+        "packages": versions_of("packhorse", "msgspec"),
     }
+
+
+def sqlite_facts() -> dict[str, str]:
+    """The version of the library that Python is built with."""
+    return {"SQLite": sqlite3.sqlite_version}
+
+
+def versions_of(*packages: str) -> str:
+    """What is installed of each."""
+    return ", ".join(f"{name} {version_of(name)}" for name in packages)
 
 
 def _processor() -> str:
@@ -55,10 +62,11 @@ def _file_system(directory: Path) -> str:
 
 
 def _has(package: str) -> bool:
-    return _version(package) != "not installed"
+    return version_of(package) != "not installed"
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """What is installed of one."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -63,6 +63,11 @@ class Program:
         _kill_rest(family)
         self._process.wait()
 
+    def kill(self) -> None:
+        """End it and its children at once."""
+        _kill_rest(self._family())
+        self._process.wait()
+
     def _family(self) -> list[psutil.Process]:
         import psutil  # only where programs run: the statistics do without
 
@@ -89,9 +94,9 @@ def python(module: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def started(
-    command: Sequence[str], *, environment: Mapping[str, str], log: Path
+    command: Sequence[str], *, environment: Mapping[str, str], log: Path, gently: bool = True
 ) -> Iterator[Program]:
-    """Run a program in the background, and end it."""
+    """Run a program in the background, and end it: it is asked to, or killed."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -106,7 +111,10 @@ def started(
     try:
         yield program
     finally:
-        program.stop()
+        if gently:
+            program.stop()
+        else:
+            program.kill()
 
 
 class Conversation:

@@ -12,10 +12,14 @@ import msgspec
 from benchmarks.bounds import Verdict
 from benchmarks.chart import bar_chart
 from benchmarks.estimates import Estimate
-from benchmarks.ledger import Ledger
+from benchmarks.ledger import Ledger, Series
 from benchmarks.settings import Settings
+from benchmarks.stage import PeerNote
 
-__all__ = ["Report", "bound_lines", "page", "write"]
+__all__ = ["Report", "add_earlier", "after_failures", "bound_lines", "page", "write"]
+
+#: How much of the reason for a failure the page tells.
+_REASON_CHARACTERS: Final = 200
 
 _METHOD: Final = """
 Every contestant runs once in each of {rounds} rounds, in another order each time. A ratio is taken
@@ -23,16 +27,10 @@ inside each round, then the median over the rounds with its bootstrap 95 % inter
 bound is met when the whole interval lies inside it. Figures of two runs, or of two machines, do not
 compare; ratios inside one run do.
 
-- FULL waits for the disk at every commit, NORMAL does not; each is compared with the like.
-- Huey runs as it comes: its connections are at FULL, it has one worker thread (its default, and its
-  fastest setting on SQLite), results are kept. It has neither async handlers nor a bulk submit.
-- The bare loop is the statements alone, on the same event loop, claiming 500 at a time, as a
-  Packhorse worker does at most. “With ids” is the same with ids that callers make, kept unique.
 - A drain is measured from the first to the last handler by a counter in shared memory, the worker's
-  processor time between the same two. Handlers do nothing and return a number, which is kept.
-- Submits are made in turns of a fraction of a second, so that the contestants share every mood of
-  the disk; a round's rate is the median turn.
-- Pick-up, idling, memory and claims are measured once.
+  processor time between the same two. Packhorse's handlers do nothing and return a number, which is
+  kept.
+- What is measured once says so.
 """.strip()
 
 
@@ -44,6 +42,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     verdicts: Sequence[Verdict]
     charted: Sequence[str]  #: the measures that the chart shows
+    method: str = ""  #: what is said about this store alone, as a list
+    peers: Sequence[PeerNote] = ()
 
 
 def write(report: Report, ledger: Ledger, folder: Path, name: str) -> None:
@@ -52,6 +52,7 @@ def write(report: Report, ledger: Ledger, folder: Path, name: str) -> None:
     data = {
         "facts": report.facts,
         "settings": report.settings,
+        "peers": report.peers,
         "bounds": report.verdicts,
         "figures": [{**msgspec.to_builtins(one), "estimate": one.estimate} for one in ledger],
     }
@@ -69,8 +70,11 @@ def page(report: Report, ledger: Ledger, chart: str) -> str:
         "",
         *(f"- **{name}**: {value}" for name, value in report.facts.items()),
         "",
-        _METHOD.format(rounds=report.settings.rounds),
+        "\n".join(
+            text for text in (_METHOD.format(rounds=report.settings.rounds), report.method) if text
+        ),
         "",
+        *_peer_lines(report.peers),
         f"![Rates as bars]({chart})",
         "",
         "## Bounds",
@@ -83,6 +87,51 @@ def page(report: Report, ledger: Ledger, chart: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _peer_lines(peers: Sequence[PeerNote]) -> Iterator[str]:
+    if not peers:
+        return
+    yield from ("## Peers", "", "| Peer | Versions | How it is set |", "| --- | --- | --- |")
+    for peer in peers:
+        told = f"**not measured: {peer.absent}**" if peer.absent else peer.settings
+        yield f"| {peer.label} | {peer.version} | {told} |"
+    yield ""
+
+
+def after_failures(note: PeerNote, failed: Mapping[str, str]) -> PeerNote:
+    """What is said about a peer at the end of a run, in which it may have given up."""
+    if note.label not in failed:
+        return note
+    reason = " ".join(failed[note.label].split())[:_REASON_CHARACTERS].replace("|", "¦")
+    return msgspec.structs.replace(note, absent=f"it failed: {reason}")
+
+
+def add_earlier(
+    folder: Path, name: str, ledger: Ledger, facts: dict[str, str]
+) -> Mapping[str, PeerNote]:
+    """Take over the measures of an earlier run that this one did not take; and who was in it."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return {}
+    earlier = msgspec.json.decode(path.read_bytes(), type=_Earlier)
+    measured = {series.measure for series in ledger}
+    kept = [series for series in earlier.figures if series.measure not in measured]
+    for series in kept:
+        for value in series.values:
+            ledger.record(series.measure, series.contestant, value, series.unit)
+    if kept:
+        facts["run"] += f"; the rest from an earlier run: {earlier.facts.get('run', 'unknown')}"
+    shown = {series.contestant for series in kept}
+    return {note.label: note for note in earlier.peers if note.label in shown}
+
+
+class _Earlier(msgspec.Struct):
+    """What is read again of a run's data."""
+
+    facts: dict[str, str]
+    figures: list[Series]
+    peers: list[PeerNote] = []
 
 
 def bound_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 import msgspec
 
-__all__ = ["FULL", "QUICK", "Settings"]
+__all__ = ["FULL", "QUICK", "SINGLES_SHARE", "Settings"]
+
+#: Of the jobs submitted one at a time: fewer, where each waits for a server, and that for a disk.
+SINGLES_SHARE: Final[Mapping[str, float]] = MappingProxyType({"postgres": 0.25, "redis": 0.5})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +28,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: int = 20
     backlog_small: int = 1_000
     backlog_large: int = 1_000_000
+    blocked_small: int = 100
+    blocked_large: int = 100_000  #: jobs behind one busy key, or one exhausted limit
+    server_backlog: int = 200_000  #: the large backlog on PostgreSQL and Redis
     memory_jobs: int = 400_000  #: 0: the growth of memory is not measured
 
 
@@ -35,5 +45,7 @@ QUICK = Settings(
     pickup_seconds=6,
     idle_seconds=5,
     backlog_large=50_000,
+    blocked_large=20_000,
+    server_backlog=10_000,
     memory_jobs=0,
 )

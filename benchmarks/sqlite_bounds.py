@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 from benchmarks.bounds import Bound
 from benchmarks.contestants import BARE, DURABILITIES, HUEY, PACKHORSE
-from benchmarks.measures import claim_work, drain, idle, memory, pickup, scaling, submit
+from benchmarks.measures import (
+    blocked_work,
+    claim_work,
+    drain,
+    idle,
+    limits,
+    memory,
+    pickup,
+    scaling,
+    submit,
+)
 from benchmarks.settings import Settings
 
 __all__ = ["sqlite_bounds"]
@@ -20,7 +30,7 @@ _ASYNC_SHARE = {"FULL": 0.6, "NORMAL": 0.7}
 
 def sqlite_bounds(settings: Settings) -> list[Bound]:
     """All of them, in the order of the report."""
-    return [*_rates(), *_costs(), *_waits(settings)]
+    return [*_rates(), *_costs(), *_waits(settings), *_limits(settings)]
 
 
 def _rates() -> Iterator[Bound]:
@@ -57,8 +67,8 @@ def _rates() -> Iterator[Bound]:
     yield Bound(
         says="two worker processes against one, 5 ms handlers",
         measure=scaling.SCALING,
-        of=scaling.TWO_PROCESSES,
-        against=scaling.ONE_PROCESS,
+        of=scaling.of_processes(_OURS, 2),
+        against=scaling.of_processes(_OURS, 1),
         at_least=1.8,
     )
 
@@ -113,4 +123,24 @@ def _waits(settings: Settings) -> Iterator[Bound]:
             of=f"{many} {state}",
             against=f"{few} waiting",
             at_most=1.3,
+        )
+
+
+def _limits(settings: Settings) -> Iterator[Bound]:
+    for label in (limits.RATED, limits.FAIR, limits.ORDERED):
+        yield Bound(
+            says=f"drain, {label}, against no limits",
+            measure=limits.RATE,
+            of=label,
+            against=limits.UNLIMITED,
+            at_least=0.5,
+        )
+    few, many = f"{settings.blocked_small:,}", f"{settings.blocked_large:,}"
+    for behind in blocked_work.BEHIND:
+        yield Bound(
+            says=f"steps of a claim with {many} jobs behind {behind} against {few}",
+            measure=blocked_work.STEPS,
+            of=f"{many} behind {behind}",
+            against=f"{few} behind {behind}",
+            at_most=1.5,
         )

@@ -19,23 +19,16 @@ from unittest import mock
 
 from benchmarks.bench import Bench, filled
 from benchmarks.contestants import packhorse, packhorse_store
-from packhorse.job import JobStatus
-from packhorse.settlement import Settlement, SettlementKind
+from benchmarks.measures.claiming import claim, finish, join
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import Claimed, ClaimRequest, Renewal
 
-__all__ = ["STEPS", "TIME", "measure"]
+__all__ = ["STEPS", "TIME", "counting", "measure"]
 
 STEPS: Final = "steps of a claim"
 TIME: Final = "time of a claim"
 #: Jobs in one claim, and claims that are looked at.
 _BATCH: Final = 50
 _CLAIMS: Final = 9
-_SETTLE_BATCH: Final = 1000
-_LEASE_US: Final = 3_600_000_000
-_WORKER: Final = "benchmark"
-_QUEUES: Final = ("default",)
-_TASKS: Final = ("noop",)
 
 
 def measure(bench: Bench) -> None:
@@ -58,12 +51,12 @@ def _claims(folder: Path, waiting: int, finished: int) -> tuple[float, float]:
     contestant = packhorse("NORMAL")
     filled(contestant, folder, "many", waiting + finished)
     with _opened(folder) as store:
-        _finish(store, finished)
-    with _counting() as counter, _opened(folder) as store:
-        steps = [counter.steps_of(lambda: _claim(store, _BATCH)) for _ in range(_CLAIMS)]
+        finish(store, finished)
+    with counting() as counter, _opened(folder) as store:
+        steps = [counter.steps_of(lambda: claim(store, _BATCH)) for _ in range(_CLAIMS)]
     with _opened(folder) as store:
-        _claim(store, _BATCH)  # the first opens and prepares
-        seconds = [_seconds_of(lambda: _claim(store, _BATCH)) for _ in range(_CLAIMS)]
+        claim(store, _BATCH)  # the first opens and prepares
+        seconds = [_seconds_of(lambda: claim(store, _BATCH)) for _ in range(_CLAIMS)]
     return median(steps), median(seconds) * 1000
 
 
@@ -71,43 +64,14 @@ def _claims(folder: Path, waiting: int, finished: int) -> tuple[float, float]:
 def _opened(folder: Path) -> Iterator[Store]:
     store = packhorse_store(folder, "NORMAL")
     try:
-        store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, _QUEUES, _TASKS)))
+        join(store)
         yield store
     finally:
         store.close()
 
 
-def _finish(store: Store, count: int) -> None:
-    """Run `count` jobs through the store, as a worker would."""
-    done = 0
-    while done < count:
-        jobs = _claim(store, min(_SETTLE_BATCH, count - done)).jobs
-        ends = [
-            Settlement(
-                job.id,
-                job.fence,
-                SettlementKind.COMPLETED,
-                JobStatus.COMPLETED,
-                result="null",
-                keep_us=_LEASE_US,
-                result_keep_us=_LEASE_US,
-            )
-            for job in jobs
-        ]
-        store.run(store.jobs.settle(ends))
-        done += len(jobs)
-
-
-def _claim(store: Store, limit: int) -> Claimed:
-    request = ClaimRequest(_WORKER, _QUEUES, _TASKS, limit, _LEASE_US)
-    claimed = store.run(store.jobs.claim(request))
-    if len(claimed.jobs) != limit:
-        raise RuntimeError(f"a claim of {limit} jobs gave {len(claimed.jobs)}")
-    return claimed
-
-
 @dataclass(slots=True)
-class _Counter:
+class Counter:
     """Counts the steps of every connection opened while it is in place."""
 
     steps: int = 0
@@ -123,9 +87,9 @@ class _Counter:
 
 
 @contextmanager
-def _counting() -> Iterator[_Counter]:
+def counting() -> Iterator[Counter]:
     """Have SQLite call back at every step of its virtual machine."""
-    counter, connect = _Counter(), sqlite3.connect
+    counter, connect = Counter(), sqlite3.connect
 
     def counted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*args, **kwargs)

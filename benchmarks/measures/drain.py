@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.bench import Bench, drained, rotated
-from benchmarks.contestants import DURABILITIES, Contestant, bare, huey, packhorse
+from benchmarks.contestants import Contestant
 
 __all__ = ["BARE_BATCH", "COST", "RATE", "measure_round"]
 
@@ -22,21 +22,17 @@ BARE_BATCH: Final = 500
 
 def measure_round(bench: Bench, number: int) -> None:
     """Every contestant once, in another order each round."""
-    contestants = [
-        *(packhorse(synchronous) for synchronous in DURABILITIES),
-        *(bare(synchronous, BARE_BATCH) for synchronous in DURABILITIES),
-        packhorse("FULL", lines="lines"),
-        huey(),
-    ]
-    for contestant in rotated(contestants, number):
-        _drain(bench, contestant)
+    for contestant in rotated(bench.stage.drains, number):
+        if bench.takes_part(contestant):
+            with bench.forgiving(contestant):
+                _drain(bench, contestant)
 
 
 def _drain(bench: Bench, contestant: Contestant) -> None:
-    peer = contestant.program == "huey"
-    count = bench.settings.peer_jobs if peer else bench.settings.jobs
+    pace, settings = contestant.pace, bench.settings
+    count = settings.jobs if pace is None else round(settings.peer_jobs * pace)
     with bench.folder() as folder:
-        reading = drained(contestant, folder, count)
+        reading = drained(bench, contestant, folder, count)
     bench.ledger.record(RATE, contestant.label, reading.rate, "jobs/s")
     bench.ledger.record(COST, contestant.label, reading.cpu_us_per_job, "µs/job")
     bench.say(

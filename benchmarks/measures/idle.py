@@ -8,7 +8,6 @@ from typing import Final
 
 from benchmarks import probe
 from benchmarks.bench import Bench, filled, wait_until
-from benchmarks.contestants import huey, packhorse
 from benchmarks.processes import started
 
 __all__ = ["IDLE", "measure"]
@@ -21,7 +20,7 @@ _SETTLE_SECONDS: Final = 2
 
 def measure(bench: Bench) -> None:
     """Some jobs, then nothing; for Packhorse and for the peer."""
-    for contestant in (packhorse("FULL"), huey()):
+    for contestant in bench.stage.waiting:
         with bench.folder() as folder:
             path = folder / "probe"
             probe.new_probe(path, _JOBS)

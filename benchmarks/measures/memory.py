@@ -8,7 +8,6 @@ from typing import Final
 
 from benchmarks import probe
 from benchmarks.bench import Bench, filled, wait_until
-from benchmarks.contestants import packhorse
 from benchmarks.estimates import slope
 from benchmarks.processes import started
 
@@ -28,22 +27,24 @@ def measure(bench: Bench) -> None:
     if not total:
         return
     with bench.folder() as folder:
-        points = _samples(folder, [_PORTION] * (total // _PORTION))
+        points = _samples(bench, folder, [_PORTION] * (total // _PORTION))
     later = [point for point in points if point[0] >= _PER]
     growth = slope(later) * _PER / _MEBIBYTE
-    bench.ledger.record(GROWTH, "Packhorse FULL", growth, "MiB")
+    bench.ledger.record(GROWTH, bench.stage.ours.label, growth, "MiB")
     bench.say(f"  memory   {growth:.2f} MiB more for each 100,000 jobs")
     with bench.folder() as folder:
-        [(_, large)] = _samples(folder, [total], at=_PER)
+        [(_, large)] = _samples(bench, folder, [total], at=_PER)
     small = later[0][1]
     bench.ledger.record(BACKLOG, f"{_PORTION:,} waiting", small / _MEBIBYTE, "MiB")
     bench.ledger.record(BACKLOG, f"{total:,} waiting", large / _MEBIBYTE, "MiB")
     bench.say(f"  memory   {small / _MEBIBYTE:.1f} MiB, {large / _MEBIBYTE:.1f} MiB with a backlog")
 
 
-def _samples(folder: Path, portions: list[int], at: int | None = None) -> list[tuple[float, float]]:
+def _samples(
+    bench: Bench, folder: Path, portions: list[int], at: int | None = None
+) -> list[tuple[float, float]]:
     """(jobs done, bytes resident) after each portion, or once `at` jobs of it are done."""
-    contestant = packhorse("FULL")
+    contestant = bench.stage.ours
     path = folder / "probe"
     probe.new_probe(path, sum(portions))
     environment = {**contestant.environment(folder), probe.PROBE: str(path)}

@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks import probe
 from benchmarks.bench import LOAD_SECONDS_MAX, Bench, wait_until
-from benchmarks.contestants import Contestant, huey, packhorse
+from benchmarks.contestants import Contestant
 from benchmarks.estimates import percentile
 from benchmarks.processes import python, run_to_end, started
 from benchmarks.workloads.pacer import PER_SECOND
@@ -26,7 +26,7 @@ _WARM_UP: Final = 10
 
 def measure(bench: Bench) -> None:
     """Ten jobs a second for a while, for Packhorse and for the peer."""
-    for contestant in (packhorse("FULL"), huey()):
+    for contestant in bench.stage.waiting:
         with bench.folder() as folder:
             waits = _waits(bench, contestant, folder)
         milliseconds = [wait * 1000 for wait in waits]

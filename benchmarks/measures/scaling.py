@@ -9,34 +9,38 @@ from typing import Final
 
 from benchmarks import probe
 from benchmarks.bench import Bench, filled, rotated, wait_until
-from benchmarks.contestants import packhorse, packhorse_store
 from benchmarks.processes import Program, started
 
-__all__ = ["ONE_PROCESS", "SCALING", "TWO_PROCESSES", "measure_round"]
+__all__ = ["SCALING", "measure_round", "of_processes"]
 
 SCALING: Final = "5 ms handlers, 20 slots each"
-ONE_PROCESS: Final = "Packhorse FULL, one process"
-TWO_PROCESSES: Final = "Packhorse FULL, two processes"
 _SLOTS: Final = 20
 _QUEUE: Final = "default"
 
 
+def of_processes(label: str, processes: int) -> str:
+    """What so many processes of a contestant are called."""
+    return f"{label}, {'one process' if processes == 1 else 'two processes'}"
+
+
 def measure_round(bench: Bench, number: int) -> None:
     """One process, two processes; the other way round in the next round."""
-    for label, processes in rotated([(ONE_PROCESS, 1), (TWO_PROCESSES, 2)], number):
+    for processes in rotated([1, 2], number):
+        label = of_processes(bench.stage.ours.label, processes)
         with bench.folder() as folder:
-            reading = _drained(folder, processes, bench.settings.naps * processes)
+            reading = _drained(bench, folder, processes)
         bench.ledger.record(SCALING, label, reading.rate, "jobs/s")
         bench.say(f"  scaling  {label:<30} {reading.rate:>9,.0f} jobs/s")
 
 
-def _drained(folder: Path, processes: int, count: int) -> probe.Reading:
+def _drained(bench: Bench, folder: Path, processes: int) -> probe.Reading:
     """The queue stays paused until every worker is there, so that all begin together."""
-    contestant = packhorse("FULL", slots=_SLOTS)
+    contestant = bench.stage.with_slots(_SLOTS)
+    count = bench.settings.naps * processes
     path = folder / "probe"
     probe.new_probe(path, count)
     environment = {**contestant.environment(folder), probe.PROBE: str(path)}
-    store = packhorse_store(folder)
+    store = bench.stage.open_store(folder)
     with ExitStack() as stack:
         stack.callback(store.close)
         store.run(store.queues.pause(_QUEUE, paused=True))

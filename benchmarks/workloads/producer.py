@@ -74,6 +74,19 @@ def packhorse(way: str) -> None:
         app.close()
 
 
+def limits(way: str) -> None:
+    """In bulk, with what `way` asks of the store."""
+    from benchmarks.workloads.limits_app import CALLS, app
+
+    call = CALLS[way]
+    try:
+        _take_turns(
+            partial(_in_bulk, lambda numbers: app.enqueue_many([call(each) for each in numbers]))
+        )
+    finally:
+        app.close()
+
+
 def bare(way: str) -> None:
     """The statements alone. From async code they run in one thread, which owns the connection."""
     from benchmarks.workloads import bare_sqlite
@@ -107,7 +120,7 @@ def huey(_: str) -> None:
 
 
 CONTESTANTS: Final[Mapping[str, Callable[[str], None]]] = MappingProxyType(
-    {"packhorse": packhorse, "bare": bare, "huey": huey}
+    {"packhorse": packhorse, "limits": limits, "bare": bare, "huey": huey}
 )
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """See it work: a shop, two workers, one of them killed half-way, and nothing lost.
 
-    python examples/shop/demo.py
+    python examples/shop/demo.py [sqlite | postgres | redis | URL]
 
-`jobs` are the tasks, `orders` what is submitted, `workers` the processes, `books` what the store
-knows, `screen` what you see. This file is the story.
+`stores` is where it happens, `jobs` are the tasks, `orders` what is submitted, `workers` the
+processes, `books` what the store knows, `screen` what you see. This file is the story.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from typing import Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = Path(tempfile.mkdtemp(prefix="packhorse-demo-"))
-URL: Final = f"sqlite:///{FOLDER / 'shop.db'}"
-
-# Before the shop is imported: its app reads the URL, and `examples` is found from the root.
-os.environ["PACKHORSE_URL"] = URL
+# Before the shop is imported: `examples` is found from the root, and its app reads the URL.
 sys.path.insert(0, str(ROOT))
+
+from examples.shop.stores import demo_url, outlives  # noqa: E402 - see above
+
+STORE: Final = sys.argv[1] if len(sys.argv) > 1 else "sqlite"
+URL: Final = demo_url(STORE, FOLDER)
+os.environ["PACKHORSE_URL"] = URL
 
 from examples.shop.books import Books, read_books, worker_id  # noqa: E402 - see above
 from examples.shop.jobs import app  # noqa: E402
@@ -44,7 +47,7 @@ def main() -> int:
     """Tell the story; 1 if a job was lost."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # so that the workers are stopped then, too
-    print(f"Everything happens in {FOLDER}\n", flush=True)
+    print(f"Everything happens in {FOLDER}, the store is {app.store.label}\n", flush=True)
     try:
         with workers(FOLDER, URL) as crew, open_screen() as screen:
             books = Story(crew, screen).tell()
@@ -141,8 +144,14 @@ def conclude(books: Books) -> int:
     if books.unfinished:
         print(f"{len(books.unfinished)} jobs had not finished after {TIME_LIMIT_S:g} s.")
     print(f"submitted {books.submitted}, finished {books.finished}, lost {len(books.missing)}")
-    print(_what_next(books))
+    print(_what_next(books) if outlives(STORE) else _SERVER_ENDS)
     return 0 if books.all_well else 1
+
+
+_SERVER_ENDS: Final = """
+The server was started for the demo and ends with it. To look around afterwards, give the URL of
+one of your own: make demo STORE=postgresql://user@host/database
+"""
 
 
 def _shares(books: Books) -> str:
@@ -170,7 +179,7 @@ def _what_next(books: Books) -> str:
     command = _command()
     label = next((job.id for job in books.dead if job.task == "print_label"), "JOB")
     return f"""
-Look around. The store is {FOLDER / "shop.db"}, the workers' logs lie beside it.
+Look around. The store is {app.store.label}, the workers' logs lie in {FOLDER}.
 
   {command} stats --url {URL}
   {command} dead list --url {URL}

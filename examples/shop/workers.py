@@ -54,10 +54,20 @@ class Workers:
     def start(self) -> WorkerProcess:
         number = len(self.all) + 1
         log = self._folder / f"worker-{number}.log"
-        options = ("--lease", LEASE, "--concurrency", str(CONCURRENCY), "--log-format", "json")
+        # One process each: with a parent that outlives it, a killed one would be back at once.
+        options = ("--in-process", "--lease", LEASE, "--concurrency", str(CONCURRENCY))
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "packhorse", "worker", APP, *options],
+                [
+                    sys.executable,
+                    "-m",
+                    "packhorse",
+                    "worker",
+                    APP,
+                    *options,
+                    "--log-format",
+                    "json",
+                ],
                 cwd=ROOT,
                 env={**os.environ, "PACKHORSE_URL": self._url},
                 stdin=subprocess.DEVNULL,

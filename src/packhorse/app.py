@@ -30,6 +30,7 @@ from packhorse.running import (
     config_options,
     installed_version,
     run_options,
+    worker_version,
 )
 from packhorse.steering import Steering
 from packhorse.stores import open_store
@@ -42,6 +43,7 @@ from packhorse.wire import checked_config, checked_task, wire_job, wire_queues
 
 if TYPE_CHECKING:
     from packhorse.consumer import Consumer
+    from packhorse.supervisor.link import Link
     from packhorse.worker import WorkerReport
 
 __all__ = ["DEFAULT_URL", "Packhorse"]
@@ -75,10 +77,15 @@ class Packhorse(Steering):
         self.registry = Registry()
         self._chance = chance or SystemChance()
         self._own_store = store is None
+        #: The store's URL as it was given, secrets and all; None for a store that was given ready.
+        self.url = None if store is not None else (url or _url_from_environment() or DEFAULT_URL)
+        self.code_version: str | None = None  #: shown beside its workers; None: a fingerprint
+        self.origin: str | None = None  #: `module:attribute` to import it by, where that is known
+        self.link: Link | None = None  #: to the supervisor of this process, if it has one
         self._middlewares: list[Callable[..., Any]] = []
         self._lifespans: list[Callable[..., Any]] = []
         self._tasks: dict[str, Task[..., Any]] = {}
-        opener = _opener(url, clock) if store is None else lambda: store
+        opener = _opener(self.url, clock) if store is None else lambda: store
         super().__init__(self._connect(opener, clock or SystemClock(), spool))
         self._submission = Submission(self._connection)
         #: `@app.task`, or `@app.task(queue="mail", ...)`: declares a function as a task.
@@ -134,6 +141,11 @@ class Packhorse(Steering):
         """Open the decorated context manager before a worker's jobs, close it after."""
         self._lifespans.append(function)
         return function
+
+    @property
+    def lifespans(self) -> tuple[Callable[..., Any], ...]:
+        """The lifespan hooks, in the order they were given."""
+        return tuple(self._lifespans)
 
     # ------------------------------------------------------------------------------ submitting
 
@@ -223,12 +235,14 @@ class Packhorse(Steering):
                 registry=self.registry,
                 bus=self.bus,
                 middlewares=tuple(self._middlewares),
-                lifespans=tuple(self._lifespans),
+                lifespans=self.lifespans,
                 clock=self._connection.clock,
                 chance=self._chance,
                 queues=self._connection.queues,
                 app=self,
-                version=installed_version(),
+                origin=self.origin,
+                version=worker_version(self.registry, self.code_version),
+                link=self.link,
             )
             return await Worker(parts, chosen).run()
         finally:
@@ -287,8 +301,7 @@ class Packhorse(Steering):
 
 
 def _opener(url: str | None, clock: Clock | None) -> Callable[[], Store]:
-    chosen = url or _url_from_environment() or DEFAULT_URL
-    return lambda: open_store(chosen, clock=clock)
+    return lambda: open_store(url or DEFAULT_URL, clock=clock)
 
 
 def _url_from_environment() -> str | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar, Unpack
 
+import msgspec
+
 from packhorse.durations import microseconds, positive_microseconds
 from packhorse.errors import ConfigError
 from packhorse.options import (
@@ -24,7 +26,7 @@ from packhorse.options import (
 )
 from packhorse.registry import TaskDefinition
 
-__all__ = ["Call", "Choices"]
+__all__ = ["NO_CHOICES", "Call", "Choices"]
 
 R = TypeVar("R")
 
@@ -43,6 +45,8 @@ class Choices:
 
     def over(self, outer: Choices, where: str) -> Choices:
         """These choices where they say something, else the outer ones."""
+        if not outer.values:
+            return self
         return _consistent({**outer.values, **self.values}, where)
 
     def fields(self) -> dict[str, Any]:
@@ -50,13 +54,19 @@ class Choices:
         return {_READERS[name][0]: value for name, value in self.values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+#: Of a caller who leaves everything to the task.
+NO_CHOICES: Final = Choices()
+
+
+class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """One call of a task, as `task.call(...)` makes it; its arguments are checked already."""
 
-    definition: TaskDefinition = field(repr=False)
-    payload: bytes = field(repr=False)  #: JSON text
-    choices: Choices = Choices()
+    definition: TaskDefinition
+    payload: bytes  #: JSON text
+    choices: Choices = NO_CHOICES
+
+    def __repr__(self) -> str:  # payloads are never shown
+        return f"Call(task={self.task!r}, choices={self.choices!r})"
 
     @property
     def task(self) -> str:

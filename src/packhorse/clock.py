@@ -7,6 +7,7 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final, Protocol
 
 __all__ = [
@@ -18,12 +19,16 @@ __all__ = [
     "SystemClock",
     "from_datetime",
     "new_id",
+    "new_ids",
     "to_datetime",
 ]
 
 #: Microseconds in a second.
 SECOND_US: Final = 1_000_000
 MICROSECOND: Final = timedelta(microseconds=1)
+_NOISE_BYTES: Final = 10  #: of chance in an id
+#: The digit of an id that says how the rest is to be read, and two bits of chance.
+_VARIANTS: Final = MappingProxyType(dict(zip("0123456789abcdef", "89ab" * 4, strict=True)))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,10 +77,21 @@ def new_id() -> str:
 
     Only uniqueness is relied upon; order always comes from the store's own sequence.
     """
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """So many new ids, in their order: what is sorted is stored faster."""
     moment = f"{time.time_ns() // 1_000_000:012x}"
-    noise = os.urandom(10).hex()
-    variant = "89ab"[int(noise[0], 16) & 3]
-    return f"{moment[:8]}-{moment[8:]}-7{noise[1:4]}-{variant}{noise[4:7]}-{noise[7:19]}"
+    head = f"{moment[:8]}-{moment[8:]}-7"
+    noise = os.urandom(_NOISE_BYTES * count).hex()
+    ids = [
+        f"{head}{noise[at + 1 : at + 4]}-"
+        f"{_VARIANTS[noise[at]]}{noise[at + 4 : at + 7]}-{noise[at + 7 : at + 19]}"
+        for at in range(0, len(noise), 2 * _NOISE_BYTES)
+    ]
+    ids.sort()
+    return ids
 
 
 def to_datetime(instant_us: int) -> datetime:

@@ -85,14 +85,23 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call, or a `PayloadError` that names the argument that is wrong."""
-        arguments = self._bind(args, kwargs)
+        arguments: Mapping[str, Any]
+        if not kwargs and len(args) <= self.by_position:
+            arguments = dict(zip(self.names, args, strict=False))
+        else:
+            arguments = self._bind(args, kwargs)
         for name, kinds in self.exact:
             value = arguments.get(name)
             if value is not None and not isinstance(value, kinds):
                 wanted, given = kinds[0].__name__, type(value).__name__
                 self._refuse(f"does not fit: Expected `{wanted}`, got `{given}`", name)
-        payload = self._write(self._only(arguments) if self.whole else arguments, arguments)
-        self._read(payload)  # what was written is what the worker will read, so that is checked
+        value = self._only(arguments) if self.whole else arguments
+        try:
+            payload = _encode(value)
+            self.arguments.decode(payload)  # it is what the worker will read, so that is checked
+        except Exception:  # noqa: BLE001 - found again, and told in the caller's words
+            payload = self._write(value, arguments)
+            self._read(payload)
         return payload
 
     def encode_wire(self, value: Any) -> bytes:
@@ -103,10 +112,13 @@ class Signature:
 
     def decode(self, payload: str | bytes) -> dict[str, Any]:
         """The keyword arguments of a payload, typed, or a `PayloadError` naming the field."""
-        decoded = self._read(payload)
+        try:
+            decoded = self.arguments.decode(payload)
+        except _UNREADABLE as error:
+            self._explain(error)
         if self.whole:
             return {self.names[0]: decoded}
-        arguments = msgspec.structs.asdict(decoded)
+        arguments = _as_dict(decoded)
         for name in self.optional:
             if arguments[name] is UNSET:
                 del arguments[name]
@@ -123,7 +135,7 @@ class Signature:
     def encode_result(self, value: Any) -> str:
         """A result as JSON text, or a `PayloadError`."""
         try:
-            return msgspec.json.encode(value, enc_hook=_write_foreign).decode()
+            return _encode(value).decode()
         except _UNWRITABLE as error:
             message = f"the result of {self.label} cannot be written as JSON: {error}"
             raise PayloadError(message, field="return") from error
@@ -228,6 +240,10 @@ def _write_foreign(value: Any) -> Any:
     if is_foreign_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise NotImplementedError(f"objects of type {type(value).__qualname__} cannot be carried")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_write_foreign).encode
+_as_dict: Final = msgspec.structs.asdict
 
 
 def _read_foreign(kind: Any, value: Any) -> Any:

@@ -55,6 +55,12 @@ class WorkerOptions:
     abandoned_threads_max: int | None = None  #: with so many the worker leaves; None: concurrency
     handle_signals: bool = True  #: TERM and INT stop the worker, where it runs in the main thread
     name: str = ""  #: shown beside the worker's id
+    process_slots: int | None = None  #: processes for `executor="process"`; None: one per core
+    process_memory_mib: int | None = None  #: what each may ask for; None: no limit of ours
+    process_cpu_us: int | None = None  #: CPU time of one job in a process; None: its timeout only
+    process_max_jobs: int = 1_000  #: one is replaced after so many jobs
+    process_max_failures: int = 10  #: after so many failures in a row
+    process_recycle_mib: int | None = None  #: or when it has more than this after a job
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):  # else its letters would be the queues
@@ -103,6 +109,7 @@ def _problems(options: WorkerOptions) -> list[tuple[bool, str]]:
             f"concurrency is {options.concurrency!r}; give 1 to {_CONCURRENCY_MAX}",
         ),
         *_cap_problems(options),
+        *_process_problems(options),
         (
             options.max_jobs is not None and not _is_count(options.max_jobs, 1),
             f"max_jobs is {options.max_jobs!r}; give 1 or more, or None for no limit",
@@ -133,6 +140,23 @@ def _problems(options: WorkerOptions) -> list[tuple[bool, str]]:
             options.shutdown_timeout_us < 0,
             f"shutdown_timeout is {options.shutdown_timeout_us / SECOND_US:g} s; give 0 or more",
         ),
+    ]
+
+
+def _process_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
+    return [
+        (
+            value is not None and not _is_count(value, 1),
+            f"{name} is {value!r}; give 1 or more",
+        )
+        for name, value in (
+            ("process_slots", options.process_slots),
+            ("process_memory", options.process_memory_mib),
+            ("process_cpu", options.process_cpu_us),
+            ("process_max_jobs", options.process_max_jobs),
+            ("process_max_failures", options.process_max_failures),
+            ("process_recycle", options.process_recycle_mib),
+        )
     ]
 
 

@@ -101,11 +101,13 @@ class Connection:
         `wait_us` is how long at most; None is what the queue says.
         """
         try:
-            self.declare()
+            if not self.declarations.all_told:
+                self.declare()
             answers = self._submit(jobs, wait_us)
         except StoreUnavailable as error:
             raise _named(error, jobs) from error
-        self._watch(jobs)
+        if self._filling.wanted:
+            self._watch(jobs)
         return answers
 
     async def asubmit(
@@ -113,16 +115,19 @@ class Connection:
     ) -> tuple[Submitted, ...]:
         """As `submit`, without blocking the event loop."""
         try:
-            await self.adeclare()
+            if not self.declarations.all_told:
+                await self.adeclare()
             answers = await self._asubmit(jobs, wait_us)
         except StoreUnavailable as error:
             raise _named(error, jobs) from error
-        await self._awatch(jobs)
+        if self._filling.wanted:
+            await self._awatch(jobs)
         return answers
 
     def _submit(self, jobs: Sequence[NewJob], wait_us: int | None) -> tuple[Submitted, ...]:
         try:
-            return self.run(lambda store: store.jobs.submit(jobs))
+            store = self._store or self.store
+            return store.run(store.jobs.submit(jobs))
         except QueueFull as full:
             states = self.run(lambda store: store.queues.queues())
             patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
@@ -138,7 +143,8 @@ class Connection:
 
     async def _asubmit(self, jobs: Sequence[NewJob], wait_us: int | None) -> tuple[Submitted, ...]:
         try:
-            return await self.arun(lambda store: store.jobs.submit(jobs))
+            store = self._store or await self.astore()
+            return await store.arun(store.jobs.submit(jobs))
         except QueueFull as full:
             states = await self.arun(lambda store: store.queues.queues())
             patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
@@ -154,8 +160,6 @@ class Connection:
     def _watch(self, jobs: Sequence[NewJob]) -> None:
         """Tell who wants to know of queues that fill up; the jobs are stored whatever happens."""
         watch = self._filling
-        if not watch.wanted:
-            return
         with contextlib.suppress(StoreError):
             if watch.stale:
                 watch.learn(self.run(lambda store: store.queues.queues()))
@@ -163,9 +167,8 @@ class Connection:
                 watch.note(queue, self.run(_depth_of(queue)))
 
     async def _awatch(self, jobs: Sequence[NewJob]) -> None:
+        """As `_watch`, without blocking the event loop."""
         watch = self._filling
-        if not watch.wanted:
-            return
         with contextlib.suppress(StoreError):
             if watch.stale:
                 watch.learn(await self.arun(lambda store: store.queues.queues()))

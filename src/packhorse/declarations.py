@@ -26,7 +26,6 @@ class QueueDeclaration:
 
     settings: QueueSettings
     wait_us: int | None = None  #: how long a submit waits for room; None is the default
-    scale: ScaleRule | None = None
 
 
 class Declarations:
@@ -57,7 +56,7 @@ class Declarations:
     @property
     def scales(self) -> dict[str, ScaleRule]:
         """The queues whose workers are to follow their size."""
-        found = ((name, declared.scale) for name, declared in self._queues.items())
+        found = ((name, settings.autoscale) for name, settings in self.queues.items())
         return {name: scale for name, scale in found if scale is not None}
 
     def wait_us(self, queue: str) -> int | None:
@@ -91,7 +90,8 @@ class Declarations:
     @property
     def all_told(self) -> bool:
         """Whether the store has heard everything."""
-        return self._told == self.version
+        added, restricted = self._told
+        return added == self._added and restricted == self._registry.restricted
 
     def note_told(self, version: tuple[int, int]) -> None:
         """The store has heard all there was at that version."""

@@ -31,7 +31,7 @@ from packhorse.policies.gates import check_on_dead
 from packhorse.policies.retention import Retention
 from packhorse.stores.requests import QueueSettings
 
-__all__ = ["changed_settings", "checked_settings", "queue_declaration", "scale_rule"]
+__all__ = ["changed_settings", "checked_settings", "queue_declaration"]
 
 
 def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclaration:
@@ -39,7 +39,7 @@ def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclarat
     queue = name_text(name, "the name of a queue")
     where = f"queue {queue!r}"
     chosen = chosen_options(options, QueueOptions, where)
-    wait, scale = chosen.pop("wait_timeout", None), chosen.pop("autoscale", None)
+    wait = chosen.pop("wait_timeout", None)
     fields = {**_read(chosen, where), "name": queue}
     # One of the two orders a queue; whoever asks for the other need not switch this one off.
     fields.setdefault("fair", "ageing_us" not in fields)
@@ -52,7 +52,6 @@ def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclarat
     return QueueDeclaration(
         settings,
         wait_us=None if wait is None else microseconds(wait, setting=f"{where}: wait_timeout"),
-        scale=None if scale is None else scale_rule(scale, f"{where}: "),
     )
 
 
@@ -85,24 +84,6 @@ def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return settings
-
-
-def scale_rule(value: object, where: str) -> ScaleRule:
-    """When there should be more or fewer workers."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{where}autoscale is {value!r}; give its settings by name, such as "
-            '{"min_workers": 1, "max_workers": 4}'
-        )
-    chosen = chosen_options(value, ScaleOptions, f"{where}autoscale")
-    enabled = _flag(chosen.pop("enabled", True), f"{where}autoscale: enabled")
-    numbers = {name: count(number, f"{where}autoscale: {name}") for name, number in chosen.items()}
-    rule = ScaleRule(enabled=enabled, **numbers)
-    try:
-        check_scale(rule)
-    except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
-    return rule
 
 
 Reader = Callable[[Any, str], Any]
@@ -138,6 +119,24 @@ def _retention(value: Any, where: str) -> Retention:
     return Retention(**spans)
 
 
+def _scale(value: object, setting: str) -> ScaleRule:
+    """When there should be more or fewer workers."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{setting} is {value!r}; give its settings by name, such as "
+            '{"min_workers": 1, "max_workers": 4}'
+        )
+    chosen = chosen_options(value, ScaleOptions, setting)
+    enabled = _flag(chosen.pop("enabled", True), f"{setting}: enabled")
+    numbers = {name: count(number, f"{setting}: {name}") for name, number in chosen.items()}
+    rule = ScaleRule(enabled=enabled, **numbers)
+    try:
+        check_scale(rule)
+    except ConfigError as error:
+        raise ConfigError(f"{setting.removesuffix('autoscale')}{error}") from None
+    return rule
+
+
 def _as_given(value: Any, setting: str) -> Any:  # noqa: ARG001 - its policy checks it
     return value
 
@@ -159,6 +158,7 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "dead_letter": ("dead_letter", name_text),
         "retry": ("retry", retry_rule),
         "retention": ("retention", _retention),
+        "autoscale": ("autoscale", _scale),
     }
 )
 #: What a setting is when nothing is said about it.

@@ -66,7 +66,7 @@ class TaskDecorator:
         definition = define_task(function, chosen, scope=scope)
         self._submission.connection.declarations.check(definition)
         self._registry.add(definition)
-        kind = CoroutineTask if definition.kind == "coroutine" else FunctionTask
+        kind = CoroutineTask if definition.coroutine else FunctionTask
         task: Task[..., Any] = kind(definition, self._submission)
         self._tasks[definition.name] = task
         return task

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never, cast
 
 import msgspec
@@ -29,14 +28,24 @@ __all__ = ["JobHandle"]
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class JobHandle(Generic[R]):
+class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     """One job, by its id; nothing is read before a verb asks."""
 
     id: str
     deduplicated: bool  #: nothing new was stored: it was there, by its id or as holder of a key
-    connection: Connection = field(repr=False, compare=False)
-    tenant: str | None = field(default=None, repr=False, compare=False)  #: sees only this one's
+    connection: Connection
+    tenant: str | None = None  #: sees only this one's
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, JobHandle):
+            return NotImplemented
+        return (self.id, self.deduplicated) == (other.id, other.deduplicated)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.deduplicated))
+
+    def __repr__(self) -> str:
+        return f"JobHandle(id={self.id!r}, deduplicated={self.deduplicated!r})"
 
     def status(self) -> JobStatus:
         """Where the job stands now."""

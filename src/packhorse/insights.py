@@ -22,10 +22,10 @@ import msgspec
 from packhorse.clock import SECOND_US, Clock, SystemClock, to_datetime
 from packhorse.errors import JobNotFound
 from packhorse.info import JobInfo, execution_results, job_info
-from packhorse.job import WAITING, JobStatus
+from packhorse.job import WAITING, JobStatus, Priority
 from packhorse.policies.autoscale import ScaleRule
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
-from packhorse.scaling import ScaleSignal, scale_signals
+from packhorse.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Counts, JobFilter, QueueSettings, QueueState, WorkerRecord
 
@@ -67,6 +67,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     depth: int  #: pending + queued + failed + timeout
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
+    oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     host: str
     pid: int
-    version: str
+    version: str  #: of Packhorse
+    code: str = ""  #: of the code it runs, as it was named, or a fingerprint of its files
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     concurrency: int
@@ -140,8 +142,13 @@ class Insights:
         return tuple(_worker_info(record) for record in self._workers())
 
     def scaling(self) -> tuple[ScaleSignal, ...]:
-        """What every queue asks of workers, and how many it wants by its `autoscale`."""
-        return scale_signals(self._counts(), self._workers(), self._scales)
+        """What every queue asks of workers, and how many it wants by its `autoscale`.
+
+        As it holds in the store, else as the app declares it that has told the store nothing yet.
+        """
+        states = self._store.run(self._store.queues.queues())
+        rules = {**self._scales, **stored_scales(states)}
+        return scale_signals(self._counts(), self._workers(), rules)
 
     def stats(self, name: str = "packhorse") -> WorkerStats:
         """What all workers together have done, in the protocol's shape; see above for the rules."""
@@ -200,7 +207,7 @@ def _queue_stats(counts: Counts) -> QueueStats:
 def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueInfo:
     settings = state.settings
     held = counts or Counts(queue=settings.name, by_status={})
-    oldest_us = held.oldest_ready_us
+    waited_s = _waited_s(held, now_us)
     return QueueInfo(
         name=settings.name,
         priority=settings.priority,
@@ -214,8 +221,18 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
         settings=settings,
         depth=_depth(held),
         counts=dict(_in_order(held)),
-        oldest_ready_s=None if oldest_us is None else max(0, now_us - oldest_us) / SECOND_US,
+        oldest_ready_s=max(waited_s.values(), default=None),
+        oldest_ready_s_by_priority=waited_s,
     )
+
+
+def _waited_s(counts: Counts, now_us: int) -> dict[str, float]:
+    """How long the longest-waiting ready job of each priority has waited, the highest first."""
+    since_us = sorted(counts.oldest_ready_us_by_priority.items())
+    return {
+        Priority(level).name.lower(): max(0, now_us - instant_us) / SECOND_US
+        for level, instant_us in since_us
+    }
 
 
 def _in_order(counts: Counts) -> Iterator[tuple[JobStatus, int]]:
@@ -226,11 +243,13 @@ def _in_order(counts: Counts) -> Iterator[tuple[JobStatus, int]]:
 
 
 def _worker_info(record: WorkerRecord) -> WorkerInfo:
+    release, _, code = record.version.partition(" ")
     return WorkerInfo(
         id=record.worker,
         host=record.host,
         pid=record.pid,
-        version=record.version,
+        version=release,
+        code=code,
         queues=record.queues,
         tasks=record.tasks,
         concurrency=record.concurrency,

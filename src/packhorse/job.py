@@ -185,7 +185,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class NewJob(msgspec.Struct, frozen=True):
+class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A call ready to be stored; everything the producer decided, nothing the store decides."""
 
     id: str

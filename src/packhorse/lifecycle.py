@@ -25,6 +25,7 @@ import msgspec
 from packhorse.job import TERMINAL, AttemptError, DeadReason, Job, JobStatus, RetryRule
 from packhorse.outcome import (
     Cancelled,
+    Crashed,
     Failed,
     GivenUp,
     Limited,
@@ -91,6 +92,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_snoozes: int | None = None
     retention: Retention = Retention()
     result_keep_us: int | None = None  #: the task's `result_ttl`; None follows `retention`
+    max_crashes: int | None = None
 
 
 def status_at_submit(due_us: int, now_us: int) -> JobStatus:
@@ -131,6 +133,8 @@ def settle(job: Job, outcome: Outcome, limits: Limits, *, roll: float) -> Settle
             return _released(job, limits, started=started)
         case Limited(retry_after_us):
             return _limited(job, limits, retry_after_us)
+        case Crashed(error):
+            return _crashed(job, limits, error)
         case GivenUp(reason, error):
             return _dead(job, limits, reason, error)
         case _:
@@ -209,6 +213,24 @@ def _limited(job: Job, limits: Limits, retry_after_us: int) -> Settlement:
     return msgspec.structs.replace(settled, releases=1, keep_place=True, limit_us=retry_after_us)
 
 
+def _crashed(job: Job, limits: Limits, error: AttemptError) -> Settlement:
+    """As a rescue of a job that ran alone, by a worker that lives to tell it."""
+    limit = MAX_CRASHES_DEFAULT if limits.max_crashes is None else limits.max_crashes
+    if job.lone_crashes + 1 >= limit:
+        settled = _dead(job, limits, DeadReason.WORKER_CRASHED, error)
+    else:
+        settled = _ending(job, limits, SettlementKind.FAILED, JobStatus.FAILED)
+        delay_us = _rescue_wait_us(job.crashes)
+        settled = msgspec.structs.replace(settled, error=error, delay_us=delay_us)
+    return msgspec.structs.replace(settled, crashes=1, lone_crashes=1)
+
+
+def _rescue_wait_us(crashes: int) -> int:
+    """The n-th time a job is lost it waits 2ⁿ seconds."""
+    wait_us: int = 2 ** min(crashes + 1, 32) * 1_000_000
+    return min(wait_us, RESCUE_WAIT_US_MAX)
+
+
 def _dead(
     job: Job, limits: Limits, reason: DeadReason, error: AttemptError, *, failures: int = 0
 ) -> Settlement:
@@ -240,7 +262,7 @@ def rescue(orphan: Orphan) -> Settlement:
     lone = int(orphan.alone)
     limit = MAX_CRASHES_DEFAULT if orphan.max_crashes is None else orphan.max_crashes
     guilty = limit == 0 or (orphan.alone and orphan.lone_crashes + lone >= limit)
-    wait_us = min(2 ** min(orphan.crashes + 1, 32) * 1_000_000, RESCUE_WAIT_US_MAX)
+    wait_us = _rescue_wait_us(orphan.crashes)
     return Settlement(
         job_id=orphan.job_id,
         fence=orphan.fence,

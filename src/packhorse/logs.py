@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
@@ -22,6 +22,7 @@ from packhorse import events
 from packhorse.clock import SECOND_US, Clock, SystemClock
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
+from packhorse.log_lines import LineHandler
 
 __all__ = [
     "LOGGER",
@@ -153,7 +154,7 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
             logging.ERROR,
             (
                 "the event loop has been blocked for {seconds:.1f} s while running {tasks}; "
-                "make a blocking handler a plain def, so that it runs in a thread"
+                "make a blocking handler a plain def, so that it runs in a thread\n{stack}"
             ),
         ),
         events.ObserverFailed: (
@@ -166,6 +167,11 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
 _OPTIONAL: Final = (
     *("tenant", "span_id", "upstream_request_id", "error_code", "error_type", "error_message"),
 )
+#: Fields that may be lists, which read otherwise in a sentence.
+_LISTED: Final = ("queues", "tasks")
+#: How late JSON lines may be, to be written together.
+_TOGETHER_S: Final = 0.1
+_json: Final = msgspec.json.Encoder(enc_hook=str).encode
 #: What a plain log record holds; everything else on it was given as `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     *("message", "asctime", "taskName"),
@@ -182,7 +188,7 @@ def attach(
     target = logging.getLogger(LOGGER) if logger is None else logger
     now_us = (clock or SystemClock()).now_us
     ends = [
-        bus.subscribe(kind, _observer(target, level, sentence, now_us))
+        bus.subscribe(kind, _observer(target, kind, level, sentence, now_us))
         for kind, (level, sentence) in _SENTENCES.items()
         if target.isEnabledFor(level)
     ]
@@ -195,29 +201,56 @@ def attach(
 
 
 def _observer(
-    target: logging.Logger, level: int, sentence: str, now_us: Callable[[], int]
+    target: logging.Logger,
+    kind: type[Event],
+    level: int,
+    sentence: str,
+    now_us: Callable[[], int],
 ) -> Callable[[Event], None]:
     """What logs one kind of event.
 
     Makes the record itself: the logger would look for the calling line, which is always this one,
-    and that costs more than all the rest.
+    and that costs more than all the rest. Where nobody but our own handler would see the record,
+    there is none, only the line.
     """
     blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
+    level_name = logging.getLevelName(level).lower()
+    optional = tuple(name for name in _OPTIONAL if name in kind.__struct_fields__)
+    listed = any(name in kind.__struct_fields__ for name in _LISTED)
 
     def log_event(event: Event) -> None:
         if not target.isEnabledFor(level):
             return
         fields = msgspec.structs.asdict(event)
+        message = sentence.format_map(_words(fields) if listed else fields)
+        created = now_us() / SECOND_US
+        fields = _record_fields(event.name, fields, optional)
+        handler = _only_handler(target)
+        if handler is not None:
+            moment = datetime.fromtimestamp(created, UTC)
+            head = {"time": moment, "level": level_name, "logger": target.name, "message": message}
+            handler.add(_json({**head, **fields}).decode(), level)
+            return
         record = EventRecord.__new__(EventRecord)
         record.__dict__.update(blank)
-        record.msg = sentence.format_map(_words(fields))
-        record.created = now_us() / SECOND_US
+        record.msg = message
+        record.created = created
         record.msecs = int(record.created % 1 * 1000) + 0.0
-        record.fields = _record_fields(event.name, fields)
-        record.__dict__.update(record.fields)
+        record.fields = fields
+        record.__dict__.update(fields)
         target.handle(record)
 
     return log_event
+
+
+def _only_handler(target: logging.Logger) -> LineHandler | None:
+    """The handler that `configure` made, if no filter and no other handler sees the records."""
+    if target.propagate or target.filters or len(target.handlers) != 1:
+        return None
+    handler = target.handlers[0]
+    if type(handler) is not LineHandler or handler.filters or handler.level:
+        return None
+    return handler if type(handler.formatter) is JsonFormatter else None
 
 
 class EventRecord(logging.LogRecord):
@@ -228,21 +261,19 @@ class EventRecord(logging.LogRecord):
 
 def _words(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields as they read in a sentence."""
-    if "queues" in fields or "tasks" in fields:
-        return {
-            name: ", ".join(value) if isinstance(value, tuple) else value
-            for name, value in fields.items()
-        }
-    return fields
+    return {
+        name: ", ".join(value) if isinstance(value, tuple) else value
+        for name, value in fields.items()
+    }
 
 
-def _record_fields(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _record_fields(name: str, fields: dict[str, Any], optional: Sequence[str]) -> dict[str, Any]:
     """The fields as a record carries them."""
     if "event" in fields:  # an event about an event
         fields["at_event"] = fields.pop("event")
-    for optional in _OPTIONAL:
-        if optional in fields and not fields[optional]:
-            del fields[optional]
+    for each in optional:
+        if not fields[each]:
+            del fields[each]
     return {"event": name, **fields}
 
 
@@ -259,12 +290,16 @@ def configure(
             f"log level is {level!r}; give 'debug', 'info', 'warning', 'error' or 'critical'"
         )
     target = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(target)
-    handler.setFormatter(_formatter(log_format, target))
+    formatter = _formatter(log_format, target)
+    # Programs read JSON lines; people, and whoever brings a stream, see each as it comes.
+    together = stream is None and isinstance(formatter, JsonFormatter)
+    handler = LineHandler(target, delay_s=_TOGETHER_S if together else 0.0)
+    handler.setFormatter(formatter)
     logger = logging.getLogger(LOGGER)
     for other in list(logger.handlers):
         if isinstance(other.formatter, JsonFormatter | ConsoleFormatter):
             logger.removeHandler(other)
+            other.flush()
     logger.addHandler(handler)
     logger.setLevel(number)
     logger.propagate = False
@@ -295,7 +330,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return _json(line).decode()
 
 
 class ConsoleFormatter(logging.Formatter):

@@ -61,7 +61,7 @@ class TaskOptions(TypedDict, total=False):
     max_crashes: int | None
     max_snoozes: int | None
     result_ttl: Duration | None
-    executor: Literal["thread"] | None
+    executor: Literal["thread", "process"] | None
     concurrency: int | None
     concurrency_key: KeySource | None
     rate_limit: RateLimit | None

@@ -9,6 +9,7 @@ from packhorse.job import AttemptError, DeadReason
 
 __all__ = [
     "Cancelled",
+    "Crashed",
     "Failed",
     "GivenUp",
     "Limited",
@@ -64,6 +65,12 @@ class Limited(msgspec.Struct, frozen=True):
     retry_after_us: int
 
 
+class Crashed(msgspec.Struct, frozen=True):
+    """The process that ran this job alone died of it; the worker did not."""
+
+    error: AttemptError
+
+
 class GivenUp(msgspec.Struct, frozen=True):
     """There is no point in trying again: rejected, undecodable, or invalid."""
 
@@ -71,4 +78,6 @@ class GivenUp(msgspec.Struct, frozen=True):
     error: AttemptError
 
 
-Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | GivenUp
+Outcome = (
+    Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | Crashed | GivenUp
+)

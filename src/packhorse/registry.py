@@ -37,7 +37,7 @@ __all__ = ["DEFAULT_QUEUE", "Registry", "TaskDefinition", "check_window", "defin
 
 DEFAULT_QUEUE: Final = "default"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
-_EXECUTORS: Final = (None, "thread")
+_EXECUTORS: Final = (None, "thread", "process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class TaskDefinition:
     name: str
     function: Callable[..., Any]
     queue: str = DEFAULT_QUEUE
-    kind: Literal["coroutine", "thread"]
+    kind: Literal["coroutine", "thread", "process"]
+    coroutine: bool = False  #: the function is one, wherever it runs
     wants_context: bool  #: the first parameter is a Context, given by the worker
     signature: Signature
     timeout_us: int | None = None  #: per attempt; None is the worker's default
@@ -76,6 +77,16 @@ class TaskDefinition:
     def limited(self) -> bool:
         """Whether the store has to know of a limit."""
         return self.concurrency is not None or self.rate is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its jobs have nothing but their arguments, a queue and a timeout."""
+        return (
+            self.unique is None
+            and self.max_crashes is None
+            and self.concurrency_key is None
+            and self.rate_key is None
+        )
 
     def plain_arguments(self, payload: bytes) -> Mapping[str, Any]:
         """The arguments of a call as JSON data; those left out as the function's defaults."""
@@ -153,10 +164,11 @@ def define_task(
     label = label_of(function)
     chosen = chosen_options(options, TaskOptions, f"task {label}")
     kind = _kind(function, label)
-    if chosen.get("executor") not in _EXECUTORS or (kind == "coroutine" and "executor" in chosen):
+    executor = chosen.get("executor")
+    if executor not in _EXECUTORS or (kind == "coroutine" and executor == "thread"):
         raise ConfigError(
-            f"task {label}: executor is {chosen['executor']!r}; leave it out: async def runs on "
-            "the event loop, and def in a thread (executor='thread'), which are supported so far"
+            f"task {label}: executor is {executor!r}; leave it out: async def runs on the event "
+            "loop, and def in a thread (executor='thread'); or give executor='process'"
         )
     hints = read_hints(function, scope)
     wants_context = _wants_context(hints)
@@ -166,7 +178,8 @@ def define_task(
     return TaskDefinition(
         name=_name(chosen.get("name", getattr(function, "__name__", "")), label),
         function=function,
-        kind=kind,
+        kind="process" if executor == "process" else kind,
+        coroutine=kind == "coroutine",
         wants_context=wants_context,
         signature=signature,
         where=_where(function),

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from packhorse.config import WorkerOptions
@@ -13,7 +17,18 @@ from packhorse.options import chosen_options, text_tuple
 from packhorse.protocol import WorkerConfig
 from packhorse.registry import Registry, define_task
 
-__all__ = ["RunOptions", "add_handlers", "config_options", "installed_version", "run_options"]
+__all__ = [
+    "RunOptions",
+    "add_handlers",
+    "config_options",
+    "installed_version",
+    "run_options",
+    "worker_version",
+]
+
+_CODE_VERSION: Final = "PACKHORSE_CODE_VERSION"
+#: Files looked at for a fingerprint of the code.
+_FILES_MAX: Final = 500
 
 
 class RunOptions(TypedDict, total=False):
@@ -29,10 +44,19 @@ class RunOptions(TypedDict, total=False):
     stop_grace: Duration | None  #: how long a handler may take to stop when told to; 5 s
     handle_signals: bool | None  #: TERM and INT stop it, in the main thread; True
     name: str | None  #: shown beside the worker's id
+    process_slots: int | None  #: processes for `executor="process"`; one per core
+    process_memory_mib: int | None  #: MiB each of them may ask for; no limit
+    process_cpu: Duration | None  #: CPU time a job may use in one; no limit beside its timeout
+    process_max_jobs: int | None  #: jobs after which one is replaced; 1000
+    process_max_failures: int | None  #: failures in a row after which one is replaced; 10
+    process_recycle_mib: int | None  #: MiB after a job from which one is replaced; never
     config: WorkerConfig | Mapping[str, Any] | None  #: of the worker protocol, instead of these
 
 
-_SPANS: Final = ("lease", "poll_interval", "default_timeout", "shutdown_timeout", "stop_grace")
+_SPANS: Final = (
+    *("lease", "poll_interval", "default_timeout", "shutdown_timeout", "stop_grace"),
+    *("process_cpu",),
+)
 #: What the wire has no word for, and may be given beside a `config`.
 _BESIDE_CONFIG: Final = frozenset({"concurrency", "burst", "max_jobs", "config"})
 
@@ -70,6 +94,25 @@ def add_handlers(registry: Registry, config: WorkerConfig) -> None:
         known = registry.get(task_type)
         if known is None or known.function is not handler:
             registry.add(define_task(handler, {"name": task_type}, whole_payload=True))
+
+
+def worker_version(registry: Registry, code: str | None) -> str:
+    """What a worker tells the store it runs: this release, and which state of the user's code.
+
+    Unless it is named, the code is known by a fingerprint of the files its tasks are in, so that
+    workers before and after a deploy can be told apart.
+    """
+    chosen = code or os.environ.get(_CODE_VERSION) or _fingerprint(registry)
+    return f"{installed_version()} {chosen.strip().replace(' ', '-')}".strip()
+
+
+def _fingerprint(registry: Registry) -> str:
+    files = {task.where.rpartition(":")[0] for task in registry.tasks}
+    digest = hashlib.sha256()
+    for name in sorted(files)[:_FILES_MAX]:
+        with contextlib.suppress(OSError):  # typed into a console, or gone
+            digest.update(Path(name).read_bytes())
+    return digest.hexdigest()[:8] if files else ""
 
 
 def installed_version() -> str:

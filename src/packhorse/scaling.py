@@ -15,9 +15,9 @@ import msgspec
 
 from packhorse.job import TERMINAL, WAITING, JobStatus
 from packhorse.policies.autoscale import Load, ScaleRule, Scaling, demand, scale, wanted
-from packhorse.stores.requests import Counts, WorkerRecord
+from packhorse.stores.requests import Counts, QueueState, WorkerRecord
 
-__all__ = ["Look", "ScaleSignal", "loads", "look", "next_scaling", "scale_signals"]
+__all__ = ["Look", "ScaleSignal", "loads", "look", "next_scaling", "scale_signals", "stored_scales"]
 
 
 class ScaleSignal(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,12 @@ class ScaleSignal(msgspec.Struct, frozen=True, kw_only=True):
     demand: int  #: ready + running
     workers: int  #: live ones that serve it
     wanted: int | None  #: how many there should be; None: it has no autoscale that is on
+
+
+def stored_scales(states: Iterable[QueueState]) -> dict[str, ScaleRule]:
+    """The queues with an `autoscale` that holds, by name."""
+    found = ((state.settings.name, state.settings.autoscale) for state in states)
+    return {name: rule for name, rule in found if rule is not None}
 
 
 def scale_signals(

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from packhorse.call import Call
-from packhorse.clock import new_id
+from packhorse.call import NO_CHOICES, Call
+from packhorse.clock import new_id, new_ids
 from packhorse.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
 from packhorse.connection import Connection
 from packhorse.declarations import Declarations
@@ -33,18 +33,37 @@ class Submission:
         self.connection = connection
         self._warned: set[str] = set()  # at most one entry a task, and one for blocking
 
-    def submit(self, calls: Iterable[Call[R]], verb: str) -> list[JobHandle[R]]:
-        """Store all calls or none, in one round trip, from plain code."""
-        checked = [_checked(call) for call in calls]
-        jobs = self._jobs(checked)
+    def submit_one(self, call: Call[R], verb: str) -> JobHandle[R]:
+        """As `submit`, of one call."""
+        connection = self.connection
+        job = new_job(call, connection.declarations)
         if in_event_loop():
             self.warn_of_blocking(verb)
-        return self.store(jobs, wait_us=_shortest_wait_us(checked))
+        if len(job.payload) > PAYLOAD_BYTES_WARNING:
+            self._check_sizes((job,))
+        [answer] = connection.submit((job,), wait_us=call.choices.values.get("wait"))
+        return JobHandle(answer.job_id, answer.deduplicated, connection)
+
+    async def asubmit_one(self, call: Call[R]) -> JobHandle[R]:
+        """As `asubmit`, of one call."""
+        connection = self.connection
+        job = new_job(call, connection.declarations)
+        if len(job.payload) > PAYLOAD_BYTES_WARNING:
+            self._check_sizes((job,))
+        [answer] = await connection.asubmit((job,), wait_us=call.choices.values.get("wait"))
+        return JobHandle(answer.job_id, answer.deduplicated, connection)
+
+    def submit(self, calls: Iterable[Call[R]], verb: str) -> list[JobHandle[R]]:
+        """Store all calls or none, in one round trip, from plain code."""
+        jobs, wait_us = self._prepared(list(calls))
+        if in_event_loop():
+            self.warn_of_blocking(verb)
+        return self.store(jobs, wait_us=wait_us)
 
     async def asubmit(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Store all calls or none, in one round trip, from async code."""
-        checked = [_checked(call) for call in calls]
-        return await self.astore(self._jobs(checked), wait_us=_shortest_wait_us(checked))
+        jobs, wait_us = self._prepared(list(calls))
+        return await self.astore(jobs, wait_us=wait_us)
 
     def store(self, jobs: Sequence[NewJob], *, wait_us: int | None = None) -> list[JobHandle[Any]]:
         """Store jobs; a handle for each."""
@@ -60,10 +79,20 @@ class Submission:
         answers = await self.connection.asubmit(jobs, wait_us=wait_us) if jobs else ()
         return [JobHandle(one.job_id, one.deduplicated, self.connection) for one in answers]
 
-    def _jobs(self, calls: Iterable[Call[Any]]) -> list[NewJob]:
-        return [new_job(call, self.connection.declarations) for call in calls]
+    def _prepared(self, calls: Sequence[Call[Any]]) -> tuple[list[NewJob], int | None]:
+        """The calls as they are stored, and how long they wait for room: as the least patient."""
+        for call in calls:
+            if not isinstance(call, Call):
+                raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
+        known = self.connection.declarations
+        pairs = zip(calls, new_ids(len(calls)), strict=True)
+        jobs = [new_job(call, known, job_id) for call, job_id in pairs]
+        chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
+        return jobs, min([values["wait"] for values in chosen if "wait" in values], default=None)
 
     def _check_sizes(self, jobs: Sequence[NewJob]) -> None:
+        if max([len(job.payload) for job in jobs], default=0) <= PAYLOAD_BYTES_WARNING:
+            return
         for job in jobs:
             size = len(job.payload)
             if size > PAYLOAD_BYTES_MAX:
@@ -100,23 +129,21 @@ class Submission:
         )
 
 
-def _checked(call: Call[R]) -> Call[R]:
-    if not isinstance(call, Call):
-        raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
-    return call
-
-
-def _shortest_wait_us(calls: Iterable[Call[Any]]) -> int | None:
-    """How long calls that are submitted together wait for room: no longer than any of them."""
-    waits = [call.choices.values["wait"] for call in calls if "wait" in call.choices.values]
-    return min(waits, default=None)
-
-
-def new_job(call: Call[Any], declarations: Declarations) -> NewJob:
-    """A call as it is stored."""
+def new_job(call: Call[Any], declarations: Declarations, job_id: str | None = None) -> NewJob:
+    """A call as it is stored: under the id its caller chose, this one, or one of its own."""
     task = call.definition
+    job_id = job_id or new_id()
+    if call.choices is NO_CHOICES and task.is_plain:
+        return NewJob(
+            job_id,
+            task.name,
+            call.payload,
+            task.queue,
+            timeout_us=task.timeout_us,
+            trace_id=job_id.replace("-", ""),
+        )
     chosen = call.choices.fields()
-    job_id = chosen.pop("id", None) or new_id()
+    job_id = chosen.pop("id", None) or job_id
     retry = chosen.pop("retry", None)
     options = None
     if retry is not None or task.max_crashes is not None:

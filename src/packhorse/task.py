@@ -7,7 +7,7 @@ import functools
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from packhorse.call import Call, Choices
+from packhorse.call import NO_CHOICES, Call, Choices
 from packhorse.context import Context
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
@@ -32,7 +32,8 @@ class Task(Generic[P, R]):
         functools.update_wrapper(cast("Any", self), definition.function)
         self.definition = definition
         self._submission = submission
-        self._choices = choices or Choices()
+        self._choices = choices or NO_CHOICES
+        self._encode = definition.signature.encode
 
     @property
     def name(self) -> str:
@@ -41,11 +42,13 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
-        return self._submission.submit((self.call(*args, **kwargs),), "enqueue")[0]
+        payload = self._encode(args, kwargs)
+        return self._submission.submit_one(Call(self.definition, payload, self._choices), "enqueue")
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `enqueue`, without blocking the event loop."""
-        return (await self._submission.asubmit((self.call(*args, **kwargs),)))[0]
+        payload = self._encode(args, kwargs)
+        return await self._submission.asubmit_one(Call(self.definition, payload, self._choices))
 
     def enqueue_many(self, items: Iterable[Call[R] | Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Store calls of this task, or arguments by name, all or none, in one round trip."""
@@ -59,7 +62,7 @@ class Task(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked, to be submitted with others or later."""
-        payload = self.definition.signature.encode(args, kwargs)
+        payload = self._encode(args, kwargs)
         return Call(self.definition, payload, self._choices)
 
     def using(self, **options: Unpack[CallOptions]) -> Self:

@@ -137,8 +137,9 @@ def _declared(queue: QueueConfig, name: str) -> QueueDeclaration:
         concurrency=queue.concurrency,
         rate=_rate(queue.rate_limit),
         fair=True,
+        autoscale=_scale(queue.auto_scale),
     )
-    return QueueDeclaration(settings, scale=_scale(queue.auto_scale))
+    return QueueDeclaration(settings)
 
 
 def _rate(limit: RateLimit | UnsetType) -> RateRule | None:

@@ -30,7 +30,7 @@ from packhorse.job import JobRecord, JobStatus
 from packhorse.stores.requests import JobFilter
 from tests.end_to_end import checker
 from tests.end_to_end.checker import Evidence, Run, Standing, Verdict, overlaps, runs_of
-from tests.end_to_end.contested_app import LIMITS, create_app
+from tests.end_to_end.contested_app import CLOCK, LIMITS, create_app
 from tests.end_to_end.contested_checker import (
     Asked,
     Contest,
@@ -42,9 +42,9 @@ from tests.end_to_end.contested_checker import (
     judge,
     stale,
 )
-from tests.end_to_end.contested_producer import Answer
+from tests.end_to_end.contested_producer import ENOUGH, Answer
 from tests.end_to_end.recording import Line
-from tests.end_to_end.support import World, all_jobs, ended, until
+from tests.end_to_end.support import PATIENCE_S, World, all_jobs, ended, until
 
 APP: Final = "tests.end_to_end.contested_app:create_app"
 WORKERS: Final = 4
@@ -56,8 +56,14 @@ PEACE_S: Final = 0.8
 #: How many of them are stops, beyond the lease, instead of kills.
 STOPS: Final = 0.2
 STOP_S: Final = 2 * LEASE_S
+#: It goes on until there was one kill in so many seconds asked for, however slow the machine is.
+KILL_EACH_S: Final = 4.0
+#: And is given up when that takes so much longer than it should.
+PATIENCE: Final = 6
 #: How long what is left may take: rescues wait longer each time.
 DRAIN_S: Final = 60.0
+#: Characters of a worker's output that are shown when it does not work.
+WORDS_MAX: Final = 1_000
 #: Jobs that are told of when it takes longer.
 SHOWN_MAX: Final = 20
 LOOK_S: Final = 0.02
@@ -85,11 +91,15 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Contestants:
-    """The worker processes: one is killed or stopped now and then, and replaced or let go on."""
+    """The worker processes: one is killed or stopped now and then, and replaced or let go on.
+
+    Only those that have run something are: a process that dies while it starts shows nothing.
+    """
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.died_us: dict[int, int] = {}
         self.kills = self.stops = 0
+        self.cut_off = 0  #: handlers that ran when their worker was killed
         self._world = world
         self._chance = chance
         self._stopped: dict[int, float] = {}  # place -> when it goes on
@@ -104,7 +114,7 @@ class Contestants:
         if now >= self._next:
             self._next = now + self._chance.expovariate(1 / PEACE_S)
             place = self._chance.randrange(WORKERS)
-            if place not in self._stopped:
+            if place not in self._stopped and self._records(place).exists():
                 self._kill_or_stop(place)
 
     def leave_alone(self) -> None:
@@ -112,8 +122,10 @@ class Contestants:
         for place in list(self._stopped):
             self._go_on(place)
 
-    def end(self) -> set[int]:
-        """Ask all of them to leave; their exit codes."""
+    def end(self, app: Packhorse) -> set[int]:
+        """Ask all of them to leave, once they listen; their exit codes."""
+        pids = {worker.pid for worker in self._workers}
+        until("every worker to live", lambda: pids <= {one.pid for one in app.insights.workers()})
         for worker in self._workers:
             worker.send_signal(signal.SIGTERM)
         return {ended(worker) for worker in self._workers}
@@ -127,9 +139,21 @@ class Contestants:
             victim = self._workers[place]
             victim.kill()
             ended(victim)
-            self.died_us[victim.pid] = time.time_ns() // 1000
+            self.died_us[victim.pid] = CLOCK.now_us()
+            self.cut_off += self._left_running(victim.pid)
             self._workers[place] = self._start()
             self.kills += 1
+
+    def last_words(self) -> str:
+        """What the living have complained of."""
+        return "\n".join(self._world.output(worker)[-WORDS_MAX:] for worker in self._workers)
+
+    def _left_running(self, pid: int) -> int:
+        events = Counter(line.event for line in self._world.lines() if line.pid == pid)
+        return events["start"] - events["end"]
+
+    def _records(self, place: int) -> Path:
+        return self._world.records / f"{self._workers[place].pid}.jsonl"
 
     def _go_on(self, place: int) -> None:
         del self._stopped[place]
@@ -159,19 +183,34 @@ def _run(world: World, app: Packhorse, plan: Plan) -> Report:
     app.store.migrate()
     workers = Contestants(world, random.Random(plan.seed))
     producers = [
-        world.start(
-            "-m", "tests.end_to_end.contested_producer", str(plan.seconds), str(plan.seed + number)
-        )
+        world.start("-m", "tests.end_to_end.contested_producer", str(plan.seed + number))
         for number in range(PRODUCERS)
     ]
-    while any(each.poll() is None for each in producers):
+    _contend(workers, producers, plan)
+    workers.leave_alone()  # one that is stopped may hold the store's lock
+    (world.records / ENOUGH).touch()
+    codes = {ended(each) for each in producers}
+    assert codes == {0}, [world.output(each) for each in producers]
+    _drain(app)
+    codes = workers.end(app)
+    assert codes == {0}, codes
+    return _report(world, app, plan, workers, time.monotonic() - began)
+
+
+def _contend(workers: Contestants, producers: Sequence[subprocess.Popen[str]], plan: Plan) -> None:
+    """Disturb until the time is over and something was shown."""
+    began = time.monotonic()
+    least = plan.seconds // KILL_EACH_S
+    given_up = began + PATIENCE * plan.seconds + PATIENCE_S
+    while all(each.poll() is None for each in producers):
         workers.disturb()
         time.sleep(LOOK_S)
-    assert {each.returncode for each in producers} == {0}, world.output(producers[0])
-    workers.leave_alone()
-    _drain(app)
-    assert workers.end() == {0}
-    return _report(world, app, plan, workers, time.monotonic() - began)
+        now = time.monotonic()
+        if now >= began + plan.seconds and workers.kills >= least and workers.cut_off:
+            return
+        assert now < given_up, (
+            f"{workers.kills} kills, {workers.cut_off} handlers cut off\n{workers.last_words()}"
+        )
 
 
 def _drain(app: Packhorse) -> None:
@@ -264,7 +303,9 @@ def _facts(app: Packhorse, record: JobRecord) -> Facts:
         created_us=record.created_us,
         spans=[
             Span(
-                *(line.attempt, line.started_us, line.finished_us), line.status is JobStatus.QUEUED
+                *(line.attempt, line.started_us, line.finished_us),
+                given_back=line.status is JobStatus.QUEUED,
+                worker=line.worker,
             )
             for line in history
         ],

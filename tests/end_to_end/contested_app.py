@@ -12,9 +12,11 @@ from packhorse import Context, Packhorse, RateLimited, RetryPolicy, Unique
 from packhorse.clock import SECOND_US
 from packhorse.events import JobCompleted, JobStale
 from tests.end_to_end.contested_checker import Limits
-from tests.end_to_end.recording import Recorder
+from tests.end_to_end.recording import Recorder, SteadyClock
 
-record = Recorder()
+#: Of the store in every process, and of what is written down.
+CLOCK: Final = SteadyClock()
+record = Recorder(CLOCK.now_us)
 
 #: What is declared, and what the checker judges by.
 LIMITS: Final = Limits(
@@ -36,7 +38,7 @@ _CRASHES: Final = 1_000
 
 def create_app(url: str | None = None) -> Packhorse:
     """The app of a worker or producer process, or of the rig."""
-    app = Packhorse(url)
+    app = Packhorse(url, clock=CLOCK)
     for queue, limit in LIMITS.queue_concurrency.items():
         app.queue(queue, concurrency=limit, max_depth=LIMITS.max_depth.get(queue))
     for queue, rule in LIMITS.queue_rate.items():

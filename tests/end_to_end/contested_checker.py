@@ -48,6 +48,7 @@ class Span(msgspec.Struct, frozen=True):
     started_us: int
     ended_us: int
     given_back: bool = False  #: by its own worker, which is how one that met a limit ends
+    worker: str = ""  #: who ran it
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -117,19 +118,27 @@ def too_many_started(contest: Contest) -> Iterator[str]:
 
 
 def not_waited(contest: Contest) -> Iterator[str]:
-    """Started with a rate key that somebody else's limit had just closed."""
-    keyed: dict[tuple[str, str | None], list[tuple[int, str]]] = defaultdict(list)
+    """Started with a rate key that somebody else's limit had just closed.
+
+    The key is closed from the moment at which the store wrote down that the attempt met a limit.
+    """
+    keyed: dict[tuple[str, str | None], list[tuple[Span, str]]] = defaultdict(list)
     for job in contest.jobs:
-        keyed[job.task, job.rate_key] += [(span.started_us, job.job_id) for span in job.spans]
+        keyed[job.task, job.rate_key] += [(span, job.job_id) for span in job.spans]
     for job in contest.jobs:
-        for span in job.spans:
-            met = (job.job_id, span.attempt) in contest.pushed_back
-            if not (met and span.given_back):  # else it died before it could say so
+        for closing in job.spans:
+            met = (job.job_id, closing.attempt) in contest.pushed_back
+            if not (met and closing.given_back):  # else it died before it could say so
                 continue
-            until_us = span.ended_us + contest.limits.closed_us[job.task]
-            for started_us, other in keyed[job.task, job.rate_key]:
-                if span.ended_us < started_us < until_us:
-                    yield f"{other} started {until_us - started_us} us before {job.rate_key} opened"
+            until_us = closing.ended_us + contest.limits.closed_us[job.task]
+            for span, other in keyed[job.task, job.rate_key]:
+                if closing.ended_us < span.started_us < until_us:
+                    yield (
+                        f"{other} attempt {span.attempt} started at {span.started_us} (until "
+                        f"{span.ended_us}, {span.worker}), {until_us - span.started_us} us before "
+                        f"{job.rate_key} opened, closed by {job.job_id} attempt {closing.attempt} "
+                        f"from {closing.started_us} to {closing.ended_us} ({closing.worker})"
+                    )
 
 
 def out_of_order(contest: Contest) -> Iterator[str]:

@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""One of the producers of the contested test: python -m tests.end_to_end.contested_producer S N.
+"""One of the producers of the contested test: python -m tests.end_to_end.contested_producer N.
 
-Submits for S seconds, by chance of seed N, whatever fits; writes down each submit and its answer.
+Submits whatever fits, by chance of seed N, until it is told that this is enough; writes down each
+submit and its answer. It begins with some of every kind, so that each limit is met however slow
+the machine is.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from packhorse import Call, Packhorse, QueueFull
-from tests.end_to_end.contested_app import create_app, record
+from tests.end_to_end.contested_app import CLOCK, LIMITS, create_app, record
+from tests.end_to_end.recording import RECORDS_VARIABLE
 
+#: A file of this name beside the records tells producers to stop.
+ENOUGH: Final = "enough"
+#: The longest one goes on when nobody tells it so.
+SECONDS_MAX: Final = 600.0
 #: Between two submits of one producer, on average.
 PAUSE_S: Final = 0.02
 #: No more is submitted to a queue with so many waiting: it is to be drained when time is up.
@@ -82,7 +91,12 @@ class Maker:
         return self._tasks["keyed"].call(self._key(), self._seconds()), ""
 
     def called(self) -> Made:
-        refusals = int(self._chance.random() < 0.1)
+        return self._called(refusals=int(self._chance.random() < 0.1))
+
+    def refused(self) -> Made:
+        return self._called(refusals=1)
+
+    def _called(self, *, refusals: int) -> Made:
         return self._tasks["called"].call(self._key(), self._seconds(), refusals), ""
 
     def ordered(self) -> Made:
@@ -127,19 +141,28 @@ KINDS: Final[Mapping[str, Callable[[Maker], Made]]] = MappingProxyType(
 _QUEUES: Final[Mapping[str, str]] = MappingProxyType({"single": "once", "throttled": "once"})
 
 
-def produce(app: Packhorse, seconds: float, seed: int) -> None:
-    """Submit until the time is over."""
+def produce(app: Packhorse, seed: int, enough: Path) -> None:
+    """Submit until that is enough."""
     maker = Maker(app, seed)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    _open(app, maker)
+    until = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < until and not enough.exists():
         kind = maker.kind()
         if kind == "narrow" or app.depth(_QUEUES.get(kind, kind)) < DEPTH_MAX:
             _submit(app, kind, [maker.make(kind) for _ in range(maker.count(kind))])
         time.sleep(maker.pause_s())
 
 
+def _open(app: Packhorse, maker: Maker) -> None:
+    """Some of every kind; of the narrow one more than may ever wait, which is refused."""
+    for kind in KINDS:
+        count = LIMITS.max_depth[kind] + 1 if kind == "narrow" else COUNTS[-1]
+        _submit(app, kind, [maker.make(kind) for _ in range(count)])
+    _submit(app, "called", [maker.refused() for _ in range(COUNTS[-1])])
+
+
 def _submit(app: Packhorse, task: str, made: list[Made]) -> None:
-    asked_us = time.time_ns() // 1000
+    asked_us = CLOCK.now_us()
     try:
         jobs = app.enqueue_many(call for call, _ in made)
     except QueueFull:
@@ -160,5 +183,5 @@ def _note(answer: Answer) -> str:
 
 if __name__ == "__main__":
     opened = create_app()
-    produce(opened, float(sys.argv[1]), int(sys.argv[2]))
+    produce(opened, int(sys.argv[1]), Path(os.environ[RECORDS_VARIABLE]) / ENOUGH)
     opened.close()

@@ -38,7 +38,7 @@ JOB_S: Final = (0.005, 0.06)
 #: How long after a worker's first job it is killed, at most.
 KILL_WITHIN_S: Final = 0.3
 #: How long a worker may take to begin its first job before it is killed all the same.
-FIRST_JOB_S: Final = 3.0
+FIRST_JOB_S: Final = 20.0
 #: How long the burst worker may take for what is left, per job.
 DRAIN_S_PER_JOB: Final = 0.5
 DRAIN_S_MIN: Final = 60.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,8 @@ import msgspec
 from packhorse import Context
 
 RECORDS_VARIABLE: Final = "PACKHORSE_TEST_RECORDS"
+#: Where the steady clock begins, so that its instants look like dates.
+_STEADY_EPOCH_US: Final = 1_700_000_000_000_000
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,10 +34,30 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+def system_us() -> int:
+    """The machine's clock, which stores judge by unless they are given another."""
+    return time.time_ns() // 1000
+
+
+class SteadyClock:
+    """The same in every process of the machine, and never set: for what is judged by microseconds.
+
+    Somebody may set the machine's clock back while a test runs; then what came later would seem to
+    have come first.
+    """
+
+    def now_us(self) -> int:
+        return _STEADY_EPOCH_US + time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
 class Recorder:
     """The record file of this process; a forked child gets its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_us: Callable[[], int] = system_us) -> None:
+        self._now_us = now_us
         self._pid = 0
         self._file = -1
 
@@ -46,7 +68,7 @@ class Recorder:
     def write_line(
         self, event: str, job_id: str, attempt: int = 0, fence: int = 0, *, note: str = ""
     ) -> None:
-        line = Line(event, job_id, attempt, fence, os.getpid(), time.time_ns() // 1000, note)
+        line = Line(event, job_id, attempt, fence, os.getpid(), self._now_us(), note)
         os.write(self._opened(), msgspec.json.encode(line) + b"\n")
 
     def _opened(self) -> int:

@@ -144,5 +144,5 @@ def test_an_idle_worker_leaves_at_once(world: World) -> None:
 
         worker.send_signal(signal.SIGTERM)
 
-        assert ended(worker, 5) == 0
+        assert ended(worker, HURRIED_S) == 0
         assert [one for one in app.insights.workers() if one.live] == []

@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from packhorse.stores.memory import Faults, MemoryStore
 from packhorse.stores.memory.state import State
-from packhorse.stores.plan import Plan
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.virtual_clock import VirtualClock
 
@@ -40,13 +35,3 @@ def state_of(trial: Trial) -> State:
     """What the store keeps, to look at from inside."""
     assert isinstance(trial.store, MemoryStore)
     return trial.store._state
-
-
-def wakes_of(trial: Trial, plan: Plan[Any]) -> set[str]:
-    """Run a plan; the topics it wakes."""
-    woken: set[str] = set()
-    assert isinstance(trial.store, MemoryStore)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial.store._wakeups, "send", woken.update)
-        trial.run(plan)
-    return woken

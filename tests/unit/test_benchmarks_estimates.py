@@ -6,7 +6,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bounds import Bound, judge
@@ -25,6 +25,7 @@ def ledger_of(**series: list[float]) -> Ledger:
 
 
 class TestEstimates:
+    @settings(deadline=None)  # thousands of resamples, on whatever machine
     @given(VALUES)
     def test_the_median_lies_inside_its_interval_and_the_interval_inside_the_values(
         self, values: list[float]

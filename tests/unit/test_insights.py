@@ -123,6 +123,7 @@ def test_queues_show_their_settings_counts_and_age(
     assert mail.depth == 3
     assert mail.counts == {JobStatus.PENDING: 1, JobStatus.QUEUED: 2}
     assert mail.oldest_ready_s == 90
+    assert mail.oldest_ready_s_by_priority == {"normal": 90}
     assert default.oldest_ready_s is None
 
 

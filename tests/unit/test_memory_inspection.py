@@ -38,7 +38,7 @@ def test_the_longest_waiting_ready_job_is_counted_from_when_it_took_its_place(
     trial.run(trial.store.upkeep.promote(limit=9))
 
     assert trial.run(trial.store.inspection.counts()) == (
-        Counts(QUEUE, {JobStatus.QUEUED: 3}, oldest_ready_us=since_us),
+        Counts(QUEUE, {JobStatus.QUEUED: 3}, {0: since_us + 5, 2: since_us}),
     )
 
 

@@ -43,6 +43,25 @@ def test_a_scaled_queue_that_is_empty_is_told_of_too(app: Packhorse) -> None:
     assert (mail.queue, mail.demand, mail.workers, mail.wanted) == ("mail", 0, 0, 1)
 
 
+def test_the_rule_is_kept_in_the_store_over_limits_set_by_hand(app: Packhorse) -> None:
+    app.tasks["send"].enqueue_many([{}] * 3)
+    app.set_limits("mail", concurrency=7)
+
+    (mail,) = Packhorse(store=app.store).insights.scaling()
+
+    assert (mail.ready, mail.wanted) == (3, 2)
+
+
+def test_another_rule_declared_later_holds(app: Packhorse) -> None:
+    app.tasks["send"].enqueue()
+    app.queue("mail", autoscale={"min_workers": 3, "max_workers": 3})
+    app.tasks["send"].enqueue()
+
+    (mail,) = Packhorse(store=app.store).insights.scaling()
+
+    assert mail.wanted == 3
+
+
 @pytest.mark.req("S1-49")
 def test_a_queue_whose_autoscale_is_off_wants_nothing() -> None:
     app = memory_app()

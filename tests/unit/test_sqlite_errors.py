@@ -73,14 +73,14 @@ async def test_a_lock_that_is_let_go_in_time_is_waited_for(
     traced.statements.clear()
 
     with write_lock(tmp_path) as other:
-        waits = asyncio.create_task(store.arun(submitting(store, "job")))
+        waits = asyncio.create_task(store.arun(submitting(store, "job", "another")))
         await until(lambda: traced.count("begin immediate") == 1)
         assert not waits.done()
         other.execute("rollback")
         await waits
 
     store.close()
-    assert names_in(tmp_path) == {"before", "job"}
+    assert names_in(tmp_path) == {"before", "job", "another"}
 
 
 def test_a_missing_folder_is_unavailable_and_says_so(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def store(traced: Traced, tmp_path: Path) -> Iterator[SqliteStore]:
 
 @pytest.fixture
 def all_datagrams_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SqliteWakeups, "send", lambda self, topics: None)
+    monkeypatch.setattr(SqliteWakeups, "_send", lambda self, topics, names: None)
 
 
 async def looking(traced: Traced, listener: SqliteListener) -> asyncio.Task[frozenset[str]]:
@@ -234,5 +234,5 @@ async def test_commits_that_concern_others_wake_a_listener_once_per_look_at_most
 
     assert set(answers) == {frozenset({"*"})}
     assert took_s > 3.5 * FLOOR_S  # the first look is at once
-    assert traced.count("commit") > 5, "there was nothing to be woken by"
+    assert traced.count("-- add one job") > 5, "there was nothing to be woken by"
     listener.close()

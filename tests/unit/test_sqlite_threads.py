@@ -270,7 +270,7 @@ def test_an_interrupt_while_waiting_for_the_lock_does_not_leave_it_taken(
         helper = threading.Thread(target=interrupt_then_unlock, args=(other,))
         helper.start()
         with pytest.raises(Interrupted):
-            store.run(submitting(store, "interrupted"))
+            store.run(submitting(store, "interrupted", "as well"))  # more than one statement
         helper.join()
 
     assert can_write(tmp_path)

@@ -148,7 +148,7 @@ def test_a_configurations_queues_become_settings() -> None:
     assert (other.name, other.retry, other.dead_letter) == ("not_served", None, None)
 
 
-@pytest.mark.req("S1-21", "S1-22", "S1-49")
+@pytest.mark.req("S1-21", "S1-22", "S1-49", "X-14")
 def test_the_limits_of_a_configuration_become_those_of_the_queue_over_all_workers() -> None:
     queues = [
         {"name": "q", "concurrency": 2, "rateLimit": {"max": 3, "durationMs": 1500}},
@@ -162,9 +162,10 @@ def test_the_limits_of_a_configuration_become_those_of_the_queue_over_all_worker
     assert limited.settings.concurrency == 2
     assert limited.settings.rate == RateRule(3, 1_500_000)
     assert scaled.settings.concurrency == 5
-    assert scaled.scale == ScaleRule(enabled=True, max_workers=4, scale_up=90)
-    assert still.scale == ScaleRule(enabled=False, max_workers=4)
-    assert (bare.settings.name, bare.settings.concurrency, bare.scale) == ("bare", 5, None)
+    assert scaled.settings.autoscale == ScaleRule(enabled=True, max_workers=4, scale_up=90)
+    assert still.settings.autoscale == ScaleRule(enabled=False, max_workers=4)
+    assert (bare.settings.name, bare.settings.concurrency) == ("bare", 5)
+    assert bare.settings.autoscale is None
 
 
 def test_a_served_queue_that_is_declared_by_other_means_is_left_as_it_is() -> None:

@@ -25,6 +25,7 @@ from packhorse.worker.attempt import Attempt
 from packhorse.worker.heartbeat import Heartbeat
 from packhorse.worker.plans import CallPlan
 from packhorse.worker.quarantine import Mode, Quarantine
+from packhorse.worker.reach import in_turn
 from packhorse.worker.shutdown import Shutdown
 from packhorse.worker.trouble import Backoff, StoreHealth
 
@@ -173,6 +174,8 @@ class Claimer:
     def _after_claim(self, claimed: Claimed, limit: int, mode: Mode) -> None:
         now = self._monotonic()
         self._quarantine.claimed(mode, jobs=len(claimed.jobs), suspects=claimed.suspects)
+        queues = in_turn(self._request.queues, {job.queue for job in claimed.jobs})
+        self._request = msgspec.structs.replace(self._request, queues=queues)
         if claimed.lease_lost:
             self._parts.heartbeat.must_renew()
         elif mode is Mode.NORMAL:

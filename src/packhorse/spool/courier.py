@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Final
 
 from packhorse.clock import Clock
@@ -24,6 +25,15 @@ _REST_S_FIRST: Final = 0.1
 _REST_S_MAX: Final = 5.0
 #: How long it waits while another process delivers from the same file.
 _TURN_S: Final = 0.5
+
+
+class _Went(Enum):
+    """How one turn went."""
+
+    EMPTY = auto()  # nothing is left
+    WELL = auto()
+    ELSEWHERE = auto()  # another process delivers
+    BADLY = auto()  # the store, or the file, is away
 
 
 class Courier:
@@ -64,17 +74,28 @@ class Courier:
     def _deliver_all(self) -> None:
         rest_s = _REST_S_FIRST
         while not self._stop.is_set():
-            try:
-                with _turn(self._file) as ours:
-                    kept = self._file.first(_BATCH) if ours else ()
-                    if ours and not kept and self._emptied():
-                        return
-                    arrived = self._deliver(kept)
-            except StoreUnavailable:  # the file itself: a full disk may be emptied
-                ours, arrived = True, False
-            rest_s = _REST_S_FIRST if arrived else min(rest_s * 2, _REST_S_MAX)
-            if not arrived or not ours:
-                self._stop.wait(rest_s if ours else _TURN_S)
+            match self._deliver_some():
+                case _Went.EMPTY:
+                    return
+                case _Went.WELL:
+                    rest_s = _REST_S_FIRST
+                case _Went.ELSEWHERE:
+                    self._stop.wait(_TURN_S)
+                case _Went.BADLY:
+                    self._stop.wait(rest_s)
+                    rest_s = min(rest_s * 2, _REST_S_MAX)
+
+    def _deliver_some(self) -> _Went:
+        try:
+            with _turn(self._file) as ours:
+                if not ours:
+                    return _Went.ELSEWHERE
+                kept = self._file.first(_BATCH)
+                if not kept and self._emptied():
+                    return _Went.EMPTY
+                return _Went.WELL if self._deliver(kept) else _Went.BADLY
+        except StoreUnavailable:  # the file itself: a full disk may be emptied
+            return _Went.BADLY
 
     def _deliver(self, kept: Sequence[Kept]) -> bool:
         """Give these to the store one by one; False as soon as it does not take one now."""

@@ -22,11 +22,46 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from packhorse.stores.sqlite.store import SqliteStore  # noqa: PLC0415
 
         return SqliteStore(SqliteSettings.from_url(url), clock=clock)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
+    if scheme in ("redis", "rediss", "unix"):
+        return _redis(url, clock)
     if scheme == "memory":
         from packhorse.stores.memory.store import MemoryStore  # noqa: PLC0415
 
         return MemoryStore(clock=clock)
     raise ConfigError(
         f"no store is known for a URL that begins with {scheme!r}; "
-        "write sqlite:///jobs.db or memory://"
+        "write sqlite:///jobs.db, postgresql://user@host/database, redis://host or memory://"
     )
+
+
+def _postgres(url: str, clock: Clock | None) -> Store:
+    try:
+        from packhorse.stores.postgres.settings import PostgresSettings  # noqa: PLC0415
+        from packhorse.stores.postgres.store import PostgresStore  # noqa: PLC0415
+    except ImportError as error:
+        # psycopg itself says "no pq wrapper available" where its own library is missing.
+        if (error.name or "psycopg").partition(".")[0] != "psycopg":
+            raise
+        raise ConfigError(
+            "a PostgreSQL store needs the package psycopg, which is not installed, or lacks its "
+            f"library ({error}): pip install 'packhorse[postgres]'"
+        ) from error
+    return PostgresStore(PostgresSettings.from_url(url), clock=clock)
+
+
+def _redis(url: str, clock: Clock | None) -> Store:
+    from packhorse.stores.redis.settings import RedisSettings  # noqa: PLC0415
+
+    settings = RedisSettings.from_url(url)  # a wrong URL is told first: it needs no driver
+    try:
+        from packhorse.stores.redis.store import RedisStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis"):
+            raise
+        raise ConfigError(
+            f"a Redis store needs the package {error.name}, which is not installed: "
+            "pip install 'packhorse[redis]'"
+        ) from error
+    return RedisStore(settings, clock=clock)

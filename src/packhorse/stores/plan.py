@@ -10,8 +10,9 @@ returns is the answer of the verb.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 __all__ = ["Plan", "Steps", "Wake", "drive"]
 
@@ -21,8 +22,7 @@ T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan(Generic[T]):
+class Plan(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """One verb, ready to run."""
 
     verb: str  #: for errors, traces and profiles
@@ -31,10 +31,11 @@ class Plan(Generic[T]):
     #: A cheap read that says whether there is anything to write; None always writes.
     look: Callable[[], Steps[T | None]] | None = None
     """Returns the verb's answer when there is nothing to write, or None to go on and write."""
+    #: The common case in a form that the store's runner knows; if it is not that, `steps` follow.
+    short: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Asks the runner to send a wake-up once the plan's writes are committed."""
 
     topic: str

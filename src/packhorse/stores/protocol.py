@@ -34,6 +34,7 @@ from packhorse.stores.requests import (
     TaskSettings,
     WorkerRecord,
 )
+from packhorse.stores.transfer import TransferStore
 
 __all__ = [
     "InspectionStore",
@@ -154,6 +155,8 @@ class LeaseStore(Protocol):
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
         """Extend or begin the worker's lease; `lapsed` tells if it had run out.
 
+        With a lease of no length it has run out at once, and its jobs stay as they are.
+
         When `held` is given, processing jobs of this worker that are not in it are released: they
         become queued in their old place, and only `releases` rises.
         """
@@ -196,7 +199,8 @@ class QueueStore(Protocol):
 
         A queue named like some queue's dead-letter shelf, or a shelf named like a declared queue,
         is a `ConfigError`, and nothing is kept. Where the settings that hold have changed, workers
-        and those who wait for room are woken.
+        and those who wait for room are woken. Jobs that are ready keep the rank they have: other
+        `fair`, `weights` and `ageing_us` rank only those that become ready from now on.
         """
         ...
 
@@ -291,7 +295,12 @@ class InspectionStore(Protocol):
         ...
 
     def counts(self) -> Plan[tuple[Counts, ...]]:
-        """Jobs per status for every queue that holds one, by name."""
+        """Jobs per status for every queue that holds one, by name.
+
+        Ready jobs are queued ones that are not set aside, suspects and those that a gate holds
+        back too. Where more than 10,000 of one priority are ready, a store may look for the oldest
+        among those only that rank first.
+        """
         ...
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
@@ -358,6 +367,8 @@ class Store(Protocol):
     def upkeep(self) -> UpkeepStore: ...
     @property
     def inspection(self) -> InspectionStore: ...
+    @property
+    def transfer(self) -> TransferStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from packhorse.job import Job, JobRecord, JobStatus, Progress, RateRule, RetryRule
+from packhorse.policies.autoscale import ScaleRule
 from packhorse.policies.depth import OnFull
 from packhorse.policies.gates import OnDead
 from packhorse.policies.retention import Retention
@@ -48,7 +49,7 @@ def knows(tasks: Collection[str], task: str) -> bool:
     return task in tasks or EVERY_TASK in tasks
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class Submitted(msgspec.Struct, frozen=True, gc=False):
     """The answer to one submitted job."""
 
     job_id: str  #: the job submitted, or the one that was there before
@@ -137,6 +138,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     weights: dict[str, float] = {}  #: by tenant; 1 is everybody else's
     ageing_us: int | None = None  #: waiting so long counts as one level of priority
     on_dead: OnDead = "release"  #: what a job that dies at the head of its line does to the line
+    autoscale: ScaleRule | None = None  #: for scalers; a store keeps it and does nothing with it
 
 
 class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -164,7 +166,13 @@ class Counts(msgspec.Struct, frozen=True):
 
     queue: str
     by_status: dict[JobStatus, int]
-    oldest_ready_us: int | None = None  #: since when the longest-waiting ready job waits
+    #: Since when the longest-waiting ready job of each priority waits; those with none are absent.
+    oldest_ready_us_by_priority: dict[int, int] = {}
+
+    @property
+    def oldest_ready_us(self) -> int | None:
+        """Since when the longest-waiting ready job waits."""
+        return min(self.oldest_ready_us_by_priority.values(), default=None)
 
 
 class JobFilter(msgspec.Struct, frozen=True):

@@ -93,18 +93,19 @@ def _counts(access: Access) -> tuple[Counts, ...]:
         counted.setdefault(queue, {})[status] = number
     oldest = _oldest_ready(access)
     return tuple(
-        Counts(queue, by_status, oldest_ready_us=oldest.get(queue))
-        for queue, by_status in counted.items()
+        Counts(queue, by_status, oldest.get(queue, {})) for queue, by_status in counted.items()
     )
 
 
-def _oldest_ready(access: Access) -> dict[str, int]:
-    """Per queue, since when the first of its ready jobs waits; those set aside are not ready."""
-    oldest: dict[str, int] = {}
+def _oldest_ready(access: Access) -> dict[str, dict[int, int]]:
+    """Per queue and priority, since when the first ready job waits; those set aside are not."""
+    oldest: dict[str, dict[int, int]] = {}
     for index in (access.state.ready, access.state.suspects):
         for (queue, _), keys in index.items():
-            since = min(access.state.jobs[job_id].ready_us for job_id in keys.ids)
-            oldest[queue] = min(since, oldest.get(queue, since))
+            levels = oldest.setdefault(queue, {})
+            for row in access.rows(list(keys.ids)):
+                level, since_us = int(row.new.priority), row.ready_us
+                levels[level] = min(since_us, levels.get(level, since_us))
     return oldest
 
 

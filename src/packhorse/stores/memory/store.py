@@ -15,6 +15,7 @@ from packhorse.stores.memory.jobs import MemoryJobs
 from packhorse.stores.memory.leases import MemoryLeases
 from packhorse.stores.memory.queues import MemoryQueues
 from packhorse.stores.memory.state import State
+from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryUpkeep
 from packhorse.stores.memory.wakeups import MemoryWakeups
 from packhorse.stores.plan import Plan, Wake, drive
@@ -26,6 +27,7 @@ from packhorse.stores.protocol import (
     UpkeepStore,
     Wakeups,
 )
+from packhorse.stores.transfer import TransferStore
 
 __all__ = ["Faults", "MemoryStore"]
 
@@ -48,6 +50,7 @@ class MemoryStore:
         self.queues: QueueStore = MemoryQueues()
         self.upkeep: UpkeepStore = MemoryUpkeep()
         self.inspection: InspectionStore = MemoryInspection()
+        self.transfer: TransferStore = MemoryTransfer()
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
         self._clock = clock or SystemClock()

@@ -21,6 +21,7 @@ from packhorse.stores.requests import Submitted
 from packhorse.stores.sqlite.finishing import give_up
 from packhorse.stores.sqlite.keys import Holder, holder_of, identities_of, take_keys
 from packhorse.stores.sqlite.lines import join_lines
+from packhorse.stores.sqlite.plain import alike
 from packhorse.stores.sqlite.ranking import Newcomer, ranks_of
 from packhorse.stores.sqlite.rows import (
     CODE,
@@ -39,6 +40,7 @@ from packhorse.stores.sqlite.submitting import (
     known_jobs,
     refuse_full,
     refuse_queues,
+    store_alike,
     store_all,
     take_places,
 )
@@ -50,6 +52,11 @@ def submit_steps(jobs: Sequence[NewJob]) -> Steps[tuple[Submitted, ...]]:
     """All or none; see `JobStore.submit`. Jobs without keys of their own go in one batch."""
     if not jobs:
         return ()
+    batch = alike(jobs)
+    if batch is not None:
+        stored: tuple[Submitted, ...] | None = yield from store_alike(jobs, batch)
+        if stored is not None:
+            return stored
     if any(job.unique is not None or job.idempotency is not None for job in jobs):
         answers: tuple[Submitted, ...] = yield from _one_by_one(jobs)
         return answers

@@ -191,7 +191,9 @@ def _unpaused(survey: Sequence[_Surveyed]) -> list[_Surveyed]:
 
 def _survey(request: ClaimRequest) -> Steps[list[_Surveyed]]:
     queues = json_text(list(dict.fromkeys(request.queues)))
-    rows = yield Rows(sql("claim_survey"), {"queues": queues, "worker": request.worker})
+    now_us: int = yield NOW
+    asked = {"queues": queues, "worker": request.worker, "now": now_us}
+    rows = yield Rows(sql("claim_survey"), asked)
     return [_Surveyed(*row) for row in rows]
 
 

@@ -25,6 +25,8 @@ _SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
 #: Between two tries to turn the write-ahead log on.
 _LOG_RETRY_S: Final = 0.02
 _STATEMENTS_CACHED: Final = 256
+#: Of pages, for each connection: what is hot is small, and the rest would only look like a leak.
+_CACHE_KIBIBYTES: Final = 4000
 #: A commit that was written and then could not be made safe may still be found after a crash.
 _IN_DOUBT: Final = "SQLITE_IOERR_FSYNC"
 #: SQLite counts milliseconds in 32 bits, and takes what overflows for no patience at all.
@@ -86,7 +88,7 @@ def connect(settings: SqliteSettings) -> sqlite3.Connection:
     try:
         _use_write_ahead_log(connection, settings)
         connection.execute(f"pragma synchronous = {settings.synchronous}")
-        connection.execute("pragma cache_size = -16000")
+        connection.execute(f"pragma cache_size = -{_CACHE_KIBIBYTES}")
         connection.execute("pragma temp_store = memory")
     except sqlite3.Error as error:
         connection.close()

@@ -75,7 +75,7 @@ def aftermath(
     column: Literal["id", "seq"], values: Sequence[int | str], *, waited: bool = False
 ) -> Steps[None]:
     """What the end of attempts, or of waiting, sets free: gates, lines, keys, room."""
-    [(needed,)] = yield Rows(sql("aftermath_needed"))
+    [(needed, gates)] = yield Rows(sql("aftermath_needed"))
     if not needed:
         return
     rows = yield Rows(sql("aftermath").format(column=column), (json_text(list(values)),))
@@ -83,10 +83,11 @@ def aftermath(
         _Over(seq, ended, leaves_line, settings, Keys(*keys))
         for seq, ended, leaves_line, settings, *keys in rows
     ]
-    freed = Counter(gate_text(gate) for one in over for gate in other_gates(one.keys))
-    holding = yield Rows(sql("gates_holding"), (json_text(list(freed)),))
-    for (gate,) in holding:
-        yield from let_go(gate, freed[gate])
+    if gates:
+        freed = Counter(gate_text(gate) for one in over for gate in other_gates(one.keys))
+        holding = yield Rows(sql("gates_holding"), (json_text(list(freed)),))
+        for (gate,) in holding:
+            yield from let_go(gate, freed[gate])
     yield from advance_lines([one.keys for one in over if one.leaves_line])
     yield from enter_stashed([one.seq for one in over if one.ended])
     for queue, text in dict.fromkeys((one.keys.queue, one.settings) for one in over):

@@ -21,7 +21,7 @@ from packhorse.policies.gates import (
     refusal,
     too_heavy,
 )
-from packhorse.policies.rate_limit import RateLog, current, granted
+from packhorse.policies.rate_limit import RateLog, current, granted, slot_end_us
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
 from packhorse.stores.sqlite.lines import Keys, gate_text, let_go, read_gate
@@ -78,8 +78,14 @@ class GateBook:
         self._running = running
         self._known = known  # the tasks of the claim, if light jobs must not pass heavy ones
         self._standings: dict[Gate, Standing] = {}
+        self._gates_by_keys: dict[tuple[Keys, str], tuple[Gate, ...]] = {}
+        # What rates still let through, and grants that are not in their logs yet: both, so that
+        # a log is worked out once for a claim and not for every job.
+        self._room: dict[Gate, int] = {}
+        self._owed: Counter[Gate] = Counter()
         self._granted: Counter[Gate] = Counter()
         self._replenished: Counter[Gate] = Counter()
+        self._set_back: set[Gate] = set()
         self._heavy: dict[Gate, list[Candidate]] = {}
         self._served: dict[str, QueueSettings] = {}
         self.reopens_us: int | None = None  #: when time opens a gate that held back a job
@@ -92,11 +98,22 @@ class GateBook:
     def ask(self, job: Candidate, queue: QueueSettings) -> Steps[Refusal | None]:
         """The refusal of the first closed gate; or None, and what the job uses up is counted."""
         self._served.setdefault(queue.name, queue)
-        refused: Refusal | None = yield from self._first_refusal(job, queue)
+        gates = self._gates(job, queue)
+        if self._lets_all_through(gates, job.weight):
+            refused = None
+        else:
+            refused = yield from self._first_refusal(job, queue)
         if refused is None:
-            for gate in self._gates(job, queue):
+            for gate in gates:
                 self._use(gate, job.weight)
         return refused
+
+    def _lets_all_through(self, gates: Sequence[Gate], weight: int) -> bool:
+        """Whether all gates are rates of the whole queue that are known to have room."""
+        room = self._room
+        return all(
+            gate.kind is GateKind.QUEUE_RATE and weight <= room.get(gate, 0) for gate in gates
+        )
 
     def _first_refusal(self, job: Candidate, queue: QueueSettings) -> Steps[Refusal | None]:
         """As `policies.gates.admit`; gates are read only as far as they are asked."""
@@ -131,7 +148,11 @@ class GateBook:
         return standing, refused
 
     def _gates(self, job: Candidate, queue: QueueSettings) -> tuple[Gate, ...]:
-        return gates_of(job.keys, queue, self._tasks.get(job.keys.task), self._shut)
+        found = self._gates_by_keys.get((job.keys, queue.name))
+        if found is None:
+            found = gates_of(job.keys, queue, self._tasks.get(job.keys.task), self._shut)
+            self._gates_by_keys[job.keys, queue.name] = found
+        return found
 
     def _ask_heavier(self, gate: Gate, job: Candidate) -> Steps[None]:
         """Ask the heavy jobs first that come before this one and are held back at the same gate.
@@ -202,7 +223,7 @@ class GateBook:
                 sql("hold_back_line"), (gate, job.line, _LINE_MAX, json_text(list(picked)))
             )
         if refused.reopens_us is not None:
-            yield Change(sql("reopen_keep"), (gate, refused.reopens_us))
+            yield Change(sql("reopen_keep"), (gate, refused.reopens_us, self._now_us))
         open_gates = yield from self._still_open(job, refused, queue)
         released = 0
         for standing in open_gates:
@@ -220,7 +241,7 @@ class GateBook:
     def _only_outweighed(self, job: Candidate, refused: Refusal) -> bool:
         if refused.gate.kind not in _NARROW_RATES:
             return False
-        standing = msgspec.structs.replace(self._standings[refused.gate], shut=False)
+        standing = msgspec.structs.replace(self._known_standing(refused.gate), shut=False)
         return refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us) is None
 
     def _still_open(
@@ -253,12 +274,13 @@ class GateBook:
     def _has_room(self, gate: Gate) -> bool:
         if gate.kind not in _NARROW_RATES:
             return False
-        standing = self._standings[gate]
+        standing = self._known_standing(gate)
         return refusal(standing, job_id="", weight=1, now_us=self._now_us) is None
 
     def keep(self) -> Steps[None]:
         """Write down what was granted."""
-        logs = [(gate_text(gate), json_text(self._standings[gate].log)) for gate in self._granted]
+        gates = {**self._granted, **dict.fromkeys(self._set_back)}
+        logs = [(gate_text(gate), json_text(self._known_standing(gate).log)) for gate in gates]
         yield ChangeMany(sql("rate_keep"), logs)
 
     def _refused(self, standing: Standing, refused: Refusal) -> None:
@@ -266,14 +288,16 @@ class GateBook:
             self.reopens_us = min(self.reopens_us or refused.reopens_us, refused.reopens_us)
         if refused.closes:
             self._standings[standing.gate] = msgspec.structs.replace(standing, shut=True)
+            self._room.pop(standing.gate, None)
 
     def _use(self, gate: Gate, weight: int) -> None:
         standing = self._standings.get(gate)
         if standing is None:  # a line of order: nothing is used up
             return
         if gate.kind in _RATES and standing.rule is not None:
-            log = granted(standing.log, standing.rule, weight, self._now_us)
-            self._standings[gate] = msgspec.structs.replace(standing, log=log)
+            if gate in self._room:
+                self._room[gate] -= weight
+            self._owed[gate] += weight
             self._granted[gate] += 1
         elif standing.limit is not None:
             running = standing.running + 1
@@ -284,11 +308,22 @@ class GateBook:
     ) -> Steps[Standing]:
         if gate.kind is GateKind.ORDER:
             return Standing(gate, head=job.id)  # only heads are in the ready lane
-        known = self._standings.get(gate)
-        if known is None:
-            known = yield from self._read(gate, job.keys, queue, task)
-            self._standings[gate] = known
+        if gate in self._standings:
+            return self._known_standing(gate)
+        known: Standing = yield from self._read(gate, job.keys, queue, task)
+        self._standings[gate] = known
+        if known.rule is not None and known.until_us <= self._now_us:
+            self._room[gate] = self._heaviest(known) or 0
         return known
+
+    def _known_standing(self, gate: Gate) -> Standing:
+        """A gate that was read, with all that was granted since in its log."""
+        standing = self._standings[gate]
+        owed = self._owed.pop(gate, 0)
+        if owed and standing.rule is not None:
+            log = granted(standing.log, standing.rule, owed, self._now_us)
+            standing = self._standings[gate] = msgspec.structs.replace(standing, log=log)
+        return standing
 
     def _read(
         self, gate: Gate, keys: Keys, queue: QueueLimits, task: TaskLimits | None
@@ -303,10 +338,18 @@ class GateBook:
             case GateKind.TASK_RATE | GateKind.TENANT_RATE | GateKind.QUEUE_RATE:
                 rule = _rule(gate.kind, queue, task)
                 log = yield from read_log(gate)
+                log = self._as_of_now(gate, log, rule)
                 until_us = self._shut.get(gate) or 0
                 return Standing(gate, until_us=until_us, rule=rule, log=log)
             case _:
                 return Standing(gate, shut=True)
+
+    def _as_of_now(self, gate: Gate, log: RateLog, rule: RateRule | None) -> RateLog:
+        """A log whose grants lie ahead, since the clock was set back, is to be written anew."""
+        if rule is None or not log or log[-1][0] <= slot_end_us(self._now_us, rule):
+            return log
+        self._set_back.add(gate)
+        return current(log, rule, self._now_us)
 
 
 def _rule(kind: GateKind, queue: QueueLimits, task: TaskLimits | None) -> RateRule | None:
@@ -340,7 +383,7 @@ def open_book(tasks: Sequence[str], now_us: int, *, in_order: bool = False) -> S
 
 def reopen_due(now_us: int) -> Steps[None]:
     """Let go those whose gate time has opened; whoever finds it closed again is held back again."""
-    rows = yield Rows(sql("reopens_due"), (now_us,))
+    rows = yield Rows(sql("reopens_due"), {"now": now_us})
     for (gate,) in rows:
         yield from let_go(gate, LET_GO_MAX)
         yield Change(sql("reopen_forget"), (gate,))

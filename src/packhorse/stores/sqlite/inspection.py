@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from packhorse.errors import ConfigError
-from packhorse.job import AttemptRecord, JobRecord, JobStatus
+from packhorse.job import AttemptRecord, JobRecord, JobStatus, Priority
 from packhorse.policies.explain import JobFacts
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page
 from packhorse.stores.sqlite.explaining import facts_steps, outlook_steps
 from packhorse.stores.sqlite.filters import search
+from packhorse.stores.sqlite.ranking import AGED
 from packhorse.stores.sqlite.rows import (
+    PASSES,
     RECORD_COLUMNS,
     STATUS,
     json_text,
@@ -25,7 +27,7 @@ from packhorse.stores.sqlite.statements import NOW, Rows, sql
 
 __all__ = ["SqliteInspection"]
 
-#: How many of a queue's ready jobs are looked at for the one that waits longest.
+#: How many of a queue's ready jobs of a priority are looked at for the one that waits longest.
 _OLDEST_WINDOW: Final = 10_000
 
 
@@ -91,9 +93,25 @@ def _counts() -> Steps[tuple[Counts, ...]]:
     counted: dict[str, dict[JobStatus, int]] = {}
     for queue, status, number in rows:
         counted.setdefault(queue, {})[STATUS[status]] = number
-    asked = {"queues": json_text(list(counted)), "window": _OLDEST_WINDOW}
-    oldest_rows = yield Rows(sql("oldest_ready"), asked)
-    oldest = dict(oldest_rows)
+    oldest: dict[str, dict[int, int]] = yield from _oldest_ready(counted)
     return tuple(
-        Counts(queue, by_status, oldest.get(queue)) for queue, by_status in sorted(counted.items())
+        Counts(queue, by_status, oldest[queue]) for queue, by_status in sorted(counted.items())
     )
+
+
+def _oldest_ready(queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
+    """Per queue and priority, since when the first of the next ready jobs waits."""
+    asked = {
+        "queues": json_text(list(queues)),
+        "levels": json_text([int(priority) for priority in Priority]),
+        "passes": PASSES,
+        "aged": AGED,
+        "window": _OLDEST_WINDOW,
+    }
+    rows = yield Rows(sql("oldest_ready"), asked)
+    oldest: dict[str, dict[int, int]] = {queue: {} for queue in queues}
+    for queue, level, *dates in rows:  # among those ranked by priority, and by age
+        known = [since_us for since_us in dates if since_us is not None]
+        if known:
+            oldest[queue][level] = min(known)
+    return oldest

@@ -21,6 +21,7 @@ from packhorse.stores.sqlite.admission import submit_steps
 from packhorse.stores.sqlite.claiming import claim_plan
 from packhorse.stores.sqlite.filters import chosen_finished
 from packhorse.stores.sqlite.finishing import finish_waiting, lifetimes
+from packhorse.stores.sqlite.plain import short_submit
 from packhorse.stores.sqlite.redriving import redrive_steps
 from packhorse.stores.sqlite.removing import remove_steps
 from packhorse.stores.sqlite.rows import (
@@ -41,7 +42,7 @@ class SqliteJobs:
     """See `JobStore`."""
 
     def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
-        return Plan("submit", lambda: submit_steps(jobs))
+        return Plan("submit", lambda: submit_steps(jobs), short=short_submit(jobs))
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         return claim_plan(request)

@@ -69,7 +69,8 @@ def order_line_of(job: JobKeys) -> str | None:
     """The line of order a job stands in."""
     if job.ordering_key is None:
         return None
-    return gate_text(Gate(GateKind.ORDER, (job.queue, job.tenant, job.ordering_key)))
+    # As `gate_text` of the gate, which is made for every job of a line.
+    return _SEPARATOR.join((GateKind.ORDER, job.queue, job.tenant, job.ordering_key))
 
 
 def line_of(job: JobKeys, queue: QueueSettings, task: TaskSettings | None) -> str | None:

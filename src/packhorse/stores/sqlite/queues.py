@@ -104,11 +104,13 @@ def _hold(
     held = overridden or declared
     settings = held or QueueSettings(name)
     limits = (settings.concurrency, settings.max_depth)
+    judged = (settings.max_depth, settings.ageing_us, settings.tenant_rate)
     values = {
         "name": name,
         "priority": settings.priority,
         "dead_letter": settings.dead_letter,
         "limited": int(any(limit is not None for limit in limits)),
+        "special": int(any(setting is not None for setting in judged)),
         "declared": None if declared is None else json_text(declared),
         "overridden": None if overridden is None else json_text(overridden),
         "settings": None if held is None else json_text(held),

@@ -14,11 +14,11 @@ from packhorse.stores.sqlite.rows import PASSES, json_text
 from packhorse.stores.sqlite.settings import QueueRow
 from packhorse.stores.sqlite.statements import Change, ChangeMany, Rows, sql
 
-__all__ = ["Newcomer", "mark_tenanted", "ranks_of"]
+__all__ = ["AGED", "Newcomer", "mark_tenanted", "ranks_of"]
 
 
 #: Above every rank by priority, so that a queue that begins to age keeps the order it had.
-_AGED: Final = (max(Priority) + 1) * PASSES
+AGED: Final = (max(Priority) + 1) * PASSES
 
 
 class Newcomer(NamedTuple):
@@ -66,7 +66,7 @@ def _plain_rank(job: Newcomer, queue: QueueRow, now_us: int) -> int:
     ageing_us = queue.settings.ageing_us
     if ageing_us is None:
         return job.priority * PASSES
-    return _AGED + aged_rank(job.priority, 0, ready_us=now_us, ageing_us=ageing_us)[0]
+    return AGED + aged_rank(job.priority, 0, ready_us=now_us, ageing_us=ageing_us)[0]
 
 
 def _deal(

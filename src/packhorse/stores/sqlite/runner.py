@@ -13,19 +13,22 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from packhorse.clock import Clock
 from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan, Steps, Wake, drive
 from packhorse.stores.sqlite.connection import LOCKED, SqliteSettings, translated
-from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
+from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows, Short
 
 __all__ = ["PlanRunner", "RunnerParts"]
 
 T = TypeVar("T")
 
 Send = Callable[[Sequence[str]], None]
+
+#: A signal handler, say, that came in the middle of a plan.
+_NESTED: Final = "a plan was run inside another one of the same thread; run it after"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class RunnerParts:
     settings: SqliteSettings
     clock: Clock
     send: Send
+    send_new: Callable[[str], None]  #: as `send`, for one topic that only workers wait for
     connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
     #: Writers of one process queue here: SQLite lets them sleep and try again, and some starve.
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -52,7 +56,8 @@ class PlanRunner:
         """Run one plan in a transaction of its own."""
         with self._lock:
             try:
-                answer = self._look(plan)
+                short = plan.short
+                answer = self._look(plan) if short is None else self._shortly(short)
                 return self._alone(plan) if answer is None else answer
             except sqlite3.Error as error:
                 raise self._translated(error) from error
@@ -114,11 +119,15 @@ class PlanRunner:
                 answers = self._together(run, plans)
                 if answers is not None:
                     return answers
-        return [self._answer(self._alone, plan) for plan in plans]
+        return [self._answer(self._one, plan) for plan in plans]
+
+    def _one(self, plan: Plan[Any]) -> Any:
+        answer = None if plan.short is None else self._shortly(plan.short)
+        return self._alone(plan) if answer is None else answer
 
     def _alone(self, plan: Plan[T]) -> T:
         wakes: list[str] = []
-        answer = self._transact(lambda: self._steps(plan, wakes), writes=plan.writes)
+        answer = self._transact(lambda: self._drive(plan.steps(), wakes), writes=plan.writes)
         self._parts.send(wakes)
         return answer
 
@@ -141,7 +150,35 @@ class PlanRunner:
         self._parts.send(wakes)
         return answers
 
+    def _shortly(self, short: Short) -> Any:
+        """The common case, in the transaction that one statement is; None when it is not that."""
+        parts = self._parts
+        connection = self._connection or self._connected()
+        if connection.in_transaction:
+            raise StoreError(_NESTED)
+        if not parts.turn.acquire(timeout=parts.settings.busy_timeout_s):
+            raise sqlite3.OperationalError(LOCKED)
+        try:
+            now_us = parts.clock.now_us()
+            changed = connection.execute(short.text, short.parameters(now_us)).rowcount
+        finally:
+            parts.turn.release()
+        if changed != 1:
+            return None
+        parts.send_new(short.topic)
+        return short.answer(now_us)
+
     def _steps(self, plan: Plan[T], wakes: list[str]) -> T:
+        """All of a plan, inside a transaction."""
+        short = plan.short
+        if short is not None:
+            now_us = self._parts.clock.now_us()
+            changed = self._connected().execute(short.text, short.parameters(now_us)).rowcount
+            if changed == 1:
+                if short.topic not in wakes:
+                    wakes.append(short.topic)
+                answer: T = short.answer(now_us)
+                return answer
         return self._drive(plan.steps(), wakes)
 
     def _guarded(self, plan: Plan[Any], wakes: list[str]) -> Any:
@@ -158,8 +195,8 @@ class PlanRunner:
 
     def _transact(self, body: Callable[[], T], *, writes: bool) -> T:
         connection, turn = self._connected(), self._parts.turn
-        if connection.in_transaction:  # a signal handler, say, that came in the middle of a plan
-            raise StoreError("a plan was run inside another one of the same thread; run it after")
+        if connection.in_transaction:
+            raise StoreError(_NESTED)
         if writes and not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
             raise sqlite3.OperationalError(LOCKED)
         try:

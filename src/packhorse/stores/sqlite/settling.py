@@ -104,15 +104,16 @@ def _settle_all(settlements: Sequence[Settlement]) -> Steps[tuple[Verdict, ...]]
 
 
 def _complete(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
-    """The hot path: one statement for each pair of lifetimes, which is nearly always one."""
-    groups: dict[tuple[int | None, int | None], list[Settlement]] = {}
+    """The hot path: one statement for all of the same fence and lifetimes, nearly always one."""
+    groups: dict[tuple[int, int | None, int | None], dict[str, str | None]] = {}
     for one in completed:
-        groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
+        group = groups.setdefault((one.fence, one.keep_us, one.result_keep_us), {})
+        group[one.job_id] = one.result
     applied = 0
-    for (keep_us, result_keep_us), group in groups.items():
-        rows = json_text([(one.job_id, one.fence, one.result) for one in group])
+    for (fence, keep_us, result_keep_us), results in groups.items():
         kept = lifetimes(now_us, keep_us, result_keep_us)
-        applied += yield Change(sql("settle_completed"), {"rows": rows, "now": now_us, **kept})
+        given = {"results": json_text(results), "fence": fence, "now": now_us, **kept}
+        applied += yield Change(sql("settle_completed"), given)
     return applied
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "sql"]
+__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "Short", "sql"]
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -39,6 +39,24 @@ class Now(NamedTuple):
 
 
 NOW: Final = Now()
+
+
+class Short(Protocol):
+    """A verb's common case: one statement, which is a transaction by itself.
+
+    It changes one row, or none: then this is not the common case, and the plan's steps are taken.
+    """
+
+    text: str
+    topic: str  #: to be woken
+
+    def parameters(self, now_us: int) -> Parameters:
+        """What is put into the text."""
+        ...
+
+    def answer(self, now_us: int) -> Any:
+        """The answer of the verb, when a row was changed."""
+        ...
 
 
 @cache

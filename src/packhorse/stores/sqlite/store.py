@@ -21,6 +21,7 @@ from packhorse.stores.sqlite.migrate import migrate
 from packhorse.stores.sqlite.queues import SqliteQueues
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
+from packhorse.stores.sqlite.transfer import SqliteTransfer
 from packhorse.stores.sqlite.upkeep import SqliteUpkeep
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
@@ -39,6 +40,7 @@ class SqliteStore:
         self.queues = SqliteQueues()
         self.upkeep = SqliteUpkeep()
         self.inspection = SqliteInspection()
+        self.transfer = SqliteTransfer()
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -91,7 +93,10 @@ class SqliteStore:
     def _set_up(self) -> None:
         """New locks and runners; nothing is opened before it is needed."""
         self._migrating = threading.RLock()
-        parts = RunnerParts(self._settings, self._clock, self.wakeups.send, self._connect)
+        wakeups = self.wakeups
+        parts = RunnerParts(
+            self._settings, self._clock, wakeups.send, wakeups.send_new, self._connect
+        )
         self._local = LocalRunner(lambda: PlanRunner(parts))
         self._writer = OwnerThread("packhorse-sqlite-writer", PlanRunner(parts))
         self._reader = OwnerThread("packhorse-sqlite-reader", PlanRunner(parts))

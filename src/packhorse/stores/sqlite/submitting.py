@@ -18,6 +18,7 @@ from packhorse.policies.rate_limit import check_weight
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted, TaskSettings
 from packhorse.stores.sqlite.lines import gate_text, join_lines, line_of, order_line_of
+from packhorse.stores.sqlite.plain import Alike, has_keys, is_rare
 from packhorse.stores.sqlite.ranking import Newcomer, mark_tenanted, ranks_of
 from packhorse.stores.sqlite.rows import (
     CODE,
@@ -38,6 +39,7 @@ __all__ = [
     "known_jobs",
     "refuse_full",
     "refuse_queues",
+    "store_alike",
     "store_all",
     "take_places",
 ]
@@ -52,6 +54,24 @@ _PENDING: Final = CODE[JobStatus.PENDING]
 _QUEUED: Final = CODE[JobStatus.QUEUED]
 _READY: Final = int(Lane.READY)
 _WAITING: Final = int(Lane.WAITING)
+
+
+def store_alike(jobs: Sequence[NewJob], batch: Alike) -> Steps[tuple[Submitted, ...] | None]:
+    """Store jobs that are alike, in a queue that has no say in it; None when it has."""
+    first, now_us = batch.first, (yield NOW)
+    queues: dict[str, QueueRow] = yield from queue_rows([first.queue])
+    row = queues[first.queue]
+    if row.may_refuse or row.ranks_specially or row.gates_every_job:
+        return None
+    added = 0
+    for insert in batch.inserts(now_us, row.last):
+        added += yield insert
+    yield Wake(f"queue:{first.queue}")
+    if added == len(jobs):
+        status = _fresh(first, now_us).status
+        return tuple([Submitted(job_id, False, status) for job_id in batch.ids])
+    known = yield from known_jobs(jobs, up_to=row.last)
+    return _answers(jobs, known, now_us)
 
 
 def store_all(
@@ -135,10 +155,10 @@ def insert_jobs(jobs: Sequence[NewJob], queues: dict[str, QueueRow], now_us: int
     for start in range(0, len(rows), _ROWS_MAX):
         chunk = rows[start : start + _ROWS_MAX]
         inserted += yield Change(_insert(len(chunk)), tuple(chain.from_iterable(chunk)))
-    if any(_is_rare(job) for job in jobs):
+    if any(is_rare(job) for job in jobs):
         yield from _index_rare(jobs)
     lined = any(row.gates_every_job for row in queues.values())
-    if lined or any(_has_keys(job) for job in jobs):
+    if lined or any(has_keys(job) for job in jobs):
         yield from _keep_keys(jobs, queues, last)
     for queue in queues:
         yield Wake(f"queue:{queue}")
@@ -147,19 +167,6 @@ def insert_jobs(jobs: Sequence[NewJob], queues: dict[str, QueueRow], now_us: int
 
 def _newcomer(job: NewJob) -> Newcomer:
     return Newcomer(job.queue, job.priority, job.tenant)
-
-
-def _is_rare(job: NewJob) -> bool:
-    return job.deadline_us is not None or bool(job.tags)
-
-
-def _has_keys(job: NewJob) -> bool:
-    return (
-        job.ordering_key is not None
-        or job.concurrency_key is not None
-        or job.rate_key is not None
-        or job.weight != 1
-    )
 
 
 def _special_ranks(

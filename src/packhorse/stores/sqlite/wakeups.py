@@ -31,6 +31,8 @@ __all__ = ["SqliteWakeups"]
 _FOLDER_BYTES_MAX: Final = 80
 #: A folder or socket that changed so short ago may change again without a new time stamp.
 _FRESH_NS: Final = 1_000_000_000
+#: Who submits one job after the other does not look for new workers each time.
+_LOOK_AGAIN_S: Final = 0.002
 
 
 class SqliteWakeups:
@@ -39,23 +41,41 @@ class SqliteWakeups:
     def __init__(self, settings: SqliteSettings) -> None:
         self._settings = settings
         self._folder = _folder(settings.path)
+        self._folder_name = str(self._folder)  # asked for at every submit
         self._time: Clock = SystemClock()  # that of the file system, whatever the store judges by
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._ears: dict[asyncio.AbstractEventLoop, Ear] = {}
         self._known: tuple[int, list[str]] = (-1, [])
+        self._looked_s = -_LOOK_AGAIN_S
 
     def listen(self, topics: frozenset[str]) -> SqliteListener:
         loop = asyncio.get_running_loop()
         with self._lock:
+            self._looked_s = -_LOOK_AGAIN_S
             if loop not in self._ears:
                 self._forget_closed()
                 self._ears[loop] = Ear(self._settings, self._folder, self._drop)
             return self._ears[loop].listener(topics)
 
+    def send_new(self, topic: str) -> None:
+        """Tell those who wait for new jobs; who has come in this moment may have to look himself.
+
+        A worker looks when it has come, so it is late by the floor at most, and only then.
+        """
+        now_s = self._time.monotonic()
+        if now_s - self._looked_s >= _LOOK_AGAIN_S:
+            self._looked_s = now_s
+            self._listeners()
+        if self._known[1]:
+            self._send((topic,), self._known[1])
+
     def send(self, topics: Sequence[str]) -> None:
         """Tell every listener, after the commit. What cannot be delivered is left to the floor."""
-        names = self._listeners() if topics else []
+        if topics:
+            self._send(topics, self._listeners())
+
+    def _send(self, topics: Sequence[str], names: Sequence[str]) -> None:
         sender = self._sender() if names else None
         if sender is None:
             return
@@ -126,14 +146,14 @@ class SqliteWakeups:
     def _listeners(self) -> list[str]:
         """The sockets in the folder, read again only when the folder has changed."""
         try:
-            folder = os.stat(self._folder)  # noqa: PTH116 - on the hot path
+            folder = os.stat(self._folder_name)  # noqa: PTH116 - on the hot path
             changed_ns = folder.st_mtime_ns
             if changed_ns != self._known[0]:
                 trusted = is_trusted(folder, self._settings.path)
                 names = os.listdir(self._folder) if trusted else []  # noqa: PTH208 - as above
                 self._known = (-1 if self._is_fresh(changed_ns) else changed_ns, names)
         except OSError:
-            return []
+            self._known = (-1, [])
         return self._known[1]
 
     def _is_fresh(self, changed_ns: int) -> bool:

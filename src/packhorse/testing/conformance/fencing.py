@@ -327,5 +327,6 @@ def _settled_then_claimed_again(trial: Trial, kind: SettlementKind) -> Settlemen
     settlement = settlement_of(kind, job)
     trial.settle(settlement)
     trial.run(trial.store.jobs.redrive([job.id]))
+    trial.advance_us(settlement.limit_us)
     assert trial.claim_only(BEN).fence > job.fence
     return settlement

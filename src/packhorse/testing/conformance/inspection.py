@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from packhorse.clock import SECOND_US
 from packhorse.job import DeadReason, JobStatus
 from packhorse.settlement import SettlementKind
-from packhorse.stores.requests import EVERY_TASK, Counts, JobFilter, Outlook, QueueSettings
+from packhorse.stores.requests import (
+    EVERY_TASK,
+    Counts,
+    JobFilter,
+    Outlook,
+    QueueSettings,
+    TaskSettings,
+)
 from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import ANNA, BEN, QUEUE, TASK, new_job
@@ -188,6 +195,34 @@ class TestCounts:
         assert _counts(trial)[QUEUE].oldest_ready_us == began_us
         trial.claim(limit=1)
         assert _counts(trial)[QUEUE].oldest_ready_us is None
+
+    @pytest.mark.req("S2-18")
+    @pytest.mark.parametrize("ageing_us", [None, 1], ids=["strict", "ageing"])
+    def test_the_longest_waiting_ready_job_of_each_priority_is_dated(
+        self, trial: Trial, ageing_us: int | None
+    ) -> None:
+        trial.declare(QueueSettings(QUEUE, fair=ageing_us is None, ageing_us=ageing_us))
+        began_us = trial.now_us()
+        for priority in (3, 3, 0, 0, 4):
+            trial.submit(new_job(priority=priority), new_job(delay_us=_MINUTE_US))
+            trial.advance_us(10)
+
+        ages = _counts(trial)[QUEUE].oldest_ready_us_by_priority
+
+        assert ages == {3: began_us, 0: began_us + 20, 4: began_us + 40}
+
+    def test_a_suspect_and_one_held_back_are_ready_and_a_parked_one_is_not(
+        self, trial: Trial
+    ) -> None:
+        trial.make_suspect(new_job("suspect", priority=0))
+        trial.submit(new_job("parked", task="unheard", priority=1))
+        trial.run(trial.store.queues.declare_tasks([TaskSettings(TASK, concurrency=1)]))
+        trial.submit(new_job("runs", priority=2), new_job("held back", priority=3))
+        trial.claim()
+        trial.renew(ANNA, queues=(QUEUE,), tasks=(TASK,))
+        trial.run(trial.store.upkeep.park(after_us=_MINUTE_US, limit=10))
+
+        assert set(_counts(trial)[QUEUE].oldest_ready_us_by_priority) == {0, 3}
 
 
 class TestOutlook:

@@ -52,6 +52,15 @@ class TestLeases:
         assert trial.claim(BEN) == ()
         assert trial.end(job) is Verdict.APPLIED
 
+    def test_a_renewal_of_no_length_ends_the_lease_and_leaves_its_jobs_to_rescue(
+        self, trial: Trial
+    ) -> None:
+        job = trial.take(worker=ANNA)
+
+        trial.renew(ANNA, lease_us=0)
+
+        assert set(trial.orphans(ANNA)) == {job.id}
+
     def test_a_lapsed_worker_keeps_what_nobody_rescued(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)
         trial.let_lease_expire()

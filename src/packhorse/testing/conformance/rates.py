@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from typing import Final
 
 import pytest
@@ -10,17 +12,19 @@ from hypothesis import given as over
 from hypothesis import strategies as st
 
 from packhorse.clock import SECOND_US
-from packhorse.errors import ConfigError
 from packhorse.job import JobStatus, RateRule
 from packhorse.policies.rate_limit import RateLog, granted, next_free_us
 from packhorse.settlement import SettlementKind
-from packhorse.stores.requests import QueueSettings, TaskSettings
+from packhorse.stores.requests import ClaimRequest
+from packhorse.testing.conformance.contention import at_once
 from packhorse.testing.conformance.properties import a_few_examples
-from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job
+from packhorse.testing.conformance.samples import QUEUE, TASK, TIMEOUT_US, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 from packhorse.testing.conformance.words import (
+    everywhere,
     given,
     limit_queue,
+    limit_rate,
     limit_task,
     pass_until,
     submit,
@@ -36,18 +40,16 @@ _TWO: Final = RateRule(2, _WINDOW_US)
 #: More than any batch in which a store may look at held-back jobs.
 _MANY: Final = 150
 
-_everywhere = pytest.mark.parametrize("where", ["queue", "tenant", "task"])
-
 
 class TestRates:
     """Charged at the claim, by the store's clock; what time opens is known beforehand."""
 
-    @_everywhere
+    @everywhere
     @pytest.mark.req("S0-15", "S1-22", "X-12")
     def test_a_job_over_the_limit_is_not_given_and_burns_nothing(
         self, trial: Trial, where: str
     ) -> None:
-        _limit(trial, where, _ONE)
+        limit_rate(trial, where, _ONE)
         submit(trial, "a", "b")
         before = trial.picture("b")
 
@@ -56,11 +58,11 @@ class TestRates:
         assert given(trial) == []
         assert trial.picture("b") == before
 
-    @_everywhere
+    @everywhere
     def test_the_next_is_given_at_the_instant_told_and_not_before(
         self, trial: Trial, where: str
     ) -> None:
-        _limit(trial, where, _TWO)
+        limit_rate(trial, where, _TWO)
         submit(trial, "a", "b")
         trial.claim()
         trial.advance_us(10 * SECOND_US)
@@ -75,13 +77,13 @@ class TestRates:
         pass_until(trial, told)
         assert [job.id for job in trial.ask().jobs] == ["c"]
 
-    @_everywhere
+    @everywhere
     @a_few_examples
     @over(
         steps=st.lists(
             st.tuples(st.integers(0, 80_000_000), st.integers(1, 3), st.integers(1, 3)),
             min_size=1,
-            max_size=12,
+            max_size=8,
         ),
         most=st.integers(3, 5),
     )
@@ -91,7 +93,7 @@ class TestRates:
     ) -> None:
         rule = RateRule(most, _WINDOW_US)
         with trials.fresh() as trial:
-            _limit(trial, where, rule)
+            limit_rate(trial, where, rule)
             expected: RateLog = ()
             starts: list[tuple[int, int]] = []
             for number, (span_us, weight, limit) in enumerate(steps):
@@ -104,14 +106,14 @@ class TestRates:
                     starts.append((now_us, charged))
             _check_windows(starts, rule)
 
-    @_everywhere
+    @everywhere
     @a_few_examples
-    @over(spans=st.lists(st.integers(0, 80_000_000), min_size=1, max_size=8))
+    @over(spans=st.lists(st.integers(0, 80_000_000), min_size=1, max_size=4))
     def test_whoever_comes_when_told_is_given_a_job_and_nobody_before(
         self, trials: Trials, where: str, spans: list[int]
     ) -> None:
         with trials.fresh() as trial:
-            _limit(trial, where, _TWO)
+            limit_rate(trial, where, _TWO)
             submit(trial, *(str(number) for number in range(4 * len(spans))))
             for span_us in spans:
                 trial.advance_us(span_us)
@@ -159,85 +161,6 @@ class TestRates:
 
         assert trial.ask(limit=1).next_due_us is None
 
-    # --------------------------------------------------------------------------------- weights
-
-    def test_a_job_uses_up_its_weight(self, trial: Trial) -> None:
-        limit_queue(trial, rate=RateRule(3, _WINDOW_US))
-        submit(trial, "heavy", weight=2)
-        submit(trial, "light", "too_much")
-
-        assert given(trial) == ["heavy", "light"]
-
-    @_everywhere
-    def test_a_heavy_job_is_not_overtaken_by_light_ones(self, trial: Trial, where: str) -> None:
-        _limit(trial, where, _TWO)
-        submit(trial, "first")
-        submit(trial, "heavy", weight=2)
-        submit(trial, "light")
-        assert given(trial) == ["first"]
-        assert given(trial) == []
-
-        trial.advance_us(_WINDOW_US + _SLOT_US)
-
-        assert given(trial) == ["heavy"]
-
-    def test_a_heavy_job_of_another_task_is_not_overtaken_either(self, trial: Trial) -> None:
-        limit_queue(trial, tenant_rate=_TWO)
-        both = (TASK, "resize")
-        submit(trial, "first")
-        submit(trial, "heavy", weight=2, task="resize")
-        assert given(trial, tasks=both) == ["first"]
-        submit(trial, "light")
-
-        assert given(trial, tasks=both) == []
-
-    def test_who_does_not_know_the_heavy_job_is_given_the_light_one(self, trial: Trial) -> None:
-        limit_queue(trial, tenant_rate=_TWO)
-        submit(trial, "first")
-        submit(trial, "heavy", weight=2, task="resize")
-        submit(trial, "light")
-        assert given(trial, tasks=(TASK, "resize")) == ["first"]
-
-        assert given(trial, tasks=(TASK,)) == ["light"]
-
-    @_everywhere
-    def test_a_weight_that_never_fits_is_refused_and_nothing_is_stored(
-        self, trial: Trial, where: str
-    ) -> None:
-        _limit(trial, where, _TWO)
-
-        with pytest.raises(ConfigError, match="weight"):
-            trial.submit(new_job("fine"), new_job("heavy", weight=3))
-
-        assert trial.search() == []
-
-    @pytest.mark.parametrize("weight", [0, -1])
-    def test_a_weight_that_means_nothing_is_refused(self, trial: Trial, weight: int) -> None:
-        with pytest.raises(ConfigError, match="weight"):
-            trial.submit(new_job(weight=weight))
-
-    def test_the_weight_of_a_known_job_is_not_looked_at(self, trial: Trial) -> None:
-        limit_queue(trial, rate=_TWO)
-        submit(trial, "known")
-
-        (answer,) = trial.submit(new_job("known", weight=3))
-
-        assert answer.deduplicated
-
-    @_everywhere
-    def test_a_job_that_a_lowered_limit_can_never_let_in_blocks_nobody(
-        self, trial: Trial, where: str
-    ) -> None:
-        _limit(trial, where, _TWO)
-        submit(trial, "heavy", weight=2)
-        submit(trial, "light")
-
-        _limit(trial, where, _ONE)
-
-        assert given(trial) == ["light"]
-        _limit(trial, where, RateRule(9, _WINDOW_US))
-        assert given(trial) == ["heavy"]
-
     # ---------------------------------------------------------------------------- whose limit
 
     @pytest.mark.req("S0-16")
@@ -248,20 +171,6 @@ class TestRates:
         submit(trial, "nobodys")
 
         assert given(trial) == ["a0", "b1", "nobodys"]
-
-    @pytest.mark.req("S0-16")
-    def test_a_heavy_job_of_a_tenant_at_its_limit_does_not_close_its_tasks_limit(
-        self, trial: Trial
-    ) -> None:
-        limit_queue(trial, tenant_rate=_TWO)
-        limit_task(trial, rate=RateRule(4, _WINDOW_US))
-        submit(trial, "a1", tenant="a", weight=2)
-        submit(trial, "b1", tenant="b")
-        assert given(trial) == ["a1", "b1"]
-        submit(trial, "a2", tenant="a", weight=2)
-        submit(trial, "b2", tenant="b")
-
-        assert given(trial) == ["b2"]
 
     def test_a_tenant_has_a_limit_in_each_queue(self, trial: Trial) -> None:
         limit_queue(trial, "mail", tenant_rate=_ONE)
@@ -289,11 +198,33 @@ class TestRates:
         assert given(trial, queues=(QUEUE, "elsewhere")) == ["here"]
         assert given(trial, queues=("elsewhere",)) == []
 
+    def test_claimers_at_once_never_exceed_a_limit(self, trials: Trials) -> None:
+        with trials.fresh() as trial:
+            limit_queue(trial, rate=RateRule(7, _WINDOW_US), tenant_rate=_TWO)
+            limit_task(trial, rate=RateRule(3, _WINDOW_US))
+            trial.submit(*(new_job(tenant=str(n % 5), rate_key=str(n % 3)) for n in range(60)))
+            workers = [f"worker-{number}" for number in range(4)]
+            for worker in workers:
+                trial.renew(worker)
+            stores = [trial.elsewhere() for _ in workers]
+
+            answers = at_once(
+                *(
+                    partial(store.run, store.jobs.claim(_asking(worker)))
+                    for store, worker in zip(stores, workers, strict=True)
+                )
+            )
+
+            jobs = [job for answer in answers for job in answer.jobs]
+            assert len(jobs) == 7
+            assert max(Counter(job.tenant for job in jobs).values()) <= 2
+            assert max(Counter(job.rate_key for job in jobs).values()) <= 3
+
     # ------------------------------------------------------------------------------- crowds
 
-    @_everywhere
+    @everywhere
     def test_after_the_window_as_many_go_as_may(self, trial: Trial, where: str) -> None:
-        _limit(trial, where, RateRule(2 * _MANY, _WINDOW_US))
+        limit_rate(trial, where, RateRule(2 * _MANY, _WINDOW_US))
         submit(trial, *(str(number) for number in range(5 * _MANY)))
         assert len(trial.claim()) == 2 * _MANY
         trial.advance_us(_WINDOW_US + _SLOT_US)
@@ -316,22 +247,22 @@ class TestRates:
 
     # ------------------------------------------------------------------------------- changes
 
-    @_everywhere
+    @everywhere
     def test_a_raised_limit_lets_more_go_at_once(self, trial: Trial, where: str) -> None:
-        _limit(trial, where, _ONE)
+        limit_rate(trial, where, _ONE)
         submit(trial, "a", "b")
         assert given(trial) == ["a"]
         assert given(trial) == []
 
-        _limit(trial, where, _TWO)
+        limit_rate(trial, where, _TWO)
 
         assert given(trial) == ["b"]
 
-    @_everywhere
+    @everywhere
     def test_after_the_clock_was_set_back_a_limit_frees_within_a_window(
         self, trial: Trial, where: str
     ) -> None:
-        _limit(trial, where, _ONE)
+        limit_rate(trial, where, _ONE)
         submit(trial, "a", "b")
         assert given(trial) == ["a"]
 
@@ -355,9 +286,9 @@ class TestRates:
         assert trial.ask().suspects
         assert [job.id for job in trial.ask(quarantine=True).jobs] == ["suspect"]
 
-    @_everywhere
+    @everywhere
     def test_upkeep_does_not_forget_what_still_counts(self, trial: Trial, where: str) -> None:
-        _limit(trial, where, _ONE)
+        limit_rate(trial, where, _ONE)
         submit(trial, "a", "b")
         trial.claim()
         trial.advance_us(_WINDOW_US - 1)
@@ -369,16 +300,8 @@ class TestRates:
         assert trial.status("b") is JobStatus.QUEUED
 
 
-def _limit(trial: Trial, where: str, rule: RateRule) -> None:
-    """Limit the queue, each of its tenants, or the task."""
-    match where:
-        case "queue":
-            trial.declare(QueueSettings(QUEUE, rate=rule))
-        case "tenant":
-            trial.declare(QueueSettings(QUEUE, tenant_rate=rule))
-        case _:
-            trial.run(trial.store.queues.declare_tasks([TaskSettings(TASK, rate=rule)]))
-    trial.renew(ANNA, lease_us=100 * _WINDOW_US)
+def _asking(worker: str) -> ClaimRequest:
+    return ClaimRequest(worker, (QUEUE,), (TASK,), 3, TIMEOUT_US)
 
 
 def _oracle_us(started_us: int | None, rule: RateRule) -> int:

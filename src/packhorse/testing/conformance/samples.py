@@ -53,11 +53,8 @@ TIMEOUT: Final = AttemptError(
     type="Timeout", message="took too long", code="TASK_TIMEOUT", reason="job_timeout"
 )
 
-#: How an owner may settle; a rescue is never the owner's. What a met limit does to a job's gate
-#: is a story of its own.
-OWNER_KINDS: Final = tuple(
-    kind for kind in SettlementKind if kind not in (SettlementKind.RESCUED, SettlementKind.LIMITED)
-)
+#: How an owner may settle; a rescue is never the owner's.
+OWNER_KINDS: Final = tuple(kind for kind in SettlementKind if kind is not SettlementKind.RESCUED)
 
 
 def new_job(job_id: str | None = None, **changes: Any) -> NewJob:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
+from packhorse.clock import SECOND_US, new_id
 from packhorse.job import TERMINAL, Counters, DeadReason, Job, JobRecord, JobStatus
 from packhorse.lifecycle import Limits, resolve
 from packhorse.policies.retry import retry_delay_us
@@ -246,7 +246,8 @@ def _situations() -> Iterator[tuple[bool, int | None]]:
 def _taken(trial: Trial, deadline_us: int | None, *, cancel_requested: bool) -> Job:
     """A running job; the deadline is given from now."""
     deadline = None if deadline_us is None else trial.now_us() + deadline_us
-    job = trial.take(new_job(queue="mail", deadline_us=deadline))
+    # With a rate gate of its own: the one before may have closed its, if it was limited.
+    job = trial.take(new_job(queue="mail", deadline_us=deadline, rate_key=new_id()))
     if cancel_requested:
         trial.run(trial.store.jobs.cancel(job.id))
     return job

@@ -9,28 +9,42 @@ from typing import Final
 
 import pytest
 
+from packhorse.testing.conformance.ageing import TestAgeing
 from packhorse.testing.conformance.cancelling import TestCancelling, TestProgress
 from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects
+from packhorse.testing.conformance.concurrency import TestConcurrency
 from packhorse.testing.conformance.contention import TestContention
+from packhorse.testing.conformance.depths import TestDropping, TestFullQueues
+from packhorse.testing.conformance.explaining import TestExplaining
+from packhorse.testing.conformance.fairness import TestFairness
 from packhorse.testing.conformance.fencing import TestFencing
 from packhorse.testing.conformance.harness import HarnessFactory
 from packhorse.testing.conformance.histories import TestHistories
+from packhorse.testing.conformance.idempotency import TestIdempotency
 from packhorse.testing.conformance.inspection import TestCounts, TestJobs, TestOutlook, TestSearch
 from packhorse.testing.conformance.leases import TestLeases, TestRenewalOfWhatIsHeld, TestWorkers
+from packhorse.testing.conformance.limited import TestLimited, TestOpenedGates
 from packhorse.testing.conformance.limits_machine import TestLimitsMachine
+from packhorse.testing.conformance.lines import TestLines
 from packhorse.testing.conformance.machine import TestMachine
 from packhorse.testing.conformance.ordering import TestOrdering
+from packhorse.testing.conformance.overriding import TestOverriding, TestTaskLimits
+from packhorse.testing.conformance.pausing import TestClosing, TestPausing
 from packhorse.testing.conformance.queues import TestDepth, TestQueues
 from packhorse.testing.conformance.races import TestRaces
+from packhorse.testing.conformance.rates import TestRates
 from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
 from packhorse.testing.conformance.retention import TestDeleting, TestPruning
 from packhorse.testing.conformance.runners import TestRunners
 from packhorse.testing.conformance.settling import TestSettling
 from packhorse.testing.conformance.submitting import TestSubmitting
+from packhorse.testing.conformance.transferring import TestTransferring
 from packhorse.testing.conformance.trial import RUNNERS, Trial, Trials
+from packhorse.testing.conformance.uniqueness import TestKeepLatest, TestUniqueness
 from packhorse.testing.conformance.upkeep import TestExpiring, TestParking, TestPromoting
 from packhorse.testing.conformance.wakeups import TestWakeups
+from packhorse.testing.conformance.weights import TestWeights
 
 __all__ = ["TOPICS", "suite"]
 
@@ -53,6 +67,23 @@ TOPICS: Final[tuple[type, ...]] = (
     TestRescuing,
     TestDepth,
     TestQueues,
+    TestConcurrency,
+    TestRates,
+    TestWeights,
+    TestFairness,
+    TestAgeing,
+    TestLines,
+    TestFullQueues,
+    TestDropping,
+    TestIdempotency,
+    TestUniqueness,
+    TestKeepLatest,
+    TestPausing,
+    TestClosing,
+    TestOverriding,
+    TestTaskLimits,
+    TestLimited,
+    TestOpenedGates,
     TestExpiring,
     TestParking,
     TestPromoting,
@@ -62,6 +93,8 @@ TOPICS: Final[tuple[type, ...]] = (
     TestJobs,
     TestOutlook,
     TestSearch,
+    TestExplaining,
+    TestTransferring,
     TestWakeups,
     TestRunners,
     TestRaces,

@@ -7,8 +7,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
+
 from packhorse.clock import SECOND_US
+from packhorse.job import JobStatus, RateRule
 from packhorse.lifecycle import CancelAnswer
+from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import (
@@ -26,9 +30,12 @@ __all__ = [
     "PATIENCE_S",
     "SILENCE_S",
     "cancel",
+    "complete",
+    "everywhere",
     "given",
     "heard",
     "limit_queue",
+    "limit_rate",
     "limit_task",
     "pass_until",
     "queue_state",
@@ -42,6 +49,9 @@ PATIENCE_S: Final = 20.0
 SILENCE_S: Final = 0.15
 #: The topic that stands for any.
 ANY_TOPIC: Final = "*"
+
+#: Where a rate may be limited; see `limit_rate`.
+everywhere: Final = pytest.mark.parametrize("where", ["queue", "tenant", "task"])
 
 
 def submit(trial: Trial, *names: str, **changes: Any) -> tuple[Submitted, ...]:
@@ -64,9 +74,28 @@ def limit_task(trial: Trial, task: str = TASK, **limits: Any) -> None:
     trial.run(trial.store.queues.declare_tasks([TaskSettings(task, **limits)]))
 
 
+def limit_rate(trial: Trial, where: str, rule: RateRule) -> None:
+    """Limit the queue, each of its tenants, or the task; a worker lives long enough to see it."""
+    match where:
+        case "queue":
+            limit_queue(trial, rate=rule)
+        case "tenant":
+            limit_queue(trial, tenant_rate=rule)
+        case _:
+            limit_task(trial, rate=rule)
+    trial.renew(ANNA, lease_us=100 * rule.window_us)
+
+
 def cancel(trial: Trial, job_id: str) -> CancelAnswer:
     """Wish that a job does not run."""
     return trial.run(trial.store.jobs.cancel(job_id))
+
+
+def complete(trial: Trial, job_id: str) -> None:
+    """End a job that runs, whoever has it."""
+    fence = trial.record(job_id).fence
+    done = Settlement(job_id, fence, SettlementKind.COMPLETED, JobStatus.COMPLETED, result="1")
+    assert trial.settle(done) == (Verdict.APPLIED,)
 
 
 def redrive(trial: Trial, job_id: str) -> RedriveAnswer:

@@ -131,10 +131,12 @@ create table packhorse_queues (
     closed integer not null default 0,
     limited integer not null default 0,      -- somebody may wait for its jobs to end
     tenanted integer not null default 0,     -- a job with a tenant was submitted: passes are dealt
+    special integer not null default 0,      -- a submit has to look at its settings
     declared text,                           -- JSON; null: never declared
     overridden text,                         -- JSON; an operator's, which holds instead
     settings text                            -- JSON; those that hold
 ) without rowid;
+create index packhorse_shelves on packhorse_queues (dead_letter) where dead_letter is not null;
 
 -- Limits, fairness and uniqueness. A gate is written as its kind and name, joined by ␟.
 create table packhorse_tasks (name text primary key, settings text not null) without rowid;
@@ -145,7 +147,8 @@ create table packhorse_shut (
 ) without rowid;
 create table packhorse_reopens (             -- gates that hold jobs back and open by time
     gate text primary key,
-    at_us integer not null
+    at_us integer not null,
+    since_us integer not null                -- when that was written
 ) without rowid;
 create table packhorse_rates (gate text primary key, log text not null) without rowid;
 create table packhorse_passes (

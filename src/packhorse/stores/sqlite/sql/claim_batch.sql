@@ -12,7 +12,11 @@ select
     json_group_array(seq),
     count(*)
 from (
-    select * from packhorse_jobs as job
+    select
+        seq, id, task, queue, fence, payload, priority, tenant, attempts, failures, crashes,
+        lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key,
+        concurrency_key
+    from packhorse_jobs as job
     where
         lane = :lane and queue = :queue
         and (deadline_us is null or deadline_us > :now)

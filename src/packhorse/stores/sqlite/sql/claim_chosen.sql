@@ -9,7 +9,11 @@ select
         rate_key, concurrency_key
     ))
 from (
-    select job.* from json_each(:seqs) as chosen
+    select
+        job.id, task, queue, fence, payload, priority, tenant, attempts, failures, crashes,
+        lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key,
+        concurrency_key
+    from json_each(:seqs) as chosen
     join packhorse_jobs as job on job.seq = chosen.value
     order by chosen.key
 )

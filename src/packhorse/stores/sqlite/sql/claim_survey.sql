@@ -18,7 +18,9 @@ select
     (
         exists (select 1 from packhorse_tasks) or exists (select 1 from packhorse_shut)
     ) as limited,
-    (select min(at_us) from packhorse_reopens) as reopens_us
+    (
+        select min(iif(since_us > :now, 0, at_us)) from packhorse_reopens
+    ) as reopens_us
 from json_each(:queues) as asked
 left join packhorse_queues as queue on queue.name = asked.value
 order by coalesce(queue.priority, 0), asked.key

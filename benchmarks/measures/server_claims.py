@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""Claim work on a server: what one claim costs with few and with very many jobs in the store.
+
+Time alone would not show it on a shared machine, so what the server does is counted as well: the
+buffers PostgreSQL looks at, the commands Redis runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.bench import Bench, filled
+from benchmarks.measures.claiming import claim, finish, join
+from packhorse.stores.protocol import Store
+
+__all__ = ["TIME", "WORK", "Counted", "measure"]
+
+WORK: Final = "work of a claim"
+TIME: Final = "time of a claim"
+#: Jobs in one claim, and claims that are looked at.
+_BATCH: Final = 50
+_CLAIMS: Final = 9
+
+#: Opens the store of a folder, does something with it, closes it; says how much work that made.
+Counted = Callable[[Path, Callable[[Store], None]], float]
+
+
+def measure(bench: Bench, counted: Counted, unit: str) -> None:
+    """With few jobs waiting, with many waiting, with many finished."""
+    few, many = bench.settings.backlog_small, bench.settings.server_backlog
+    for label, waiting, finished in (
+        (f"{few:,} waiting", few, 0),
+        (f"{many:,} waiting", many, 0),
+        (f"{many:,} finished", few, many),
+    ):
+        with bench.folder() as folder:
+            _fill(bench, folder, waiting, finished)
+            work, milliseconds = _claims(folder, counted)
+        bench.ledger.record(WORK, label, work, unit)
+        bench.ledger.record(TIME, label, milliseconds, "ms")
+        bench.say(f"  claim    {label:<30} {work:>9,.0f} {unit}, {milliseconds:.2f} ms")
+
+
+def _fill(bench: Bench, folder: Path, waiting: int, finished: int) -> None:
+    filled(bench.stage.ours, folder, "many", waiting + finished)
+    if finished:
+        store = bench.stage.open_store(folder)
+        try:
+            join(store)
+            finish(store, finished)
+        finally:
+            store.close()
+    bench.stage.after_filling(folder)
+
+
+def _claims(folder: Path, counted: Counted) -> tuple[float, float]:
+    """The work of a claim on average, without that of opening the store, and its median time."""
+    seconds: list[float] = []
+
+    def claims(store: Store) -> None:
+        join(store)
+        claim(store, _BATCH)  # the first one prepares
+        for _ in range(_CLAIMS):
+            began = time.perf_counter()
+            claim(store, _BATCH)
+            seconds.append(time.perf_counter() - began)
+
+    def none(store: Store) -> None:
+        join(store)
+        claim(store, _BATCH)
+
+    work = counted(folder, claims) - counted(folder, none)
+    return work / _CLAIMS, median(seconds) * 1000

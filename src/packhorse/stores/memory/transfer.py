@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: MIT
+"""Jobs to and from another store."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import count, islice
+
+from packhorse.job import JobStatus
+from packhorse.policies.gates import holds_line
+from packhorse.policies.priority import Rank, claim_rank
+from packhorse.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.stores.memory.access import Access, plan
+from packhorse.stores.memory.entering import idempotency_holder, unique_holder
+from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow, as_record
+from packhorse.stores.plan import Plan
+from packhorse.stores.transfer import (
+    CARRIED,
+    CarriedJob,
+    CarriedPage,
+    CarryAnswer,
+    Kept,
+    Standing,
+    as_carried,
+    cursor_of,
+    deals_passes,
+    keys_of,
+)
+
+__all__ = ["MemoryTransfer"]
+
+
+class MemoryTransfer:
+    """See `TransferStore`."""
+
+    def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
+        beyond = cursor_of(after)
+        return plan("carry_out", partial(_page, beyond=beyond, limit=limit), writes=False)
+
+    def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
+        asked = frozenset(job_ids)
+
+        def work(access: Access) -> tuple[CarriedJob, ...]:
+            rows = (row for row in access.state.jobs.values() if row.new.id in asked)
+            return tuple(_shown(access, row) for row in rows if row.status in CARRIED)
+
+        return plan("carried", work, writes=False)
+
+    def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
+        given = tuple(jobs)
+        return plan("carry_in", lambda access: tuple(_take_over(access, job) for job in given))
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def _page(access: Access, beyond: int, limit: int) -> CarriedPage:
+    meant = (
+        row for row in access.state.jobs.values() if row.sequence > beyond and row.status in CARRIED
+    )
+    rows = list(islice(meant, max(0, limit)))
+    more = next(meant, None) is not None
+    return CarriedPage(
+        tuple(_shown(access, row) for row in rows),
+        after=str(rows[-1].sequence) if more and rows else None,
+    )
+
+
+def _shown(access: Access, row: JobRow) -> CarriedJob:
+    state, new = access.state, row.new
+    unique, idempotency = unique_identity(new), idempotency_identity(new)
+    in_line = new.ordering_key is not None and holds_line(row.status, dead_holds=row.holds_line)
+    kept = Kept(
+        unique=new.unique,
+        idempotency=new.idempotency,
+        standing=_standing(row),
+        line_number=row.line_number if in_line else None,
+        took_unique=_took(state.unique, unique, new.id),
+        took_idempotency=_took(state.idempotent, idempotency, new.id),
+        suspect=row.suspect,
+        expires_us=row.expires_us,
+        history=(*row.first_attempts, *row.last_attempts),
+        stashed=None if unique is None else state.stashed.get(unique),
+    )
+    return as_carried(as_record(row, access.now_us), kept)
+
+
+def _took(taken: dict[Identity, str], identity: Identity | None, job_id: str) -> bool:
+    return identity is not None and taken.get(identity) == job_id
+
+
+def _standing(row: JobRow) -> Standing | None:
+    if row.place is None:
+        return None
+    aged = row.rank[0] if row.aged else None
+    return Standing(row.place, row.ready_us, 0 if row.aged else row.pass_number, aged)
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
+    new, state = carried.job, access.state
+    if new.id in state.jobs:
+        return CarryAnswer.KNOWN
+    holders = {"unique": unique_holder, "idempotency": idempotency_holder}
+    if any(holders[kind](access, identity) for kind, identity in keys_of(carried)):
+        return CarryAnswer.CONFLICT
+    _pass_on_numbers(access, carried)
+    row = _row(access, carried)
+    state.insert(row)
+    _take_keys(access, carried)
+    access.wake_queue(row)
+    return CarryAnswer.CARRIED
+
+
+def _take_keys(access: Access, carried: CarriedJob) -> None:
+    """Become the holder of the keys one took; whoever waited behind the last is outdated."""
+    state, new = access.state, carried.job
+    for kind, identity in keys_of(carried):
+        if kind == "idempotency":
+            state.idempotent[identity] = new.id
+            continue
+        state.unique[identity] = new.id
+        state.stashed.pop(identity, None)
+        if carried.stashed is not None:
+            state.stashed[identity] = carried.stashed
+
+
+def _row(access: Access, carried: CarriedJob) -> JobRow:
+    new, standing, dead = carried.job, carried.standing, carried.status is JobStatus.DEAD
+    finished_us, expires_us = carried.finished_us, carried.expires_us
+    line_number = carried.line_number
+    return JobRow(
+        new=new,
+        sequence=access.state.next_sequence(),
+        created_us=carried.created_us,
+        updated_us=carried.updated_us,
+        due_us=carried.due_us,
+        deadline_us=new.deadline_us,
+        status=carried.status,
+        place=None if standing is None else standing.place,
+        ready_us=0 if standing is None else standing.ready_us,
+        pass_number=0 if standing is None else standing.pass_number,
+        rank=(0, 0, 0) if standing is None else _rank(new.priority, standing),
+        line_number=access.state.next_line_number() if line_number is None else line_number,
+        holds_line=dead and line_number is not None,
+        fence=carried.fence,
+        counters=carried.counters,
+        worker=carried.worker,
+        started_us=carried.started_us,
+        suspect=carried.suspect,
+        cancel_requested=carried.cancel_requested,
+        error=carried.error,
+        progress=carried.progress,
+        dead_reason=carried.dead_reason,
+        dead_letter=carried.dead_letter,
+        finished_us=finished_us,
+        keep_us=None if expires_us is None else expires_us - (finished_us or 0),
+        expires_us=expires_us,
+        first_attempts=list(carried.history[:HISTORY_KEPT]),
+        last_attempts=deque(carried.history[HISTORY_KEPT:], maxlen=HISTORY_KEPT),
+    )
+
+
+def _rank(priority: int, standing: Standing) -> Rank:
+    if standing.aged is not None:
+        return (standing.aged, 0, standing.place)
+    return claim_rank(priority, standing.place, pass_number=standing.pass_number)
+
+
+def _pass_on_numbers(access: Access, carried: CarriedJob) -> None:
+    """Places, numbers in line and passes go on behind those that are carried here."""
+    state, new, standing = access.state, carried.job, carried.standing
+    if carried.line_number is not None:
+        first = max(state.next_line_number(), carried.line_number + 1)
+        state.next_line_number = count(first).__next__
+    if standing is not None:
+        state.next_place = count(max(state.next_place(), standing.place + 1)).__next__
+    if deals_passes(carried):
+        state.tenanted.add(new.queue)
+    if standing is not None and standing.aged is None and deals_passes(carried):
+        share = (new.queue, new.priority)
+        lasts = state.last_passes.setdefault(share, {})
+        lasts[new.tenant] = max(standing.pass_number, lasts.get(new.tenant, 0))
+        state.highest_pass[share] = max(standing.pass_number, state.highest_pass[share])

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Plain jobs: no keys, no tenant, nothing that few jobs have. They are submitted a shorter way.
+
+Most jobs are plain, and most batches are calls of one task that differ in their arguments only, so
+that what they share is handed to SQLite once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from packhorse.job import JobStatus, NewJob
+from packhorse.stores.requests import Submitted
+from packhorse.stores.sqlite.rows import CODE, PASSES, Lane, extra_of, payload_text, trace_of
+from packhorse.stores.sqlite.statements import Change, sql
+
+__all__ = ["Alike", "ShortSubmit", "alike", "has_keys", "is_rare", "short_submit"]
+
+#: Rows in one insert: enough to spread the cost of a statement.
+_ROWS_MAX: Final = 100
+_QUEUED: Final = (CODE[JobStatus.QUEUED], int(Lane.READY))
+_PENDING: Final = (CODE[JobStatus.PENDING], int(Lane.WAITING))
+
+
+#: All of a job but its id, its arguments and its trace.
+_shared: Final = attrgetter(
+    *(name for name in NewJob.__struct_fields__ if name not in ("id", "payload", "trace_id"))
+)
+
+
+def is_rare(job: NewJob) -> bool:
+    """Whether a job has something that is kept apart."""
+    return job.deadline_us is not None or bool(job.tags)
+
+
+def has_keys(job: NewJob) -> bool:
+    """Whether a job may have gates of its own."""
+    return (
+        job.ordering_key is not None
+        or job.concurrency_key is not None
+        or job.rate_key is not None
+        or job.weight != 1
+    )
+
+
+def _is_plain(job: NewJob) -> bool:
+    keyed = job.unique is not None or job.idempotency is not None or has_keys(job)
+    return not (keyed or job.tenant or is_rare(job))
+
+
+def short_submit(jobs: Sequence[NewJob]) -> ShortSubmit | None:
+    """The short way for one plain job; None for others."""
+    return ShortSubmit(jobs[0]) if len(jobs) == 1 and _is_plain(jobs[0]) else None
+
+
+class ShortSubmit:
+    """Adds one plain job; see `Short`. Its queue may turn out to have a say after all."""
+
+    __slots__ = ("_job", "_ready", "text", "topic")
+
+    def __init__(self, job: NewJob) -> None:
+        self.text = sql("submit_one")
+        self.topic = f"queue:{job.queue}"
+        self._job = job
+        self._ready = True
+
+    def parameters(self, now_us: int) -> tuple[Any, ...]:
+        job = self._job
+        due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
+        self._ready = due_us <= now_us
+        status, lane = _QUEUED if self._ready else _PENDING
+        rank = job.priority * PASSES if self._ready else due_us
+        return (
+            *(job.id, job.task, job.queue, status, lane, rank, job.priority, due_us, now_us),
+            *(job.timeout_us, trace_of(job), extra_of(job), payload_text(job)),
+        )
+
+    def answer(self, _now_us: int) -> tuple[Submitted, ...]:
+        status = JobStatus.QUEUED if self._ready else JobStatus.PENDING
+        return (Submitted(self._job.id, False, status),)
+
+
+class Alike(NamedTuple):
+    """Plain jobs that differ in their ids and arguments only."""
+
+    first: NewJob
+    ids: list[str]
+    payloads: list[str]
+    trace_id: str | None  #: of all of them; None: each made from its id
+
+    def inserts(self, now_us: int, last: int) -> Iterator[Change]:
+        """The statements that add them, with numbers from `last` on."""
+        job = self.first
+        due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
+        ready = due_us <= now_us
+        where = (*_QUEUED, job.priority * PASSES) if ready else (*_PENDING, due_us)
+        when = (job.priority, due_us, now_us, job.timeout_us)
+        common = (job.task, job.queue, *where, *when, self.trace_id)
+        own = [""] * (2 * len(self.ids))
+        own[::2], own[1::2] = self.ids, self.payloads
+        for start in range(0, len(self.ids), _ROWS_MAX):
+            chunk = own[2 * start : 2 * (start + _ROWS_MAX)]
+            yield Change(_insert(len(chunk) // 2), (last + 1 + start, *common, *chunk))
+
+
+def alike(jobs: Sequence[NewJob]) -> Alike | None:
+    """The jobs, if they are plain and differ in their ids and arguments only.
+
+    Their traces are made from their ids, or the same for all.
+    """
+    first = jobs[0]
+    if not _is_plain(first) or extra_of(first) is not None:
+        return None
+    # Batches are large: compared in C, and nothing is kept that the collector would look at.
+    if not all(map(_shared(first).__eq__, map(_shared, jobs))):
+        return None
+    ids = [job.id for job in jobs]
+    traces = [job.trace_id for job in jobs]
+    trace_id = None
+    if traces != [job_id.replace("-", "") for job_id in ids]:
+        trace_id = traces[0]
+        if traces.count(trace_id) != len(traces):
+            return None
+    try:
+        return Alike(first, ids, [job.payload.decode() for job in jobs], trace_id)
+    except UnicodeDecodeError:
+        return None  # the longer way tells which
+
+
+@cache
+def _insert(rows: int) -> str:
+    """What rows share are the parameters 1 to 11; each adds its id and its payload."""
+    values = [
+        f"(?1 + {row}, ?{12 + 2 * row}, ?2, ?3, ?4, ?5, ?6, ?1 + {row}, ?7, ?8, ?9, ?9, ?9, "
+        f"?10, null, '', ?11, null, ?{13 + 2 * row})"
+        for row in range(rows)
+    ]
+    return sql("submit").format(rows=", ".join(values))

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: MIT
+"""Jobs on their way from one store to another: what is carried, and the contract that carries it.
+
+Numbers that only mean an order (place, pass, number in line) are carried as they are, so that it
+does not matter in how many parts, and how often interrupted, a store is carried over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from packhorse.errors import ConfigError
+from packhorse.job import (
+    RETRY_WAITING,
+    AttemptError,
+    AttemptRecord,
+    Counters,
+    DeadReason,
+    IdempotencyRule,
+    JobRecord,
+    JobStatus,
+    NewJob,
+    Progress,
+    UniqueRule,
+)
+from packhorse.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.stores.plan import Plan
+
+__all__ = [
+    "CARRIED",
+    "CarriedJob",
+    "CarriedPage",
+    "CarryAnswer",
+    "Kept",
+    "Standing",
+    "TransferStore",
+    "as_carried",
+    "cursor_of",
+    "deals_passes",
+    "highest_number",
+    "keys_of",
+]
+
+#: The statuses that are carried; what runs or has ended well stays where it is.
+CARRIED: Final = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.DEAD, *RETRY_WAITING})
+
+
+class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a job stands among those that are ready, or will stand when it is due again."""
+
+    place: int  #: order of becoming ready
+    ready_us: int  #: when it took its place
+    pass_number: int = 0  #: its tenant's turn in a fair queue
+    aged: int | None = None  #: the rank it got in a queue whose jobs age
+
+
+class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All there is to know of a job that waits or is dead, in no store's own words."""
+
+    job: NewJob  #: with the deadline and payload it has by now; its delay is in `due_us`
+    status: JobStatus
+    counters: Counters
+    fence: int  #: goes on from here, so that no fence is ever given twice
+    created_us: int
+    updated_us: int
+    due_us: int
+    standing: Standing | None = None  #: None: it takes a place when it becomes ready
+    line_number: int | None = None  #: in the line of its ordering key, while it stands there
+    took_unique: bool = False  #: it was the last to take its unique key; a dead job holds none
+    took_idempotency: bool = False
+    suspect: bool = False
+    cancel_requested: bool = False
+    worker: str | None = None  #: the last one that held it
+    started_us: int | None = None
+    error: AttemptError | None = None
+    progress: Progress | None = None
+    dead_reason: DeadReason | None = None
+    dead_letter: str | None = None
+    finished_us: int | None = None
+    expires_us: int | None = None  #: when upkeep takes a dead job away
+    history: tuple[AttemptRecord, ...] = ()
+    stashed: NewJob | None = None  #: waits outside until this holder of its unique key ends
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a store keeps of a job besides its record, each as in `CarriedJob`."""
+
+    unique: UniqueRule | None
+    idempotency: IdempotencyRule | None
+    standing: Standing | None
+    line_number: int | None
+    took_unique: bool
+    took_idempotency: bool
+    suspect: bool
+    expires_us: int | None
+    history: tuple[AttemptRecord, ...]
+    stashed: NewJob | None
+
+
+class CarriedPage(msgspec.Struct, frozen=True):
+    """Some of the jobs to carry, in order of submission, and where to go on."""
+
+    jobs: tuple[CarriedJob, ...]
+    after: str | None = None  #: pass it to get the next page; None: there is no more
+
+
+class CarryAnswer(StrEnum):
+    """What became of one carried job."""
+
+    CARRIED = "carried"
+    KNOWN = "known"  #: a job of this id is there; it stays as it is
+    CONFLICT = "conflict"  #: another job holds a key that this one took; it is left out
+
+
+class TransferStore(Protocol):
+    """Takes jobs over from another store, whichever that is."""
+
+    def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
+        """Jobs that wait or are dead, with all that is known of them. Reads only.
+
+        In order of submission, a page at a time; a page holds at most `limit` jobs and may hold
+        fewer, even none, though others follow. Jobs that run, have completed or were cancelled
+        are left out. A job that is set aside because nobody knows its task is shown as ready:
+        that was about the workers of this store.
+        """
+        ...
+
+    def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
+        """Those of these jobs that `carry_out` would show, in order of submission. Reads only."""
+        ...
+
+    def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
+        """Store each job as it was in the other store, and answer each in order.
+
+        A job whose id is known is left as it is. A job takes the keys it took there; where
+        another job holds one of them, it is a `CONFLICT` and left out. Neither depth, a closed
+        queue, nor the weight of a job refuses it. What is carried keeps its order: of becoming
+        ready, of its line, of passes, and, among equals, that in which it is given; what becomes
+        ready or joins a line later stands behind all of it. Fences, counters, history and every
+        instant stay. Gates hold back a job carried here as any other. Workers are woken.
+        """
+        ...
+
+
+def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
+    """A job as it is carried; what a dead one once stood for, nobody needs to know."""
+    dead = record.status is JobStatus.DEAD
+    return CarriedJob(
+        job=_new_job(record, kept),
+        status=record.status,
+        counters=record.counters,
+        fence=record.fence,
+        created_us=record.created_us,
+        updated_us=record.updated_us,
+        due_us=record.due_us,
+        standing=None if dead else kept.standing,
+        line_number=kept.line_number,
+        took_unique=kept.took_unique and not dead,
+        took_idempotency=kept.took_idempotency and not dead,
+        suspect=kept.suspect,
+        cancel_requested=record.cancel_requested,
+        worker=record.worker,
+        started_us=record.started_us,
+        error=record.error,
+        progress=record.progress,
+        dead_reason=record.dead_reason,
+        dead_letter=record.dead_letter,
+        finished_us=record.finished_us,
+        expires_us=kept.expires_us,
+        history=kept.history,
+        stashed=kept.stashed if kept.took_unique and not dead else None,
+    )
+
+
+def _new_job(record: JobRecord, kept: Kept) -> NewJob:
+    return NewJob(
+        id=record.id,
+        task=record.task,
+        payload=record.payload,
+        queue=record.queue,
+        priority=record.priority,
+        tenant=record.tenant,
+        tags=record.tags,
+        deadline_us=record.deadline_us,
+        timeout_us=record.timeout_us,
+        options=record.options,
+        trace_id=record.trace_id,
+        upstream_request_id=record.upstream_request_id,
+        created_by=record.created_by,
+        ordering_key=record.ordering_key,
+        concurrency_key=record.concurrency_key,
+        rate_key=record.rate_key,
+        weight=record.weight,
+        unique=kept.unique,
+        idempotency=kept.idempotency,
+    )
+
+
+def cursor_of(after: str | None) -> int:
+    """The sequence number after which a page begins."""
+    try:
+        return 0 if after is None else int(after)
+    except ValueError:
+        raise ConfigError(
+            f"{after!r} is no place in a list of jobs; pass `after` of the page before"
+        ) from None
+
+
+def keys_of(carried: CarriedJob) -> list[tuple[str, Identity]]:
+    """The keys that a job takes, with their kinds."""
+    found: list[tuple[str, Identity]] = []
+    unique, idempotency = unique_identity(carried.job), idempotency_identity(carried.job)
+    if carried.took_unique and unique is not None:
+        found.append(("unique", unique))
+    if carried.took_idempotency and idempotency is not None:
+        found.append(("idempotency", idempotency))
+    return found
+
+
+def deals_passes(carried: CarriedJob) -> bool:
+    """Whether the queue of a job deals passes, or will from now on."""
+    standing = carried.standing
+    return bool(carried.job.tenant) or (standing is not None and standing.pass_number > 0)
+
+
+def highest_number(jobs: Sequence[CarriedJob]) -> int:
+    """The highest place or number in line; whatever comes later has to be behind it."""
+    places = [job.standing.place for job in jobs if job.standing is not None]
+    numbers = [job.line_number for job in jobs if job.line_number is not None]
+    return max([0, *places, *numbers])
