@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
@@ -26,5 +28,8 @@ class MemoryHarness:
     def close(self) -> None:
         self._store.close()
 
+
+# The state machines take their time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 TestMemory = conformance.suite(MemoryHarness)

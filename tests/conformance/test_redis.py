@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from packhorse.clock import new_id
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -36,5 +38,8 @@ class RedisHarness:
             store.close()
         clear_namespace(redis_url(), self._namespace)
 
+
+# The state machines take their time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 TestRedis = conformance.suite(RedisHarness)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from packhorse.clock import new_id
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -54,6 +56,9 @@ class ClusterHarness:
         for node in redis_nodes():
             clear_namespace(node.url, self._namespace)
 
+
+# The state machines take their time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 TestRedisCluster = conformance.suite(ClusterHarness)
 for topic in TOPICS:

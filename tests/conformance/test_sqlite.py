@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
@@ -33,5 +35,8 @@ class SqliteHarness:
         for store in self._opened:
             store.close()
 
+
+# The state machines take their time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 TestSqlite = conformance.suite(SqliteHarness)

@@ -51,7 +51,7 @@ def wrong_options() -> None:
     app.set_limits("mail", dead_letter="x")  # type: ignore[call-overload]
     resize.using(unique="path")  # type: ignore[arg-type]
     app.run(concurency=3)  # type: ignore[call-arg]
-    app.task(executor="process")  # type: ignore[call-overload]
+    app.task(executor="rocket")  # type: ignore[call-overload]
     app.task(qeue="mail")  # type: ignore[call-overload]
 
 

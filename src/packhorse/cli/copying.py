@@ -14,7 +14,7 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
 
-__all__ = ["Comparison", "Tally", "carry_jobs", "carry_settings", "compare", "survey"]
+__all__ = ["Comparison", "Side", "Tally", "carry_jobs", "carry_settings", "compare", "survey"]
 
 #: Ids of jobs that are named, of however many there are.
 NAMED_MAX: Final = 20

@@ -37,6 +37,7 @@ from packhorse.stores.requests import (
 from packhorse.stores.transfer import TransferStore
 
 __all__ = [
+    "Contracts",
     "InspectionStore",
     "JobStore",
     "LeaseStore",
@@ -349,13 +350,8 @@ class Wakeups(Protocol):
         ...
 
 
-class Store(Protocol):
-    """A store: its contracts, and the two runners of their plans."""
-
-    @property
-    def label(self) -> str:
-        """How it is named to people: the URL with its secrets masked, paths absolute."""
-        ...
+class Contracts(Protocol):
+    """What a store can be asked, each part by itself."""
 
     @property
     def jobs(self) -> JobStore: ...
@@ -371,6 +367,15 @@ class Store(Protocol):
     def transfer(self) -> TransferStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
+
+
+class Store(Contracts, Protocol):
+    """A store: its contracts, and the two runners of their plans."""
+
+    @property
+    def label(self) -> str:
+        """How it is named to people: the URL with its secrets masked, paths absolute."""
+        ...
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan in the caller's thread; `StoreUnavailable` when it cannot be reached."""
