@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Kill workers with SIGKILL, again and again, and see whether anything was lost.
 
-    python -m tests.end_to_end.kill_rig --kills 200 --jobs 5000 --lease 2
+    python -m tests.end_to_end.kill_rig --kills 200 --jobs 5000 --lease 2 --store postgres
 
 Two worker processes run a stream of short jobs. Each kill hits one of them while it works, and
 another is started in its place. In the end a burst worker drains what is left, and `checker`
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ import msgspec
 from packhorse import Packhorse
 from packhorse.job import JobRecord, JobStatus
 from packhorse.stores.requests import JobFilter
+from packhorse.testing.servers.postgres import PostgresServer
+from packhorse.testing.servers.redis import RedisServer
 from tests.end_to_end.checker import Evidence, Run, Standing, Verdict, judge, overlaps, runs_of
 from tests.end_to_end.support import PAGE, World, all_jobs, ended, until
 
@@ -200,14 +202,35 @@ def _standing(record: JobRecord) -> Standing:
     )
 
 
-def run_rig(folder: Path, plan: Plan) -> Report:
-    """Run a plan in a folder; no process outlives it."""
-    world = World(folder)
-    try:
-        with world.app() as app:
-            return Rig(world, plan, app).run()
-    finally:
-        world.end()
+def run_rig(folder: Path, plan: Plan, store: str = "sqlite") -> Report:
+    """Run a plan in a folder on a store of its own; no process outlives it."""
+    with serving(store, folder) as url:
+        world = World(folder, url)
+        try:
+            with world.app() as app:
+                return Rig(world, plan, app).run()
+        finally:
+            world.end()
+
+
+@contextlib.contextmanager
+def serving(store: str, folder: Path) -> Iterator[str | None]:
+    """A server for the time of a run, that keeps every commit; None: a file will do."""
+    match store:
+        case "postgres":
+            postgres = PostgresServer(careful=True)
+            try:
+                yield postgres.url()
+            finally:
+                postgres.remove()
+        case "redis":
+            redis = RedisServer(folder / "redis", "--appendonly", "yes", "--appendfsync", "always")
+            try:
+                yield redis.url
+            finally:
+                redis.stop()
+        case _:
+            yield None
 
 
 def table(report: Report) -> str:
@@ -230,10 +253,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--lease", type=float, default=2.0, help="in seconds")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--store", choices=["sqlite", "postgres", "redis"], default="sqlite")
     options = parser.parse_args(arguments)
     plan = Plan(options.kills, options.jobs, options.lease, options.seed)
     with tempfile.TemporaryDirectory(prefix="packhorse-kills-") as folder:
-        report = run_rig(Path(folder), plan)
+        report = run_rig(Path(folder), plan, options.store)
     sys.stdout.write(f"{table(report)}\n{msgspec.json.encode(report).decode()}\n")
     return 0 if report.verdict.clean else 1
 

@@ -52,13 +52,13 @@ def until(what: str, look: Callable[[], T | None], within_s: float = PATIENCE_S)
 
 
 class World:
-    """A SQLite file, a folder of records, and the processes that share them."""
+    """A store, a SQLite file unless a URL is given, a folder of records, and who shares them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         # A short path, so that the sockets for wake-ups find room beside the file.
         self.file = Path(tempfile.mkdtemp(prefix="packhorse-test-")) / "jobs.db"
-        self.url = f"sqlite:///{self.file}"
+        self.url = url or f"sqlite:///{self.file}"
         self.records = folder / "records"
         self.records.mkdir(parents=True)
         self._processes: list[subprocess.Popen[str]] = []

@@ -10,14 +10,16 @@ import pytest
 
 from tests.end_to_end.kill_rig import Plan, Report, run_rig, table
 
+STORES: Final = ("sqlite", "postgres", "redis")
 SHORT: Final = Plan(kills=12, jobs=400, lease_s=2.0, seed=7)
 LONG: Final = Plan(kills=200, jobs=5_000, lease_s=2.0, seed=7)
 
 
 @pytest.mark.req("S2-3", "S2-4", "S3-26", "S1-42", "S1-44")
-@pytest.mark.timeout(180)
-def test_a_dozen_kills_lose_nothing(tmp_path: Path) -> None:
-    report = run_rig(tmp_path, SHORT)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", STORES)
+def test_a_dozen_kills_lose_nothing(tmp_path: Path, store: str) -> None:
+    report = run_rig(tmp_path, SHORT, store)
 
     assert_clean(report)
 
@@ -25,8 +27,9 @@ def test_a_dozen_kills_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.req("S2-3", "S2-4", "S3-26", "S1-42", "S1-44")
 @pytest.mark.timeout(1_200)
-def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
-    report = run_rig(tmp_path, LONG)
+@pytest.mark.parametrize("store", STORES)
+def test_two_hundred_kills_lose_nothing(tmp_path: Path, store: str) -> None:
+    report = run_rig(tmp_path, LONG, store)
 
     assert_clean(report)
 
