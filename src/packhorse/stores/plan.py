@@ -28,9 +28,10 @@ class Plan(msgspec.Struct, Generic[T], frozen=True, eq=False):
     verb: str  #: for errors, traces and profiles
     steps: Callable[[], Steps[T]]
     writes: bool = True  #: False: it only reads, and takes no lock
-    #: A cheap read that says whether there is anything to write; None always writes.
+    #: A cheap way to try first: a read that says whether there is anything to write or, on
+    #: PostgreSQL, single statements for the common case. None: there is none.
     look: Callable[[], Steps[T | None]] | None = None
-    """Returns the verb's answer when there is nothing to write, or None to go on and write."""
+    """Returns the verb's answer when that was all, or None, with nothing written, to go on."""
     #: The common case in a form that the store's runner knows; if it is not that, `steps` follow.
     short: Any = None
 

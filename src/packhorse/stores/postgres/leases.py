@@ -69,10 +69,11 @@ class PostgresLeases:
         return Plan("workers", steps, writes=False)
 
 
-def _renewed(renewal: Renewal) -> dict[str, Any]:
+def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
     held = renewal.held
     return {
         "worker": renewal.worker,
+        "anyway": anyway,
         "lease_us": renewal.lease_us,
         "host": renewal.host,
         "pid": renewal.pid,
@@ -88,7 +89,7 @@ def _renewed(renewal: Renewal) -> dict[str, Any]:
 
 def _renew_in_one(renewal: Renewal) -> Steps[Renewed | None]:
     """Nothing more to do, unless the store holds jobs for this worker that it does not know of."""
-    [(now_us, before_us, lost)] = yield Once(sql("lease_renew"), _renewed(renewal))
+    [(now_us, before_us, lost)] = yield Once(sql("lease_renew"), _renewed(renewal, anyway=False))
     if lost:
         return None
     return Renewed(now_us + renewal.lease_us, now_us, before_us is not None and before_us <= now_us)
@@ -96,7 +97,7 @@ def _renew_in_one(renewal: Renewal) -> Steps[Renewed | None]:
 
 def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
     yield Lock(ALL)
-    [(now_us, before_us, _)] = yield Rows(sql("lease_renew"), _renewed(renewal))
+    [(now_us, before_us, _)] = yield Rows(sql("lease_renew"), _renewed(renewal, anyway=True))
     yield from floors.give_up()
     released = yield from _release_unknown(renewal.worker, set(renewal.held or ()), now_us)
     lapsed = before_us is not None and before_us <= now_us
