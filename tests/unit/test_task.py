@@ -156,7 +156,7 @@ async def coroutine() -> None: ...
         (plain, {"retry": 3}, "retry is 3; give a RetryPolicy"),
         (plain, {"max_crashes": -1}, "max_crashes is -1; give a whole number"),
         (plain, {"max_snoozes": True}, "max_snoozes is True; give a whole number"),
-        (plain, {"executor": "process"}, "executor is 'process'"),
+        (plain, {"executor": "rocket"}, "executor is 'rocket'"),
         (coroutine, {"executor": "thread"}, "executor is 'thread'"),
         (plain, {"qeue": "mail"}, "there is no option 'qeue'; did you mean 'queue'?"),
         (plain, {"xyz": 1}, "the options are name, queue, timeout, retry"),
