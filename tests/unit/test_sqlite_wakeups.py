@@ -200,6 +200,7 @@ async def test_a_listener_that_comes_within_a_tick_of_the_folders_clock_is_found
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "_FRESH_NS", 10**12)
+    monkeypatch.setattr(wakeups, "_LOOK_AGAIN_S", 0.0)  # else the second submit may not look
     first, second, speaks = (sqlite_store(folder) for _ in range(3))
     first.migrate()
     early = first.wakeups.listen(TOPICS)

@@ -99,11 +99,16 @@ class Notices:
             if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
                 self._thread = None
                 return False
-            self._changed.wait(WINDOW_S)  # until the window of all that wait has passed
+            # Until the window of all that wait has passed, whoever else comes meanwhile.
+            self._changed.wait_for(_never, WINDOW_S)
             now = self._time.monotonic()
             self._told.update(dict.fromkeys(self._waiting, now))
         self.flush()
         return True
+
+
+def _never() -> bool:
+    return False
 
 
 def _serve(known: weakref.ref[Notices]) -> None:
