@@ -25,6 +25,7 @@ from packhorse.testing.conformance.samples import (
     settlement_of,
 )
 from packhorse.testing.conformance.trial import Trial
+from packhorse.testing.conformance.words import quiet
 
 __all__ = ["TestWakeups"]
 
@@ -259,6 +260,8 @@ async def _heard(
     """What a waiter hears of something that is done, here or as by another process."""
     store = trial.store if where == "here" else trial.elsewhere()
     listener = trial.store.wakeups.listen(frozenset({topic}))
+    if patience_s == _SILENCE_S:
+        await quiet(listener)
     waiting = asyncio.create_task(listener.wait(patience_s))
     await asyncio.sleep(0)  # the wait has begun
     await trial.arun(doing(store), store)

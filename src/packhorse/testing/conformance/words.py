@@ -14,7 +14,7 @@ from packhorse.job import JobStatus, RateRule
 from packhorse.lifecycle import CancelAnswer
 from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
-from packhorse.stores.protocol import Store
+from packhorse.stores.protocol import Listener, Store
 from packhorse.stores.requests import (
     QueueSettings,
     QueueState,
@@ -39,6 +39,7 @@ __all__ = [
     "limit_task",
     "pass_until",
     "queue_state",
+    "quiet",
     "redrive",
     "submit",
 ]
@@ -47,6 +48,9 @@ __all__ = [
 PATIENCE_S: Final = 20.0
 #: How long silence is listened to.
 SILENCE_S: Final = 0.15
+#: When nothing was heard for so long, everything done before has been told.
+_ECHO_S: Final = 0.1
+_ECHOES_MAX: Final = 20
 #: The topic that stands for any.
 ANY_TOPIC: Final = "*"
 
@@ -131,9 +135,18 @@ async def _heard(
 ) -> frozenset[str]:
     store = trial.elsewhere()
     listener = trial.store.wakeups.listen(frozenset({topic}))
+    if patience_s == SILENCE_S:
+        await quiet(listener)
     waiting = asyncio.create_task(listener.wait(patience_s))
     await asyncio.sleep(0)  # the wait has begun
     await trial.arun(doing(store), store)
     topics = await waiting
     listener.close()
     return topics
+
+
+async def quiet(listener: Listener) -> None:
+    """Let wake-ups pass that tell of what was done before: a store may gather them for a while."""
+    for _ in range(_ECHOES_MAX):
+        if not await listener.wait(_ECHO_S):
+            return
