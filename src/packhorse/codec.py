@@ -86,10 +86,12 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call, or a `PayloadError` that names the argument that is wrong."""
         arguments: Mapping[str, Any]
-        if not kwargs and len(args) <= self.by_position:
-            arguments = dict(zip(self.names, args, strict=False))
-        else:
+        if kwargs or len(args) > self.by_position:
             arguments = self._bind(args, kwargs)
+        elif len(args) == 1:  # as below, in half the time
+            arguments = {self.names[0]: args[0]}
+        else:
+            arguments = dict(zip(self.names, args, strict=False))
         for name, kinds in self.exact:
             value = arguments.get(name)
             if value is not None and not isinstance(value, kinds):

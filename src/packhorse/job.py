@@ -27,6 +27,7 @@ __all__ = [
     "JobOptions",
     "JobRecord",
     "JobStatus",
+    "LikeJobs",
     "NewJob",
     "OnConflict",
     "Priority",
@@ -175,6 +176,7 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     retry: RetryRule | None = None
     max_crashes: int | None = None
     max_snoozes: int | None = None
+    idempotency_key: str | None = None  #: as given at submit, for the handler
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,6 +211,16 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     weight: int = 1  #: how much of a rate limit its start uses up
     unique: UniqueRule | None = None
     idempotency: IdempotencyRule | None = None
+
+
+class LikeJobs(tuple[NewJob, ...]):
+    """New jobs that differ in ids and arguments only, with traces made from their ids.
+
+    Whoever makes one knows that they do, so that a store that is faster with those need not
+    compare them.
+    """
+
+    __slots__ = ()
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):

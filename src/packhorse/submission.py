@@ -15,7 +15,7 @@ from packhorse.connection import Connection
 from packhorse.declarations import Declarations
 from packhorse.errors import ConfigError, PayloadError, UsageError
 from packhorse.handle import JobHandle
-from packhorse.job import IdempotencyRule, JobOptions, NewJob
+from packhorse.job import IdempotencyRule, JobOptions, LikeJobs, NewJob
 from packhorse.keys import taken_key
 from packhorse.registry import TaskDefinition
 from packhorse.unique import Unique, payload_digest, unique_rule
@@ -79,13 +79,16 @@ class Submission:
         answers = await self.connection.asubmit(jobs, wait_us=wait_us) if jobs else ()
         return [JobHandle(one.job_id, one.deduplicated, self.connection) for one in answers]
 
-    def _prepared(self, calls: Sequence[Call[Any]]) -> tuple[list[NewJob], int | None]:
+    def _prepared(self, calls: Sequence[Call[Any]]) -> tuple[Sequence[NewJob], int | None]:
         """The calls as they are stored, and how long they wait for room: as the least patient."""
         for call in calls:
             if not isinstance(call, Call):
                 raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
+        ids = new_ids(len(calls))
+        if _are_plainly_alike(calls):
+            return _like_jobs(calls, ids), None
         known = self.connection.declarations
-        pairs = zip(calls, new_ids(len(calls)), strict=True)
+        pairs = zip(calls, ids, strict=True)
         jobs = [new_job(call, known, job_id) for call, job_id in pairs]
         chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
         return jobs, min([values["wait"] for values in chosen if "wait" in values], default=None)
@@ -144,11 +147,11 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str | None = No
         )
     chosen = call.choices.fields()
     job_id = chosen.pop("id", None) or job_id
-    retry = chosen.pop("retry", None)
+    retry, key = chosen.pop("retry", None), chosen.get("idempotency_key")
     options = None
-    if retry is not None or task.max_crashes is not None:
+    if retry is not None or key is not None or task.max_crashes is not None:
         # The crash limit travels with the job: whoever rescues it may not know the task.
-        options = JobOptions(retry=retry, max_crashes=task.max_crashes)
+        options = JobOptions(retry=retry, max_crashes=task.max_crashes, idempotency_key=key)
     chosen.pop("wait_us", None)
     queue = chosen.pop("queue", task.queue)
     keys = taken_keys(task, call.payload, chosen.pop("unique", None))
@@ -163,6 +166,33 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str | None = No
         options=options,
         idempotency=idempotency,
         **{**keys, **chosen},
+    )
+
+
+def _are_plainly_alike(calls: Sequence[Call[Any]]) -> bool:
+    """Whether these are calls of one task whose callers left everything else to it."""
+    if not calls or not calls[0].definition.is_plain:
+        return False
+    task = calls[0].definition
+    return all(call.definition is task and call.choices is NO_CHOICES for call in calls)
+
+
+def _like_jobs(calls: Sequence[Call[Any]], ids: Sequence[str]) -> LikeJobs:
+    """As `new_job`, of many plain calls of one task."""
+    task = calls[0].definition
+    name, queue, timeout_us = task.name, task.queue, task.timeout_us
+    return LikeJobs(
+        [
+            NewJob(
+                job_id,
+                name,
+                call.payload,
+                queue,
+                timeout_us=timeout_us,
+                trace_id=job_id.replace("-", ""),
+            )
+            for call, job_id in zip(calls, ids, strict=True)
+        ]
     )
 
 

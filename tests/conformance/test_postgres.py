@@ -39,6 +39,6 @@ class PostgresHarness:
 
 
 # The state machines talk to the server some hundred thousand times; a busy machine takes its time.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 TestPostgres = conformance.suite(PostgresHarness)

@@ -26,6 +26,7 @@ from benchmarks.report import add_earlier, after_failures
 from benchmarks.settings import FULL, QUICK
 from benchmarks.stage import PeerNote
 from benchmarks.stores.server_bounds import fastest, postgres_bounds, redis_bounds
+from comparison.catalogue import CONTESTANTS
 
 HERE = Path(catalogue.__file__).parent
 
@@ -68,7 +69,7 @@ class TestCatalogue:
 
         assert lines
         assert all(re.fullmatch(r"[a-z0-9_.-]+==[0-9][a-z0-9.]*", line) for line in lines)
-        assert path.stem in {peer.name for peer in PEERS}
+        assert path.stem in {peer.name for peer in PEERS} | {one.name for one in CONTESTANTS}
 
     def test_who_is_left_out_or_absent_is_told_with_the_reason(
         self, monkeypatch: pytest.MonkeyPatch

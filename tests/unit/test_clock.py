@@ -19,6 +19,7 @@ from packhorse.clock import (
     SystemClock,
     from_datetime,
     new_id,
+    new_ids,
     to_datetime,
 )
 from packhorse.testing.virtual_clock import VirtualClock
@@ -69,6 +70,24 @@ def test_an_id_is_a_version_seven_uuid_made_now() -> None:
 
 def test_ids_are_unique() -> None:
     assert len({new_id() for _ in range(10_000)}) == 10_000
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4096, 4097, 10_000])
+def test_ids_that_are_made_together_are_unique_sorted_and_like_any_other(count: int) -> None:
+    ids = new_ids(count)
+
+    assert len(set(ids)) == count
+    assert ids == sorted(ids)
+    for text in ids:
+        value = uuid.UUID(text)
+        assert str(value) == text
+        assert (value.version, value.variant) == (7, uuid.RFC_4122)
+
+
+def test_ids_of_two_who_make_them_at_once_differ() -> None:
+    made = [made for _ in range(50) for made in new_ids(500)]
+
+    assert len(set(made)) == len(made)
 
 
 def test_a_virtual_clock_stands_still_until_it_is_advanced() -> None:

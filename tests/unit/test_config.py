@@ -47,6 +47,10 @@ def test_a_worker_without_queues_is_refused() -> None:
         ({"stop_grace_us": 0}, "stop_grace"),
         ({"stop_grace_us": 21 * SECOND_US}, "stop_grace"),
         ({"shutdown_timeout_us": -1}, "shutdown_timeout"),
+        ({"process_slots": 0}, "process_slots"),
+        ({"recycle_jobs": 0}, "recycle_jobs"),
+        ({"recycle_failures": -1}, "recycle_failures"),
+        ({"recycle_mib": True}, "recycle_mib"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(settings: dict[str, Any], word: str) -> None:
@@ -58,7 +62,7 @@ def test_a_queue_named_twice_is_served_once_in_its_first_place() -> None:
     assert WorkerOptions(queues=("b", "a", "b")).queues == ("b", "a")
 
 
-@pytest.mark.req("S1-25", "S1-30", "S1-42", "S1-52")
+@pytest.mark.req("S1-25", "S1-30", "S1-42", "S1-52", "X-5")
 def test_a_wire_configuration_drives_the_worker() -> None:
     config = WorkerConfig.parse(
         {

@@ -40,7 +40,7 @@ def delays_s(rule: RetryRule, count: int = 8) -> list[float]:
     return [retry_delay_us(rule, n, roll=0.5) / 1_000_000 for n in range(1, count + 1)]
 
 
-@pytest.mark.req("S1-35")
+@pytest.mark.req("S1-35", "S0-11")
 @pytest.mark.parametrize(
     ("backoff", "expected"),
     [
@@ -70,6 +70,7 @@ def test_no_delay_exceeds_the_ceiling_or_raises_however_often(
     assert 0 <= retry_delay_us(rule, retry, roll=roll) <= rule.max_us
 
 
+@pytest.mark.req("X-4", "S0-12")
 @given(rules, retries, rolls)
 def test_jitter_draws_between_half_and_all_of_the_computed_delay(
     rule: RetryRule, retry: int, roll: float
@@ -87,6 +88,7 @@ def test_jitter_draws_between_half_and_all_of_the_computed_delay(
     assert drawn == full if not rule.jitter else full // 2 <= drawn <= full
 
 
+@pytest.mark.req("X-4", "S0-12")
 def test_jitter_follows_the_roll() -> None:
     rule = RetryRule(backoff="fixed", initial_us=1_000)
 

@@ -18,13 +18,11 @@ from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.sqlite.connection import SqliteSettings, connect, translated
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import new_job
+from tests.support.children import fork, python, reap
 from tests.unit.sqlite_support import (
     Traced,
-    fork,
     names_in,
-    python,
     real_connect,
-    reap,
     sqlite_store,
     submitting,
     until,

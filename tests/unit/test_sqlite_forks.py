@@ -13,15 +13,12 @@ import pytest
 
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import QUEUE
+from tests.support.children import fork, in_threads, python, reap
 from tests.unit.sqlite_support import (
     PATIENCE_S,
     Pause,
-    fork,
     heard_by,
-    in_threads,
     names_in,
-    python,
-    reap,
     sqlite_store,
     submitting,
 )

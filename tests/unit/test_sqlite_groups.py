@@ -19,11 +19,11 @@ from packhorse.stores.sqlite.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job
+from tests.support.children import in_threads
 from tests.unit.sqlite_support import (
     PATIENCE_S,
     Pause,
     Traced,
-    in_threads,
     names_in,
     real_connect,
     sqlite_store,

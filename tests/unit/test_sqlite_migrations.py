@@ -14,14 +14,8 @@ import pytest
 
 from packhorse.errors import SchemaOutOfDate, StoreError, StoreUnavailable
 from packhorse.stores.sqlite import migrate as migrations
-from tests.unit.sqlite_support import (
-    in_threads,
-    names_in,
-    python,
-    real_connect,
-    sqlite_store,
-    submitting,
-)
+from tests.support.children import in_threads, python
+from tests.unit.sqlite_support import names_in, real_connect, sqlite_store, submitting
 
 KNOWN = migrations.known_version()
 

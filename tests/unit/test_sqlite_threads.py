@@ -22,15 +22,14 @@ from packhorse.stores.requests import QueueSettings
 from packhorse.stores.sqlite.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import QUEUE
+from tests.support.children import in_threads, python
 from tests.unit.sqlite_support import (
     PATIENCE_S,
     Pause,
     Traced,
     can_write,
     claiming,
-    in_threads,
     names_in,
-    python,
     renewing,
     sqlite_store,
     submitting,

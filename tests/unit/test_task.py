@@ -305,6 +305,7 @@ def test_a_wrong_option_is_refused_in_the_caller(
         assert "send." in str(raised.value)
 
 
+@pytest.mark.req("S0-29", "S3-3")
 def test_each_job_gets_an_id_and_a_trace_of_its_own(send: FunctionTask[..., str]) -> None:
     jobs = [stored(send.call("a")) for _ in range(50)]
 

@@ -37,6 +37,7 @@ FULL = {
 }
 
 
+@pytest.mark.req("X-5", "S0-29")
 def test_every_wish_of_a_wire_task_reaches_its_job() -> None:
     job = wire_job(checked_task(FULL), None)
 

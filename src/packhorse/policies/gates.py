@@ -39,6 +39,7 @@ __all__ = [
     "key_pause",
     "limit_of",
     "order_gate",
+    "pause_gate",
     "rate_gate",
     "refusal",
     "rule_of",
@@ -142,6 +143,18 @@ def tenant_pause(queue: str, tenant: str) -> Gate:
 def key_pause(queue: str, key: str) -> Gate:
     """The gate that holds back a queue's jobs with this ordering, concurrency or rate key."""
     return Gate(GateKind.PAUSE, (queue, "key", key))
+
+
+def pause_gate(queue: str, key: str | None, tenant: str | None) -> Gate | None:
+    """The gate that a pause of a key or of a tenant shuts; None where all of the queue is meant."""
+    if key is not None and tenant is not None:
+        raise ConfigError(
+            f"key {key!r} and tenant {tenant!r} of queue {queue!r} cannot be paused or resumed "
+            "together; nothing was changed: call once for each"
+        )
+    if key is not None:
+        return key_pause(queue, key)
+    return None if tenant is None else tenant_pause(queue, tenant)
 
 
 def order_gate(job: JobKeys, ordering_key: str) -> Gate:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""When a worker renews its lease, how long it may trust it, and when it counts as gone."""
+"""When a worker renews its lease, how long it may trust it, and when it counts as gone.
+
+Leases and holds end at an instant of the store's clock, which somebody may set. Only a clock set
+forward can wrong the living, so whoever takes jobs away watches it against a clock of its own that
+nobody sets, and after such a step waits until everybody alive must have renewed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -12,16 +17,28 @@ from packhorse.clock import SECOND_US
 
 __all__ = [
     "LEASE_US_DEFAULT",
+    "NEVER",
+    "ClockReading",
+    "Hold",
     "Sighting",
     "confirmed",
+    "overdue",
+    "patience_us",
     "renew_interval_us",
+    "ripe_at",
     "sight",
+    "sight_holds",
+    "stepped_us",
     "suspicion_us",
     "trusted_for_us",
 ]
 
 LEASE_US_DEFAULT: Final = 30 * SECOND_US
 _SUSPICION_US_MAX: Final = 3 * SECOND_US
+#: Clocks that differ by less were not set, they only run a little apart.
+_STEP_US_MIN: Final = SECOND_US // 4
+#: A moment long before any other: no step was ever seen.
+NEVER: Final = float("-inf")
 
 
 def renew_interval_us(lease_us: int) -> int:
@@ -41,6 +58,35 @@ def trusted_for_us(lease_us: int) -> int:
 def suspicion_us(lease_us: int) -> int:
     """How far apart two looks must be before an expired lease counts as gone."""
     return min(_SUSPICION_US_MAX, lease_us // 3)
+
+
+def patience_us(lease_us: int) -> int:
+    """How long after a step of the store's clock no lease counts as gone.
+
+    A worker renews after a third of its lease, and the supervisor of one that cannot after half;
+    a sixth is left for them to be late.
+    """
+    return lease_us * 2 // 3
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """The store's clock, and between which instants of one's own monotonic clock it was read."""
+
+    store_us: int
+    asked: float  #: seconds
+    answered: float  #: seconds
+
+
+def stepped_us(before: ClockReading, after: ClockReading) -> int:
+    """By how much the store's clock was set between two readings: forward above zero, or back.
+
+    When exactly it was read is not known, so this is the least that it can have been.
+    """
+    passed_us = after.store_us - before.store_us
+    least_us = round((after.asked - before.answered) * SECOND_US)
+    most_us = round((after.answered - before.asked) * SECOND_US)
+    beyond_us = max(0, passed_us - most_us) + min(0, passed_us - least_us)
+    return beyond_us if abs(beyond_us) >= _STEP_US_MIN else 0
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -69,10 +115,42 @@ def sight(
     return seen
 
 
-def confirmed(known: Mapping[str, Sighting], now: float) -> tuple[str, ...]:
-    """The workers whose lease has been seen expired twice, far enough apart."""
-    return tuple(
-        sighting.worker
-        for sighting in known.values()
-        if (now - sighting.first_seen) * SECOND_US >= suspicion_us(sighting.lease_us)
+def ripe_at(sighting: Sighting, stepped_at: float = NEVER) -> float:
+    """From when on, by the rescuer's own clock, this lease counts as gone if it is still expired.
+
+    `stepped_at` is when the rescuer last saw that the store's clock had been set forward.
+    """
+    return max(
+        sighting.first_seen + suspicion_us(sighting.lease_us) / SECOND_US,
+        stepped_at + patience_us(sighting.lease_us) / SECOND_US,
     )
+
+
+def confirmed(
+    known: Mapping[str, Sighting], now: float, stepped_at: float = NEVER
+) -> tuple[str, ...]:
+    """The workers whose lease has been seen expired twice, far enough apart and from a step."""
+    return tuple(each.worker for each in known.values() if now >= ripe_at(each, stepped_at))
+
+
+#: A job and the fence under which it is held.
+Hold = tuple[str, int]
+
+
+def sight_holds(
+    known: Mapping[Hold, float], passed: Iterable[Hold], now: float
+) -> dict[Hold, float]:
+    """When each hold that has passed its limit was first seen so; the others are forgotten."""
+    return {hold: known.get(hold, now) for hold in passed}
+
+
+def overdue(known: Mapping[Hold, float], now: float, stepped_at: float = NEVER) -> frozenset[Hold]:
+    """The holds that may be ended though their holders live.
+
+    As with leases they are seen twice, and not soon after a step: a holder that notices one has
+    its holds moved along. Its lease may be of any length; the default is taken for it.
+    """
+    first_seen_by = now - _SUSPICION_US_MAX / SECOND_US
+    if now < stepped_at + patience_us(LEASE_US_DEFAULT) / SECOND_US:
+        return frozenset()
+    return frozenset(hold for hold, first_seen in known.items() if first_seen <= first_seen_by)

@@ -2,23 +2,37 @@
 """Takes jobs from workers that are gone.
 
 A lease counts as gone only when it was seen expired twice, some time apart, with no failed store
-call between: after an outage, or a step of the store's clock, everybody's lease looks expired, and
-the first look must not start a stampede.
+call between: after an outage everybody's lease looks expired, and the first look must not start a
+stampede. The same after the store's clock was set forward, which each look compares with a clock
+of one's own: then nobody is rescued before everybody alive must have renewed. See `policies.lease`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from packhorse import lifecycle
-from packhorse.clock import SECOND_US, Chance, Clock
+from packhorse.clock import Chance, Clock
 from packhorse.events import EventBus, JobRescued
 from packhorse.job import JobStatus
 from packhorse.lifecycle import Orphan
-from packhorse.policies.lease import Sighting, confirmed, sight, suspicion_us
+from packhorse.policies.lease import (
+    NEVER,
+    ClockReading,
+    Hold,
+    Sighting,
+    confirmed,
+    overdue,
+    ripe_at,
+    sight,
+    sight_holds,
+    stepped_us,
+)
 from packhorse.services.service import spread
 from packhorse.settlement import Settlement, Verdict
 from packhorse.stores.protocol import Store
+from packhorse.stores.requests import ExpiredLeases
 
 __all__ = ["Rescuer"]
 
@@ -27,39 +41,76 @@ _BATCH: Final = 200
 
 
 class Rescuer:
-    """Looks for expired leases and overdue holds."""
+    """Looks for expired leases and overdue holds.
+
+    `renew` asks its own worker to renew: called when the store's clock was set, or when it says
+    that this worker's lease has run out, since then others may be about to take its jobs.
+    """
 
     name = "rescue"
     interval_s = 0.8  # with its spread at most a second: rescue comes within lease + 5 s
 
     def __init__(
-        self, store: Store, clock: Clock, chance: Chance, bus: EventBus, worker: str
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        bus: EventBus,
+        worker: str,
+        *,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._monotonic = clock.monotonic
         self._chance = chance
         self._bus = bus
         self._worker = worker
+        self._renew = renew
+        self._reading: ClockReading | None = None
+        self._stepped_at = NEVER  # by the own clock; only steps forward
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
+        self._holds: dict[Hold, float] = {}  # at most a batch
 
     async def run_once(self) -> float:
         """Look once; a failed store call forgets what was seen before it."""
         seen, self._seen = self._seen, {}
-        store = self._store
+        holds, self._holds = self._holds, {}
+        look = await self._look()
+        now = self._monotonic()
         expired = {
             lease.worker: (lease.expires_us, lease.lease_us)
-            for lease in await store.arun(store.leases.expired())
+            for lease in look.leases
             if lease.worker != self._worker  # its own heartbeat knows better
         }
-        now = self._monotonic()
+        if len(expired) < len(look.leases):
+            self._renew()
         seen = sight(seen, expired, now)
-        orphans = await store.arun(store.leases.orphans(confirmed(seen, now), limit=_BATCH))
-        if orphans:
-            await self._rescue(orphans)
-        self._seen = seen
-        return 0.0 if len(orphans) == _BATCH else self._next_look(now)
+        gone = confirmed(seen, now, self._stepped_at)
+        store = self._store
+        orphans = await store.arun(store.leases.orphans(gone, limit=_BATCH))
+        passed = [_hold(orphan) for orphan in orphans if orphan.worker not in gone]
+        holds = sight_holds(holds, passed, now)
+        too_long = overdue(holds, now, self._stepped_at)
+        lost = [each for each in orphans if each.worker in gone or _hold(each) in too_long]
+        if lost:
+            await self._rescue(lost)
+        self._seen, self._holds = seen, holds
+        return 0.0 if len(lost) == _BATCH else self._next_look(now)
 
-    async def _rescue(self, orphans: tuple[Orphan, ...]) -> None:
+    async def _look(self) -> ExpiredLeases:
+        """The expired leases; what the store's clock does meanwhile is noticed."""
+        before, asked = self._reading, self._monotonic()
+        look = await self._store.arun(self._store.leases.expired())
+        answered = self._monotonic()
+        self._reading = ClockReading(look.now_us, asked, answered)
+        step_us = 0 if before is None else stepped_us(before, self._reading)
+        if step_us > 0:
+            self._stepped_at = answered
+        if step_us:
+            self._renew()
+        return look
+
+    async def _rescue(self, orphans: Sequence[Orphan]) -> None:
         settlements = [lifecycle.rescue(orphan) for orphan in orphans]
         verdicts = await self._store.arun(self._store.jobs.settle(settlements))
         if not self._bus.wants(JobRescued):
@@ -70,12 +121,13 @@ class Rescuer:
 
     def _next_look(self, now: float) -> float:
         """After the usual time, or as soon as a sighting can be confirmed."""
-        waits = [
-            max(0.0, each.first_seen + suspicion_us(each.lease_us) / SECOND_US - now)
-            for each in self._seen.values()
-        ]
+        waits = [ripe_at(each, self._stepped_at) - now for each in self._seen.values()]
         usual = spread(self.interval_s, self._chance)
         return min([usual, *(wait for wait in waits if wait > 0)])
+
+
+def _hold(orphan: Orphan) -> Hold:
+    return orphan.job_id, orphan.fence
 
 
 def _rescued(orphan: Orphan, settlement: Settlement, worker: str) -> JobRescued:

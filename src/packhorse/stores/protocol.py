@@ -20,7 +20,7 @@ from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
     Counts,
-    ExpiredLease,
+    ExpiredLeases,
     JobFilter,
     Outlook,
     Page,
@@ -160,6 +160,8 @@ class LeaseStore(Protocol):
 
         When `held` is given, processing jobs of this worker that are not in it are released: they
         become queued in their old place, and only `releases` rises.
+
+        Jobs it was given before the clock was set forward by `step_us` may be held so much longer.
         """
         ...
 
@@ -171,8 +173,8 @@ class LeaseStore(Protocol):
         """The ids of jobs this worker holds that somebody wants cancelled. Reads only."""
         ...
 
-    def expired(self) -> Plan[tuple[ExpiredLease, ...]]:
-        """Leases that have run out while their workers hold jobs. Reads only.
+    def expired(self) -> Plan[ExpiredLeases]:
+        """Leases that have run out while their workers hold jobs, and the clock. Reads only.
 
         Jobs held by a worker the store does not know at all count as held under a lease that
         expired at instant 0.

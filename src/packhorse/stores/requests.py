@@ -22,6 +22,7 @@ __all__ = [
     "Claimed",
     "Counts",
     "ExpiredLease",
+    "ExpiredLeases",
     "JobFilter",
     "Outlook",
     "Page",
@@ -101,6 +102,8 @@ class Renewal(msgspec.Struct, frozen=True):
     running: int = 0
     #: (job id, fence) of all it holds; the store releases the rest. None says nothing about it.
     held: tuple[tuple[str, int], ...] | None = None
+    #: By how much the worker saw the store's clock set forward: older holds last that much longer.
+    step_us: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True):
@@ -118,6 +121,13 @@ class ExpiredLease(msgspec.Struct, frozen=True):
     worker: str
     expires_us: int
     lease_us: int
+
+
+class ExpiredLeases(msgspec.Struct, frozen=True):
+    """All of them, as of one instant."""
+
+    now_us: int  #: the store's clock at this look
+    leases: tuple[ExpiredLease, ...]
 
 
 class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):

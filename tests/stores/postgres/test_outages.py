@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from faults.proxy import Proxy
 from packhorse import JobHandle, JobInfo, JobStatus, Packhorse, StoreUnavailable
 from packhorse.clock import SECOND_US, SystemClock
 from packhorse.job import Job, UniqueRule
@@ -28,7 +29,6 @@ from tests.stores.postgres.support import (
     renewing,
     submitting,
 )
-from tests.support.proxy import Proxy
 
 #: Jobs of a batch that is interrupted.
 _JOBS: Final = 150
@@ -386,7 +386,7 @@ def test_a_renewal_after_the_clock_was_set_ahead_saves_what_the_worker_holds(dir
     (job,) = store.run(store.jobs.claim(claiming())).jobs
 
     clock.ahead_us = 2 * LEASE_US
-    (expired,) = store.run(store.leases.expired())  # one look; a rescuer wants two
+    (expired,) = store.run(store.leases.expired()).leases  # one look; a rescuer wants two
     renewed = store.run(store.leases.renew(renewing()))
     orphans = store.run(store.leases.orphans([expired.worker], limit=10))
     rescued = store.run(store.jobs.settle([settlement_of(SettlementKind.RESCUED, job)]))

@@ -13,12 +13,12 @@ from typing import Final
 import psycopg
 import pytest
 
+from faults.proxy import Proxy
 from packhorse import ConfigError, Packhorse, StoreUnavailable
 from packhorse.errors import PackhorseError
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.servers.postgres import PostgresServer
 from tests.stores.postgres.support import ask, postgres_store, submitting, until
-from tests.support.proxy import Proxy
 
 _SESSIONS: Final = "select 1 from pg_stat_activity where usename = 'crowded'"
 _WITHOUT_PSYCOPG: Final = """

@@ -22,7 +22,7 @@ from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.servers.postgres import drop_schema, postgres_url
 from packhorse.testing.servers.schemas import schemas
 from tests.stores.postgres.support import ask, names_in, postgres_store, submitting
-from tests.unit.sqlite_support import fork, reap
+from tests.support.children import fork, reap
 
 # Python 3.12 and later warn of every fork beside threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -24,7 +24,7 @@ from tests.stores.postgres.support import (
     submitting,
     until,
 )
-from tests.unit.sqlite_support import fork, in_threads, reap
+from tests.support.children import fork, in_threads, reap
 
 # Python 3.12 and later warn of every fork beside threads, and some of these are about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -24,7 +24,7 @@ from tests.stores.postgres.support import (
     postgres_store,
     submitting,
 )
-from tests.unit.sqlite_support import fork, reap
+from tests.support.children import fork, reap
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -10,20 +10,13 @@ from typing import Any
 
 import pytest
 
+from faults.proxy import Proxy
 from packhorse.errors import StoreUnavailable
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.servers.redis import RedisServer, redis_url
 from tests.stores.redis.conftest import Opening
-from tests.stores.redis.support import (
-    asking,
-    fork,
-    in_threads,
-    names_in,
-    python,
-    reap,
-    submitting,
-)
-from tests.support.proxy import Proxy
+from tests.stores.redis.support import asking, names_in, submitting
+from tests.support.children import fork, in_threads, python, reap
 
 
 def clients_of(server: RedisServer) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.proxy import Proxy
 from packhorse.clock import SECOND_US, SystemChance, SystemClock
 from packhorse.errors import StoreUnavailable
 from packhorse.events import EventBus
@@ -23,7 +24,6 @@ from packhorse.testing.servers.redis import RedisServer, free_port
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, claim, claiming, names_in, renewing, submitting
-from tests.support.proxy import Proxy
 
 
 @pytest.fixture

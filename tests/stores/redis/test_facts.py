@@ -13,7 +13,8 @@ import pytest
 from packhorse.stores.redis.facts import ServerFacts
 from packhorse.testing.servers.redis import RedisServer, free_port
 from tests.stores.redis.conftest import Opening
-from tests.stores.redis.support import asking, python, submitting
+from tests.stores.redis.support import asking, submitting
+from tests.support.children import python
 
 
 @pytest.mark.parametrize(

@@ -234,12 +234,12 @@ def test_more_threads_than_connections_wait_and_then_are_told(
 ) -> None:
     store = opening(server.url, connections=1, timeout="200ms")
     store.run(submitting(store, "job"))
-    assert store._pool._room.acquire(timeout=1)
+    store._pool._room.get(timeout=1)
 
     with pytest.raises(StoreUnavailable, match="connections"):
         store.run(asking("PING"))
 
-    store._pool._room.release()
+    store._pool._room.put(None)
     assert store.run(asking("PING")) == b"PONG"
 
 

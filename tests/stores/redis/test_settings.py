@@ -8,7 +8,7 @@ import pytest
 from packhorse.errors import ConfigError
 from packhorse.stores import open_store
 from packhorse.stores.redis.settings import Address, RedisSettings, Tls
-from tests.stores.redis.support import python
+from tests.support.children import python
 
 
 @pytest.mark.parametrize(

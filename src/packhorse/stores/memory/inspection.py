@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from packhorse.errors import ConfigError
 from packhorse.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.policies.explain import JobFacts
 from packhorse.stores.memory.access import Access, plan
@@ -18,6 +17,7 @@ from packhorse.stores.memory.gating import Turnstile
 from packhorse.stores.memory.rows import JobRow, as_record, as_summary
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows
+from packhorse.stores.transfer import cursor_of
 
 __all__ = ["MemoryInspection"]
 
@@ -40,7 +40,7 @@ class MemoryInspection:
         return plan("history", work, writes=False)
 
     def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
-        below = None if after is None else _sequence_of(after)
+        below = None if after is None else cursor_of(after)
         work = partial(_search, chosen=chosen, limit=limit, below=below)
         return plan("search", work, writes=False)
 
@@ -62,15 +62,6 @@ class MemoryInspection:
             return None if row is None else facts_of(access, row, tenant)
 
         return plan("explain", work, writes=False)
-
-
-def _sequence_of(cursor: str) -> int:
-    try:
-        return int(cursor)
-    except ValueError:
-        raise ConfigError(
-            f"{cursor!r} is no place in a list of jobs; pass `after` of the page before"
-        ) from None
 
 
 def _search(access: Access, chosen: JobFilter, limit: int, below: int | None) -> Page:

@@ -12,7 +12,13 @@ from packhorse.stores.memory.access import Access, plan
 from packhorse.stores.memory.rows import JobRow, WorkerRow
 from packhorse.stores.memory.transitions import release_held
 from packhorse.stores.plan import Plan
-from packhorse.stores.requests import ExpiredLease, Renewal, Renewed, WorkerRecord
+from packhorse.stores.requests import (
+    ExpiredLease,
+    ExpiredLeases,
+    Renewal,
+    Renewed,
+    WorkerRecord,
+)
 
 __all__ = ["MemoryLeases"]
 
@@ -32,7 +38,7 @@ class MemoryLeases:
 
         return plan("cancelled", work, writes=False)
 
-    def expired(self) -> Plan[tuple[ExpiredLease, ...]]:
+    def expired(self) -> Plan[ExpiredLeases]:
         return plan("expired", _expired, writes=False)
 
     def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
@@ -53,6 +59,7 @@ def _renew(access: Access, renewal: Renewal) -> Renewed:
         expires_us=now_us + renewal.lease_us,
     )
     access.state.workers[worker] = after
+    _move_holds(access, worker, renewal.step_us)
     released = 0
     if renewal.held is not None:
         known = frozenset(renewal.held)
@@ -60,6 +67,16 @@ def _renew(access: Access, renewal: Renewal) -> Renewed:
         released = release_held(access, unknown)
     lapsed = before is not None and not before.live(now_us)
     return Renewed(expires_us=after.expires_us, now_us=now_us, lapsed=lapsed, released=released)
+
+
+def _move_holds(access: Access, worker: str, step_us: int) -> None:
+    """What was given before the clock was set forward may be held as much longer."""
+    if step_us <= 0:
+        return
+    for row in _held(access, worker):
+        if (row.started_us or 0) + step_us <= access.now_us:
+            with access.state.changing(row, row.updated_us):
+                row.hold_until_us += step_us
 
 
 def _leave(access: Access, worker: str) -> int:
@@ -71,9 +88,10 @@ def _held(access: Access, worker: str) -> list[JobRow]:
     return access.rows(list(access.state.held.group(worker).ids))
 
 
-def _expired(access: Access) -> tuple[ExpiredLease, ...]:
+def _expired(access: Access) -> ExpiredLeases:
     holders = sorted(worker for (worker,) in access.state.held)
-    return tuple(_lease(access, worker) for worker in holders if access.lease_gone(worker))
+    gone = tuple(_lease(access, worker) for worker in holders if access.lease_gone(worker))
+    return ExpiredLeases(access.now_us, gone)
 
 
 def _lease(access: Access, worker: str) -> ExpiredLease:

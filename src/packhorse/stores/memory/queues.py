@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from packhorse.errors import ConfigError
-from packhorse.policies.gates import Gate, GateKind, key_pause, tenant_pause
+from packhorse.policies.gates import Gate, GateKind, pause_gate
 from packhorse.stores.memory.access import Access, plan
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
@@ -31,14 +31,9 @@ class MemoryQueues:
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
     ) -> Plan[bool]:
-        if key is not None and tenant is not None:
-            raise ConfigError(
-                f"key {key!r} and tenant {tenant!r} of queue {queue!r} cannot be paused or resumed "
-                "together; nothing was changed: call once for each"
-            )
-        if key is None and tenant is None:
+        gate = pause_gate(queue, key, tenant)
+        if gate is None:
             return plan("pause", partial(_pause, queue=queue, paused=paused))
-        gate = tenant_pause(queue, tenant or "") if key is None else key_pause(queue, key)
         return plan("pause", partial(_pause_gate, gate=gate, paused=paused))
 
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:

@@ -17,8 +17,10 @@ __all__ = ["has_answered", "is_lost", "is_passing", "is_taken", "is_unprepared",
 _PASSING: Final = ("40001", "40P01", "55P03")
 #: A statement kept prepared is not there, is there twice, or does not fit the schema any more.
 _UNPREPARED: Final = ("26000", "42P05", "0A000")
+#: The server has ended a session that stood still in the middle of a transaction.
+_STOOD_STILL: Final = "25P03"
 #: Classes of errors that come with the end of the connection: 57P is the server going down.
-_ENDING: Final = ("08", "57P")
+_ENDING: Final = ("08", "57P", _STOOD_STILL)
 _READ_ONLY: Final = "25006"
 _TAKEN: Final = "23505"
 _TIMED_OUT: Final = "57014"
@@ -50,6 +52,8 @@ def has_answered(error: Exception) -> bool:
 def is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or is going."""
     if isinstance(error, InterfaceError):
+        return True
+    if isinstance(error, Error) and error.sqlstate == _STOOD_STILL:
         return True
     return isinstance(error, OperationalError) and not has_answered(error)
 

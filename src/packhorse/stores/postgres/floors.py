@@ -5,7 +5,8 @@ Rows that were claimed stay in the index, dead, until no old snapshot can see th
 began at the front would walk past all of them; so each queue has a *floor* for every priority, the
 last place handed out there. Whoever comes in below it (a release, a rescue, a submit that was
 committed late) is found when the floors are forgotten: after a second, when a claim is not filled,
-or when somebody says so.
+or when somebody says so. A claim passes by the tasks it does not know, so that its floors are good
+for claims of the same tasks only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from packhorse.job import Priority
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.rows import PASSES
+from packhorse.stores.sql.rows import PASSES
 
 __all__ = ["FLOOR_TOPIC", "Floors"]
 
@@ -35,7 +36,14 @@ class Floors:
 
     def __init__(self) -> None:
         self._places: dict[str, list[int]] = {}
+        self._tasks: Sequence[str] = ()
         self._since_us = 0
+
+    def serve(self, tasks: Sequence[str]) -> None:
+        """Forget what claims of other tasks have learnt."""
+        if tasks != self._tasks:
+            self._tasks = tasks
+            self.forget()
 
     def forget(self) -> None:
         """Let the next claim look from the front."""
@@ -62,8 +70,10 @@ class Floors:
                 highs.append(high)
         return {"floor_queues": names, "lows": lows, "places": places, "highs": highs}
 
-    def raise_to(self, rows: Sequence[Sequence[Any]], now_us: int) -> None:
-        """Remember what was handed out: rows of (rank, place, queue)."""
+    def raise_to(self, rows: Sequence[Sequence[Any]], now_us: int, tasks: Sequence[str]) -> None:
+        """Remember what was handed out to who knows these tasks: rows of (rank, place, queue)."""
+        if tasks != self._tasks:  # another claim came between
+            return
         places = self._places
         if not 0 <= now_us - self._since_us < _FLOORS_US or len(places) > _FLOORS_MAX:
             places, self._since_us = {}, now_us

@@ -15,21 +15,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
-from psycopg.pq.abc import PGresult
-
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.errors import has_answered, translated
 from packhorse.stores.postgres.pool import AsyncPool
-from packhorse.stores.postgres.talk import NOTIFY, Shared, Talk
-from packhorse.stores.postgres.wire import Call, Conversation, Line, converse
+from packhorse.stores.postgres.talk import Shared, answers_of
+from packhorse.stores.postgres.wire import Conversation, Line
 
-__all__ = ["GROUPED", "Grouping"]
+__all__ = ["Grouping"]
 
 T = TypeVar("T")
 
-#: Verbs whose plans may share a commit, if they begin with a statement that commits by itself.
-GROUPED: Final = frozenset({"submit"})
 #: Transactions of one event loop at a time; more plans than that wait, and form groups.
 _AT_ONCE_MAX: Final = 2
 #: Plans in one group.
@@ -124,51 +119,10 @@ class Grouping:
 
 
 def _perform(line: Line, plans: Sequence[Plan[Any]], shared: Shared) -> Conversation[list[Any]]:
-    """All first statements in one transaction, with one commit; then the rest of each plan."""
+    """All in one transaction, with one commit; the plan itself where that came to no answer."""
     line.committing = line.committed = False
-    opened = [_Opened(plan, Talk(line, shared, writes=True)) for plan in plans]
-    firsts = [one.first for one in opened if one.first is not None]
-    topics = dict.fromkeys(topic for one in opened for topic in one.wakes)
-    results = iter((yield from _committed(line, firsts, list(topics), shared)))
-    answers: list[Any] = []
-    for one in opened:
-        if one.first is None:
-            answers.append(one.plan)
-        else:
-            answers.append((yield from one.rest(line.rows(next(results)), shared)))
-    return answers
-
-
-def _committed(
-    line: Line, calls: Sequence[Call], topics: Sequence[str], shared: Shared
-) -> Conversation[list[PGresult]]:
-    statement = shared.texts.statement(NOTIFY)
-    notices = [Call(statement, (shared.channel, payload)) for payload in shared.due(topics)]
-    line.committing = True
-    results = yield from converse(line, [calls, notices] if notices else [calls])
-    line.committing = False
-    return results[: len(calls)]
-
-
-class _Opened:
-    """A plan of a group, up to its first statement."""
-
-    def __init__(self, plan: Plan[Any], talk: Talk) -> None:
-        self.plan = plan
-        self.first: Call | None = None
-        self.wakes: Sequence[str] = ()
-        self._talk = talk
-        self._look = plan.look() if plan.look is not None else None
-        found = None if self._look is None else talk.open(self._look)
-        if found is not None:
-            self.first, self.wakes = found
-
-    def rest(self, rows: list[tuple[Any, ...]], shared: Shared) -> Conversation[Any]:
-        """Its answer, its error, or what of it is to be run alone."""
-        assert self._look is not None  # noqa: S101 - it has begun
-        try:
-            answer = yield from self._talk.go_on(self._look, rows)
-        except Exception as error:  # noqa: BLE001 - belongs to this plan alone
-            return translated(error, shared.settings, maybe_stored=True)
-        # None says that the look has written nothing.
-        return msgspec.structs.replace(self.plan, look=None) if answer is None else answer
+    shorts = [plan.short for plan in plans]
+    for short in shorts:
+        short.tried = True
+    answers = yield from answers_of(line, shorts, shared)
+    return [plan if answer is None else answer for plan, answer in zip(plans, answers, strict=True)]

@@ -68,9 +68,9 @@ def connection_arguments(settings: PostgresSettings, timeouts: Timeouts) -> dict
     if timeouts.by_startup:
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
-        asked = conninfo_to_dict(settings.conninfo).get("options") or ""
-        milliseconds = round(settings.statement_timeout_s * 1000)
-        arguments["options"] = f"{asked} -c statement_timeout={milliseconds}".strip()
+        asked = str(conninfo_to_dict(settings.conninfo).get("options") or "")
+        limits = [f"-c {name}={value}" for name, value in settings.server_timeouts.items()]
+        arguments["options"] = " ".join([asked, *limits]).strip()
     return arguments
 
 
@@ -110,10 +110,16 @@ def _line(connection: Any, settings: PostgresSettings) -> Line:
     return line
 
 
+def _is_at_rest(line: Line) -> bool:
+    """Whether nothing is under way on it."""
+    pgconn = line.pgconn
+    return pgconn.status == ConnStatus.OK and pgconn.transaction_status == TransactionStatus.IDLE
+
+
 def _is_usable(line: Line) -> bool:
     """Whether nothing is under way on it, and the server has not hung up while it was idle."""
     pgconn = line.pgconn
-    if pgconn.status != ConnStatus.OK or pgconn.transaction_status != TransactionStatus.IDLE:
+    if not _is_at_rest(line):
         return False
     if not _has_said_something(pgconn):
         return True
@@ -137,11 +143,11 @@ class SyncLink:
         self._time = SystemClock()
         self._patience_s = settings.statement_timeout_s + PATIENCE_S
         self.line = _line(connection, settings)
+        self._poll = select.poll()
 
     def drive(self, conversation: Conversation[T]) -> T:
         """Hold a conversation to its end, however often it has to wait."""
-        pgconn = self.line.pgconn
-        poll = select.poll()
+        pgconn, poll = self.line.pgconn, self._poll
         until = self._time.monotonic() + self._patience_s
         try:
             wanted = next(conversation)
@@ -162,18 +168,28 @@ class SyncLink:
 
     @property
     def usable(self) -> bool:
+        """Whether it may be used, as far as can be seen."""
         return _is_usable(self.line)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it may be kept for the next one, who looks whether it is `usable`."""
+        return _is_at_rest(self.line)
 
     def close(self) -> None:
         self._connection.close()
 
 
 def _events(wanted: Wait) -> int:
+    if wanted == Wait.R:
+        return select.POLLIN
     readable = select.POLLIN if wanted & Wait.R else 0
     return readable | (select.POLLOUT if wanted & Wait.W else 0)
 
 
 def _ready(events: int) -> Ready:
+    if events == select.POLLIN:
+        return Ready.R
     # Trouble is something to be read: libpq finds out what it is.
     readable = Ready.R if events & ~select.POLLOUT else Ready.NONE
     return Ready(readable | (Ready.W if events & select.POLLOUT else Ready.NONE))
@@ -217,7 +233,13 @@ class AsyncLink:
 
     @property
     def usable(self) -> bool:
+        """Whether it may be used, as far as can be seen."""
         return _is_usable(self.line)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it may be kept for the next one, who looks whether it is `usable`."""
+        return _is_at_rest(self.line)
 
     def close(self) -> None:
         """In the event loop's own thread, or when it does not run any more."""

@@ -22,17 +22,22 @@ that (`Level.allow`): nobody takes a lock late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from packhorse.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.statements import Again, Lock, Rows, Send, sql
+from packhorse.stores.postgres.statements import Again, Lock, Send, sql
+from packhorse.stores.sql.queue_row import QueueRow
+from packhorse.stores.sql.steps import Rows
 
-__all__ = ["ALL", "PLAIN", "Level", "Memory", "Special", "mark_lined", "write_special"]
+__all__ = ["ALL", "PLAIN", "Level", "Memory", "Special", "write_special"]
 
 #: The lock on everything, and the one on what reaches over queues.
 ALL: Final = "all"
 _TASKS: Final = "tasks"
+#: Gates that reach over queues.
+_TASK_WIDE: Final = (GateKind.TASK_CONCURRENCY, GateKind.TASK_RATE)
 
 
 class Special(NamedTuple):
@@ -68,7 +73,6 @@ class Level:
     ) -> None:
         self.alone = alone
         self._memory = memory or Memory()
-        self.tries = 0  #: of the statement that does it all in one
         self.queues: frozenset[str] = frozenset()
         self.special = PLAIN
         self._tasks = False
@@ -78,6 +82,10 @@ class Level:
     def plain(self) -> bool:
         """Whether it is about plain queues only."""
         return not self.alone and not self.queues
+
+    @property
+    def gated_tasks(self) -> frozenset[str]:
+        return self.special.tasks
 
     def enter(self) -> Steps[Special]:
         """The first steps of a plan: take the locks, and see what is special."""
@@ -114,14 +122,31 @@ class Level:
             self.alone = True
             raise Again("it concerns more than the jobs it is about")
 
+    def asks_gates(self, queue: str) -> bool:
+        """Not of a plain queue: it is nobody's alone, and rows are locked as they are picked."""
+        return queue in self.special.queues
+
+    def covers(self, gate: Gate) -> bool:
+        """Gates of tasks and of its queues: those of others are opened by who claims from them."""
+        return gate.kind in _TASK_WIDE or gate.name[0] in self.queues
+
+    def mark_lined(
+        self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
+    ) -> Steps[None]:
+        """Queues are no longer plain that have jobs of limited tasks, or with keys, from now on."""
+        pairs = list(jobs)
+        tasked = {job.queue for job, _ in pairs if job.task in self.special.tasks}
+        lined = {job.queue for job, own in pairs if own} - tasked
+        for unknown, of_tasks in (
+            (sorted(tasked - self.special.tasked), True),
+            (sorted(queue for queue in lined if not queues[queue].lined), False),
+        ):
+            if unknown:
+                self.go_alone()
+                yield Send(sql("queue_lined"), {"queues": unknown, "tasked": of_tasks})
+                yield from write_special()
+
 
 def write_special() -> Steps[None]:
     """Write down anew what is special, after anything that decides about it has changed."""
     yield Send(sql("special_keep"))
-
-
-def mark_lined(queues: list[str], level: Level, *, tasked: bool) -> Steps[None]:
-    """These queues have jobs now that gates may hold back: of limited tasks, or with keys."""
-    level.go_alone()
-    yield Send(sql("queue_lined"), {"queues": queues, "tasked": tasked})
-    yield from write_special()

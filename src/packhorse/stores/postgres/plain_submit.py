@@ -4,30 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from packhorse.job import JobStatus, NewJob
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.locking import Level, Special
-from packhorse.stores.postgres.rows import (
-    PASSES,
-    STATUS,
-    extra_of,
-    options_of,
-    payload_text,
-    trace_of,
-    worded,
-)
-from packhorse.stores.postgres.statements import Once, sql
+from packhorse.stores.postgres.locking import Level, Memory, Special
+from packhorse.stores.postgres.rows import extra_of, options_of, worded
+from packhorse.stores.postgres.statements import Once, Short, sql
 from packhorse.stores.postgres.submitting import is_plain
 from packhorse.stores.requests import Submitted
+from packhorse.stores.sql.rows import PASSES, STATUS, payload_text, trace_of
 
 _LEAVE: Final = "on conflict (id) do nothing"
 
-__all__ = ["goes_in_one", "submit_in_one"]
+__all__ = ["goes_in_one", "short_submit", "submit_in_one"]
 
 #: Parts texts that are sent as one. JSON has no such character, and names of jobs have none.
 _PART: Final = "\x1e"
+#: What must be the same; whether a job is plain depends on nothing else.
+_alike: Final = attrgetter(*sorted(set(NewJob.__struct_fields__) - {"id", "payload", "trace_id"}))
 
 
 def goes_in_one(jobs: Sequence[NewJob]) -> bool:
@@ -35,30 +32,47 @@ def goes_in_one(jobs: Sequence[NewJob]) -> bool:
     if not jobs or not is_plain(jobs[0]):
         return False
     first = _alike(jobs[0])
-    return all(_alike(job) == first and is_plain(job) for job in jobs[1:])
+    return all(_alike(job) == first for job in jobs[1:])
 
 
-def _alike(job: NewJob) -> tuple[Any, ...]:
-    times = (job.delay_us, job.scheduled_us, job.deadline_us, job.timeout_us)
-    origin = (job.upstream_request_id, job.created_by)
-    return (job.task, job.queue, job.priority, *times, job.options, *origin, job.tags)
+def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitted, ...]] | None:
+    """Jobs that go in one, to what was last seen to be plain; the ids are taken to be new.
+
+    To look for known ids costs a third of the insert, so it is done only when one was met.
+    """
+    special = memory.special
+    if not goes_in_one(jobs) or jobs[0].queue in special.queues or jobs[0].task in special.tasks:
+        return None
+    row = _row(jobs)
+    if row is None:
+        return None
+    topics = (f"queue:{jobs[0].queue}",)
+    if _is_rare(jobs[0]):
+        text, row = worded("submit_plain", conflict=""), {**row, **_rare(jobs)}
+        return Short(text, row, topics, partial(_read_rare, jobs), counts=False)
+    return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
+
+
+def _read(jobs: Sequence[NewJob], count: int) -> tuple[Submitted, ...] | None:
+    return tuple([Submitted(job.id, False, JobStatus.QUEUED) for job in jobs]) if count else None
+
+
+def _read_rare(jobs: Sequence[NewJob], rows: list[Any]) -> tuple[Submitted, ...] | None:
+    [(plain, _, ready, *_)] = rows
+    status = JobStatus.QUEUED if ready else JobStatus.PENDING
+    return tuple([Submitted(job.id, False, status) for job in jobs]) if plain else None
 
 
 def submit_in_one(jobs: Sequence[NewJob], level: Level) -> Steps[tuple[Submitted, ...] | None]:
-    """Store them if queue and task are plain; None if not."""
-    ids = _PART.join([job.id for job in jobs])
-    payloads = _PART.join([payload_text(job) for job in jobs])
-    if ids.count(_PART) + payloads.count(_PART) != 2 * (len(jobs) - 1) or "" in (ids, payloads):
+    """Store them, as far as their ids are new, if queue and task are plain; None if not."""
+    row = _row(jobs)
+    if row is None:
         return None
-    first = jobs[0]
-    yield Wake(f"queue:{first.queue}")
-    row = {**_common(first), "ids": ids, "payloads": payloads, "traces": _traces(jobs)}
-    # To look for known ids costs a third of the insert; so it is done only if one was met.
-    text = worded("submit_plain", conflict=_LEAVE if level.tries else "")
-    level.tries += 1
-    [(plain, added, ready, *special)] = yield Once(text, {**row, "count": len(jobs)})
+    yield Wake(f"queue:{jobs[0].queue}")
+    text = worded("submit_plain", conflict=_LEAVE)
+    [(plain, added, ready, *special)] = yield Once(text, {**row, **_rare(jobs)})
     if not plain:
-        level.expect([first.queue], Special.of(special))
+        level.expect([jobs[0].queue], Special.of(special))
         return None
     status = JobStatus.QUEUED if ready else JobStatus.PENDING
     if added is None:
@@ -68,23 +82,55 @@ def submit_in_one(jobs: Sequence[NewJob], level: Level) -> Steps[tuple[Submitted
     return _answers(jobs, set(added), dict(known), status)
 
 
-def _common(job: NewJob) -> dict[str, Any]:
-    """What all of them have."""
+def _is_rare(job: NewJob) -> bool:
+    """Whether it has more than the statement for most jobs knows of."""
+    later = job.delay_us or job.scheduled_us is not None
+    return bool(later or job.deadline_us is not None or job.tags)
+
+
+def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
+    """What all statements want to know; None if it cannot be told so."""
+    ids = _PART.join([job.id for job in jobs])
+    payloads = _payloads(jobs)
+    if ids.count(_PART) + payloads.count(_PART) != 2 * (len(jobs) - 1) or "" in (ids, payloads):
+        return None
+    first = jobs[0]
     return {
-        "task": job.task,
-        "queue": job.queue,
-        "priority": int(job.priority),
-        "rank": job.priority * PASSES,
-        "delay_us": job.delay_us,
-        "scheduled_us": job.scheduled_us,
-        "timeout_us": job.timeout_us,
-        "deadline_us": job.deadline_us,
-        "options": options_of(job),
-        "upstream_request_id": job.upstream_request_id,
-        "created_by": job.created_by,
-        "extra": extra_of(job),
-        "tags": list(dict.fromkeys(job.tags)),
+        "ids": ids,
+        "payloads": payloads,
+        "traces": _traces(jobs),
+        "task": first.task,
+        "queue": first.queue,
+        "priority": int(first.priority),
+        "rank": first.priority * PASSES,
+        "timeout_us": first.timeout_us,
+        "options": options_of(first),
+        "upstream_request_id": first.upstream_request_id,
+        "created_by": first.created_by,
     }
+
+
+def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    """What few have, and the statement for all must know."""
+    first = jobs[0]
+    return {
+        "delay_us": first.delay_us,
+        "scheduled_us": first.scheduled_us,
+        "deadline_us": first.deadline_us,
+        "extra": extra_of(first),
+        "tags": list(dict.fromkeys(first.tags)),
+        "count": len(jobs),
+    }
+
+
+def _payloads(jobs: Sequence[NewJob]) -> str:
+    """All of them as one text."""
+    try:
+        return _PART.encode().join([job.payload for job in jobs]).decode()
+    except UnicodeDecodeError:
+        for job in jobs:
+            payload_text(job)  # says whose it is
+        raise
 
 
 def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:

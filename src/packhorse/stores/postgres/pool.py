@@ -47,7 +47,7 @@ class SyncPool:
 
     def give(self, link: SyncLink, era: int) -> None:
         """Give it back; it is closed if it cannot be used again."""
-        if link.usable:
+        if link.at_rest:
             with self._changed:
                 if era == self._era:
                     self._idle.append(link)
@@ -116,7 +116,8 @@ class AsyncPool:
         return await self._waited()
 
     def give(self, link: AsyncLink) -> None:
-        if self._closed or not link.usable:
+        # Whoever takes an idle one looks at it; whoever waits for this one does not.
+        if self._closed or not (link.usable if self._waiting else link.at_rest):
             self._drop(link)
             self._hand_on(None)
         elif not self._hand_on(link):

@@ -24,7 +24,7 @@ from packhorse.stores.postgres.errors import (
     is_unprepared,
     translated,
 )
-from packhorse.stores.postgres.grouping import GROUPED, Grouping
+from packhorse.stores.postgres.grouping import Grouping
 from packhorse.stores.postgres.link import AsyncLink
 from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again
@@ -102,7 +102,7 @@ class SyncRunner:
 
     def run(self, plan: Plan[T]) -> T:
         pool = self._lanes.pool(plan.verb)
-        tries = _Tries(self._shared, self._chance, self._stop_preparing)
+        tries: _Tries | None = None
         while True:  # bounded by `_Tries`
             line: Line | None = None
             try:
@@ -113,6 +113,7 @@ class SyncRunner:
                 finally:
                     pool.give(link, era)
             except Exception as error:  # noqa: BLE001 - told again, or by the one who judges it
+                tries = tries or _Tries(self._shared, self._chance, self._stop_preparing)
                 pause_s = tries.pause_s(error, line, writes=plan.writes)
             if pause_s:
                 threading.Event().wait(pause_s)
@@ -129,7 +130,7 @@ class AsyncRunner:
 
     async def run(self, plan: Plan[T]) -> T:
         pool = self._lanes.pool_async(plan.verb).here()
-        if plan.verb in GROUPED and plan.look is not None and self._shared.timeouts_hold():
+        if plan.short is not None and self._shared.timeouts_hold():
             grouping = pool.companion
             if grouping is None:
                 alone = partial(self._alone, pool)
@@ -139,7 +140,7 @@ class AsyncRunner:
         return await self._alone(pool, plan)
 
     async def _alone(self, pool: AsyncPool, plan: Plan[T]) -> T:
-        tries = _Tries(self._shared, self._chance, self._stop_preparing)
+        tries: _Tries | None = None
         while True:  # bounded by `_Tries`
             line: Line | None = None
             try:
@@ -148,5 +149,6 @@ class AsyncRunner:
                 given_back = partial(pool.give, link)
                 return await link.drive(perform(line, plan, self._shared), given_back)
             except Exception as error:  # noqa: BLE001 - told again, or by the one who judges it
+                tries = tries or _Tries(self._shared, self._chance, self._stop_preparing)
                 pause_s = tries.pause_s(error, line, writes=plan.writes)
             await asyncio.sleep(pause_s)

@@ -42,6 +42,9 @@ _KEEPALIVE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _MASK: Final = "***"
+#: How long a transaction of ours may stand still between two of its statements, in seconds. Whoever
+#: stops there (a stopped process, a cut wire) holds its locks, and everybody waits for them.
+_STANDS_STILL_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,14 @@ class PostgresSettings:
     connect_timeout_s: float = 10.0
     listen_conninfo: str | None = None  #: where wake-ups are heard, if not at the same address
     prepare: bool = True  #: keep statements prepared; False behind an old PgBouncer
+
+    @property
+    def server_timeouts(self) -> dict[str, int]:
+        """What the server is to end by itself, by the names of its settings, in milliseconds."""
+        return {
+            "statement_timeout": round(self.statement_timeout_s * 1000),
+            "idle_in_transaction_session_timeout": round(_STANDS_STILL_S * 1000),
+        }
 
     @classmethod
     def from_url(cls, url: str) -> PostgresSettings:

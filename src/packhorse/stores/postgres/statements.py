@@ -7,10 +7,12 @@ until something does, and travels with it, or with the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from packhorse.stores.sql.steps import NOW, Change, ChangeMany, Now, Parameters, Rows
 
 __all__ = [
     "GIVEN",
@@ -25,32 +27,12 @@ __all__ = [
     "Parameters",
     "Rows",
     "Send",
+    "Short",
     "Together",
     "sql",
 ]
 
-Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-class Rows(NamedTuple):
-    """Answered with all rows."""
-
-    text: str
-    parameters: Parameters = ()
-
-
-class Change(NamedTuple):
-    """Answered with the number of rows changed."""
-
-    text: str
-    parameters: Parameters = ()
-
-
-class ChangeMany(NamedTuple):
-    """The same change for many parameters; answered with the number of rows changed."""
-
-    text: str
-    parameters: Sequence[Parameters]
+T = TypeVar("T")
 
 
 class Send(NamedTuple):
@@ -76,6 +58,32 @@ class Once(NamedTuple):
     parameters: Parameters = ()
 
 
+class Short(Generic[T]):
+    """A verb that is one statement, mostly; it may share its commit with others.
+
+    It is tried once. If it does not come to an answer, nothing was written, and the plan's other
+    steps follow.
+    """
+
+    __slots__ = ("answer", "counts", "parameters", "text", "topics", "tried")
+
+    def __init__(
+        self,
+        text: str,
+        parameters: Parameters,
+        topics: Sequence[str],
+        answer: Callable[[Any], T | None],
+        *,
+        counts: bool,
+    ) -> None:
+        self.text = text
+        self.parameters = parameters
+        self.topics = topics  #: to wake once it is committed
+        self.answer = answer  #: the verb's, or None, from the rows
+        self.counts = counts  #: from the number of rows changed instead
+        self.tried = False
+
+
 class Lock:
     """Waits for the right to go on alone about these keys, until the plan ends.
 
@@ -90,15 +98,10 @@ class Lock:
         self.shared = shared
 
 
-class Now(NamedTuple):
-    """Answered with the store's clock, the same throughout a plan."""
-
-
 class Given(NamedTuple):
     """Answered with the clock given to the store, or None when the server's own judges."""
 
 
-NOW: Final = Now()
 GIVEN: Final = Given()
 
 

@@ -17,10 +17,10 @@ from psycopg import Connection, Error
 from packhorse.clock import Clock
 from packhorse.errors import PackhorseError
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.errors import translated
 from packhorse.stores.postgres.facts import facts
 from packhorse.stores.postgres.floors import FLOOR_TOPIC
-from packhorse.stores.postgres.inspection import PostgresInspection
 from packhorse.stores.postgres.jobs import PostgresJobs
 from packhorse.stores.postgres.leases import PostgresLeases
 from packhorse.stores.postgres.link import AsyncLink, SyncLink, Timeouts, new_connection
@@ -32,16 +32,17 @@ from packhorse.stores.postgres.migrate import (
     schema_version,
 )
 from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
-from packhorse.stores.postgres.queues import PostgresQueues
 from packhorse.stores.postgres.runner import AsyncRunner, Lanes, SyncRunner
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.talk import NOTIFY, Shared
 from packhorse.stores.postgres.texts import Texts
-from packhorse.stores.postgres.transfer import PostgresTransfer
-from packhorse.stores.postgres.upkeep import PostgresUpkeep
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
 from packhorse.stores.postgres.wire import Call, converse
+from packhorse.stores.sql.inspection import SqlInspection
+from packhorse.stores.sql.queues import SqlQueues
+from packhorse.stores.sql.transfer import SqlTransfer
+from packhorse.stores.sql.upkeep import SqlUpkeep
 
 __all__ = ["PostgresStore"]
 
@@ -58,10 +59,10 @@ class PostgresStore:
         self.label = settings.label
         self.jobs = PostgresJobs()
         self.leases = PostgresLeases(self.jobs.floors)
-        self.queues = PostgresQueues()
-        self.upkeep = PostgresUpkeep(self.jobs.floors)
-        self.inspection = PostgresInspection()
-        self.transfer = PostgresTransfer(self.jobs.floors)
+        self.queues = SqlQueues(POSTGRES)
+        self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
+        self.inspection = SqlInspection(POSTGRES)
+        self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
         self.wakeups = PostgresWakeups(self._new_hearing)
         self._settings = settings
         self._clock = clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from psycopg import Error
 from psycopg.pq.abc import PGresult
@@ -24,12 +24,13 @@ from packhorse.stores.postgres.statements import (
     Parameters,
     Rows,
     Send,
+    Short,
     Together,
 )
 from packhorse.stores.postgres.texts import SERVER_NOW, Texts
 from packhorse.stores.postgres.wire import Call, Conversation, Line, converse
 
-__all__ = ["NOTIFY", "Shared", "Talk", "perform"]
+__all__ = ["NOTIFY", "Shared", "Talk", "answers_of", "perform"]
 
 T = TypeVar("T")
 
@@ -65,6 +66,12 @@ class Shared:
 def perform(line: Line, plan: Plan[T], shared: Shared) -> Conversation[T]:
     """Ask the cheap question first, if the plan has one; then run it in a transaction."""
     line.committing = line.committed = False
+    short = plan.short
+    if short is not None and not short.tried and shared.timeouts_hold():
+        short.tried = True
+        [found] = yield from answers_of(line, [short], shared)
+        if found is not None:
+            return cast("T", found)
     if plan.look is not None:
         found = yield from Talk(line, shared, writes=plan.writes).run(plan.look(), reading=True)
         if found is not None:
@@ -72,6 +79,32 @@ def perform(line: Line, plan: Plan[T], shared: Shared) -> Conversation[T]:
         line.committed = False  # it says so
     answer: T = yield from Talk(line, shared, writes=plan.writes).run(plan.steps())
     return answer
+
+
+def answers_of(line: Line, shorts: Sequence[Short[Any]], shared: Shared) -> Conversation[list[Any]]:
+    """What statements that share a commit come to; whom they wake is told after it."""
+    given_us = None if shared.clock is None else shared.clock.now_us()
+    statement = shared.texts.statement
+    calls = [Call(statement(short.text, given_us), short.parameters) for short in shorts]
+    topics = shorts[0].topics
+    if len(shorts) > 1:
+        topics = list(dict.fromkeys([topic for short in shorts for topic in short.topics]))
+    payloads = shared.due(topics) if topics else ()
+    groups = [calls]
+    if payloads:
+        groups.append([Call(statement(NOTIFY), (shared.channel, one)) for one in payloads])
+    line.committing = True
+    try:
+        results = yield from converse(line, groups)
+    except Exception as error:
+        if has_answered(error):
+            line.committing = False
+        raise
+    line.committing = False
+    return [
+        short.answer(result.command_tuples or 0 if short.counts else line.rows(result))
+        for short, result in zip(shorts, results, strict=False)  # those of the notices follow
+    ]
 
 
 class Talk:
@@ -100,27 +133,8 @@ class Talk:
             raise
         return result
 
-    def open(self, steps: Steps[Any]) -> tuple[Call, list[str]] | None:
-        """The `Once` that steps begin with, and what it wakes; None if they begin otherwise."""
-        try:
-            step = next(steps)
-            while type(step) is not Once:
-                if not isinstance(step, Wake | Given):
-                    return None
-                step = steps.send(self._take_note(step))
-        except StopIteration:
-            return None
-        wakes, self._wakes = self._wakes, []
-        self._once = self._reading = True
-        return self._call(step.text, step.parameters), wakes
-
-    def go_on(self, steps: Steps[T], rows: list[tuple[Any, ...]]) -> Conversation[T]:
-        """The rest of steps whose first `Once` was answered with these rows."""
-        result = yield from self._follow(steps, rows)
-        yield from self._commit()
-        return result
-
-    def _follow(self, steps: Steps[T], answer: Any = None) -> Conversation[T]:
+    def _follow(self, steps: Steps[T]) -> Conversation[T]:
+        answer: Any = None
         while True:
             try:
                 step = steps.send(answer)
@@ -237,8 +251,8 @@ class Talk:
     def _opening(self) -> list[Call]:
         opening = [self._call(_BEGIN_READING if self._reading and not self._once else _BEGIN)]
         if not self._shared.timeouts_hold():
-            milliseconds = round(self._shared.settings.statement_timeout_s * 1000)
-            opening.append(self._call(f"set local statement_timeout = {milliseconds}"))
+            limits = self._shared.settings.server_timeouts.items()
+            opening += [self._call(f"set local {name} = {value}") for name, value in limits]
         return opening
 
     def _commit(self) -> Conversation[None]:

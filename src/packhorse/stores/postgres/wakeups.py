@@ -63,6 +63,7 @@ class Notices:
         now = self._time.monotonic()
         names = []
         with self._changed:
+            idle = not self._waiting
             if len(self._told) > _REMEMBERED_MAX:
                 self._told = {name: at for name, at in self._told.items() if now - at < WINDOW_S}
             for name in map(short, topics):
@@ -71,7 +72,7 @@ class Notices:
                     names.append(name)
                 else:
                     self._waiting.add(name)
-            if self._waiting:
+            if self._waiting and idle:  # else the thread knows already that there is something
                 self._start()
         return _payloads(names)
 

@@ -11,9 +11,10 @@ import msgspec
 from packhorse.errors import ConfigError
 from packhorse.job import JobStatus
 from packhorse.stores.plan import Steps
+from packhorse.stores.redis.packing import Argument
 from packhorse.stores.redis.rows import CODE, attempt_line, definition_of, signature_of
 from packhorse.stores.redis.statements import Script
-from packhorse.stores.redis.submitting import SUBMITTED_MAX, Argument, arguments_of
+from packhorse.stores.redis.submitting import SUBMITTED_MAX, arguments_of
 from packhorse.stores.transfer import CarriedJob, CarryAnswer, deals_passes, highest_number
 
 __all__ = ["carry_in_steps"]

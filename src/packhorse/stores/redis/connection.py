@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Callable
+import struct
 from typing import Any, Final
 
 import hiredis
@@ -28,9 +28,10 @@ from redis.retry import Retry
 
 from packhorse.errors import ConfigError
 from packhorse.stores.redis.faults import Lost, ReplyError
+from packhorse.stores.redis.packing import pack
 from packhorse.stores.redis.settings import Address, RedisSettings
 
-__all__ = ["NOTHING", "READ_BYTES", "Wire", "dial", "pack"]
+__all__ = ["NOTHING", "READ_BYTES", "Wire", "dial"]
 
 #: Bytes read in one go.
 READ_BYTES: Final = 65_536
@@ -50,16 +51,13 @@ _FIRST_WORDS: Final = (
     (_Kinds.OutOfMemoryError, "OOM"),
 )
 
-#: A command as bytes on the wire.
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
-
 _INTRODUCTION: Final = pack(("CLIENT", "SETNAME", "packhorse"))
 
 
 class Wire:
     """A greeted connection: one request at a time for a thread, or taken over by an event loop."""
 
-    __slots__ = ("address", "generation", "reader", "server", "sock", "tls")
+    __slots__ = ("_poll", "address", "generation", "reader", "server", "sock", "tls")
 
     def __init__(self, sock: socket.socket, address: Address, server: str) -> None:
         self.sock = sock
@@ -70,6 +68,19 @@ class Wire:
         self.reader = hiredis.Reader(
             protocolError=ReplyError, replyError=ReplyError, notEnoughData=NOTHING
         )
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Let the kernel end a wait: Python's own way takes two calls for each of ours."""
+        if self.tls:
+            self.sock.settimeout(timeout_s)
+            return
+        seconds, rest = divmod(timeout_s, 1)
+        span = struct.pack("ll", int(seconds), int(rest * 1_000_000))
+        self.sock.settimeout(None)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def ask(self, request: bytes) -> Any:
         """Send a request and wait for its reply; an error reply is returned, not raised."""
@@ -80,7 +91,7 @@ class Wire:
                 if not received:
                     raise Lost("the server closed the connection", sent=True)
                 self.reader.feed(received)
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             raise Lost("the server does not answer", sent=True, silent=True) from error
         except OSError as error:
             raise Lost(f"the connection broke ({error})", sent=True) from error
@@ -88,12 +99,7 @@ class Wire:
 
     def is_stale(self) -> bool:
         """Whether something arrived that nobody asked for: most likely the server's farewell."""
-        poll = select.poll()
-        try:
-            poll.register(self.sock, select.POLLIN)
-            return bool(poll.poll(0))
-        except (OSError, ValueError):
-            return True
+        return bool(self._poll.poll(0))
 
     def close(self) -> None:
         self.sock.close()
@@ -120,8 +126,8 @@ def dial(settings: RedisSettings, address: Address, *, patience_s: float | None 
     server = _server(connection)
     sock = connection._sock  # noqa: SLF001 - it has no other way to hand over its socket
     connection._sock = None  # noqa: SLF001 - as above
-    sock.settimeout(settings.timeout_s)
     wire = Wire(sock, address, server)
+    wire.wait_at_most(settings.timeout_s)
     wire.ask(_INTRODUCTION)  # for lists of clients; some users may not, and need not
     return wire
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.errors import ConfigError
 from packhorse.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.policies.explain import JobFacts
 from packhorse.stores.plan import Plan, Steps
@@ -23,6 +22,7 @@ from packhorse.stores.redis.rows import (
 )
 from packhorse.stores.redis.statements import Script
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page
+from packhorse.stores.transfer import cursor_of
 
 __all__ = ["RedisInspection"]
 
@@ -57,7 +57,7 @@ class RedisInspection:
         return Plan("history", steps, writes=False)
 
     def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
-        below = "" if after is None else str(_sequence_of(after))
+        below = "" if after is None else str(cursor_of(after))
         return Plan("search", lambda: _search(chosen, max(0, limit), below), writes=False)
 
     def counts(self) -> Plan[tuple[Counts, ...]]:
@@ -69,15 +69,6 @@ class RedisInspection:
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
         return Plan("explain", lambda: facts_steps(job_id, tenant), writes=False)
-
-
-def _sequence_of(cursor: str) -> int:
-    try:
-        return int(cursor)
-    except ValueError:
-        raise ConfigError(
-            f"{cursor!r} is no place in a list of jobs; pass `after` of the page before"
-        ) from None
 
 
 def _search(chosen: JobFilter, wanted: int, below: str) -> Steps[Page]:

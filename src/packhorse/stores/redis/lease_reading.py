@@ -12,7 +12,7 @@ from packhorse.job import JobOptions
 from packhorse.lifecycle import Orphan
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.statements import Script
-from packhorse.stores.requests import ExpiredLease, Renewal, WorkerRecord
+from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, WorkerRecord
 
 __all__ = ["LeaseReading", "read_worker"]
 
@@ -37,15 +37,19 @@ class LeaseReading:
 
     def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
         def steps() -> Steps[tuple[str, ...]]:
-            ids = yield Script("cancelled", (worker,))
-            return tuple(job_id.decode() for job_id in ids)
+            found, beyond = yield Script("cancelled", (worker, 0))
+            while beyond != -1:
+                more, beyond = yield Script("cancelled", (worker, beyond))
+                found += more
+            return tuple(job_id.decode() for job_id in found)
 
         return Plan("cancelled", steps, writes=False)
 
-    def expired(self) -> Plan[tuple[ExpiredLease, ...]]:
-        def steps() -> Steps[tuple[ExpiredLease, ...]]:
-            rows = yield Script("expired")
-            return tuple(_lease(worker.decode(), row) for worker, row in sorted(rows))
+    def expired(self) -> Plan[ExpiredLeases]:
+        def steps() -> Steps[ExpiredLeases]:
+            now_us, rows = yield Script("expired")
+            leases = tuple(_lease(worker.decode(), row) for worker, row in sorted(rows))
+            return ExpiredLeases(now_us, leases)
 
         return Plan("expired", steps, writes=False)
 

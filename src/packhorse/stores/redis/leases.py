@@ -27,13 +27,14 @@ class RedisLeases(LeaseReading):
 
 def _renew(renewal: Renewal) -> Steps[Renewed]:
     """One script; more only when a worker has lost sight of very many jobs."""
-    text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None))
+    text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None, step_us=0))
     args: list[str | bytes | int] = [renewal.worker, renewal.lease_us, text]
-    args.append(int(renewal.held is not None))
+    args += (max(0, renewal.step_us), int(renewal.held is not None))
     for job_id, fence in renewal.held or ():
         args += (job_id, fence)
     expires_us, now_us, lapsed, released, more = yield Script("renew", args)
     while more:
+        args[3] = 0  # the holds have moved by now
         expires_us, now_us, _, count, more = yield Script("renew", args)
         released += count
     return Renewed(expires_us=expires_us, now_us=now_us, lapsed=bool(lapsed), released=released)

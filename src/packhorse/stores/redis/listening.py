@@ -14,10 +14,11 @@ from typing import Any, Final
 from hiredis import PushNotification
 
 from packhorse.errors import PackhorseError
-from packhorse.stores.redis.connection import Wire, pack
+from packhorse.stores.redis.connection import Wire
 from packhorse.stores.redis.faults import Lost, ReplyError
 from packhorse.stores.redis.flow import Flow
 from packhorse.stores.redis.loops import Connecting
+from packhorse.stores.redis.packing import pack
 
 __all__ = ["Ear", "RedisListener", "channel_of"]
 

@@ -57,10 +57,16 @@ class LoopLine:
         if self._connecting is None:
             self._connecting = Connecting(self._connect)
             self._connecting.future.add_done_callback(self._take_over)
-        await asyncio.shield(self._connecting.future)
+        made = self._connecting.future
+        await asyncio.shield(made)
+        # Where it was made in this very round of the loop, nothing was waited for: its callback is
+        # still to come, and whoever asked in a loop would keep it from ever coming.
+        self._take_over(made)
         return self._talk
 
     def _take_over(self, made: asyncio.Future[Wire]) -> None:
+        if self._connecting is None or self._connecting.future is not made:
+            return  # done already
         self._connecting = None
         if not made.cancelled() and made.exception() is None:
             self._talk = _Talk(made.result(), self.loop, self._timeout_s)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from packhorse.stores.redis.connection import Wire
@@ -32,17 +33,21 @@ class WirePool:
         self._outdated = outdated
         self._limit = limit
         self._patience_s = patience_s
-        self._room = threading.BoundedSemaphore(limit)
+        self._room: SimpleQueue[None] = SimpleQueue()  # a semaphore that costs a tenth of one
+        for _ in range(limit):
+            self._room.put(None)
         self._idle: list[Wire] = []
         self._closing = threading.Lock()
 
     def ask(self, request: bytes) -> Any:
         """One exchange on a connection of its own; what interrupts it costs that connection."""
-        if not self._room.acquire(timeout=self._patience_s):
+        try:
+            self._room.get(timeout=self._patience_s)
+        except Empty:
             raise Lost(
                 f"all {self._limit} connections of this process are in use; raise connections=",
                 sent=False,
-            )
+            ) from None
         try:
             wire = self._fresh()
             try:
@@ -53,19 +58,21 @@ class WirePool:
             self._idle.append(wire)
             return reply
         finally:
-            self._room.release()
+            self._room.put(None)
 
     def close(self) -> None:
         """Close every connection, after the exchange it is used for."""
         with self._closing:
             taken = 0
-            while taken < self._limit and self._room.acquire(timeout=_CLOSE_PATIENCE_S):
-                taken += 1
+            with suppress(Empty):
+                while taken < self._limit:
+                    self._room.get(timeout=_CLOSE_PATIENCE_S)
+                    taken += 1
             with suppress(IndexError):
                 for _ in range(self._limit):
                     self._idle.pop().close()
             for _ in range(taken):
-                self._room.release()
+                self._room.put(None)
 
     def _fresh(self) -> Wire:
         """An idle connection that the server has not given up meanwhile, or a new one."""

@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from packhorse.policies.gates import GateKind
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.gates import gate_of
 from packhorse.stores.redis.statements import Script
@@ -18,8 +17,6 @@ __all__ = ["QueueReading"]
 
 _read_queue: Final = msgspec.json.Decoder(QueueSettings).decode
 _read_task: Final = msgspec.json.Decoder(TaskSettings).decode
-
-_Pauses = set[tuple[str, ...]]
 
 
 class QueueReading:
@@ -45,12 +42,12 @@ class QueueReading:
 
 
 def _queues() -> Steps[tuple[QueueState, ...]]:
-    flags, declarations, wishes, counts, shut = yield Script("queues")
+    flags, declarations, wishes, counts, paused_gates = yield Script("queues")
     declared, overrides = _settings(declarations), _settings(wishes)
     paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
     closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
     holding = {field.decode().partition(":")[2] for field in counts}
-    pauses = _pauses(shut)
+    pauses = {gate_of(name.decode()).name for name in paused_gates}
     known = {*declared, *overrides, *paused, *closed, *holding, *(name[0] for name in pauses)}
     return tuple(
         QueueState(
@@ -71,12 +68,6 @@ def _settings(rows: Sequence[bytes]) -> Mapping[str, QueueSettings]:
     return {
         name.decode(): _read_queue(text) for name, text in zip(rows[::2], rows[1::2], strict=True)
     }
-
-
-def _pauses(rows: Sequence[bytes]) -> _Pauses:
-    """The names of the gates that somebody paused; others are closed for a time."""
-    gates = (gate_of(name.decode()) for name in rows[::2])
-    return {gate.name for gate in gates if gate.kind is GateKind.PAUSE}
 
 
 def _names(pauses: Iterable[tuple[str, ...]], queue: str, what: str) -> tuple[str, ...]:

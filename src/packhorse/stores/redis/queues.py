@@ -18,6 +18,8 @@ from packhorse.stores.requests import QueueSettings, TaskSettings
 
 __all__ = ["RedisQueues"]
 
+#: Scripts of one change of settings: each opens a bounded number of groups of lines.
+_REOPENINGS_MAX: Final = 10_000
 _text: Final = msgspec.json.Encoder(order="deterministic").encode
 _read_queue: Final = msgspec.json.Decoder(QueueSettings).decode
 _read_task: Final = msgspec.json.Decoder(TaskSettings).decode
@@ -64,6 +66,7 @@ def _declare(queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | Non
         args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
     reply = yield Script("declare", args)
     _refuse_clash(reply, "no declaration was kept")
+    yield from _reopen()
     return tuple(_read_queue(text) if text else None for text in reply[1:])
 
 
@@ -73,6 +76,7 @@ def _override(queue: str, settings: QueueSettings | None) -> Steps[bool]:
     text = b"" if settings is None else _text(settings)
     reply = yield Script("override", [queue, text, _text(QueueSettings(queue))])
     _refuse_clash(reply, "no declaration was kept")
+    yield from _reopen()
     return bool(reply[1])
 
 
@@ -83,6 +87,14 @@ def _index_waiting(settings: QueueSettings) -> Steps[None]:
     after: Any = b"0"
     while after:
         after = yield Script("index_waiting", [settings.name, after])
+
+
+def _reopen() -> Steps[None]:
+    """Let claims look again at what the old settings held back, in parts."""
+    for _ in range(_REOPENINGS_MAX):
+        more = yield Script("reopen")
+        if not more:
+            return
 
 
 def _refuse_clash(reply: Sequence[Any], consequence: str) -> None:
@@ -100,4 +112,5 @@ def _declare_tasks(tasks: Sequence[TaskSettings]) -> Steps[tuple[TaskSettings | 
         unlimited = settings == TaskSettings(settings.name)
         args += (settings.name, b"" if unlimited else _text(settings))
     reply = yield Script("declare_tasks", args)
+    yield from _reopen()
     return tuple(_read_task(text) if text else None for text in reply)

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from redis.crc import key_slot
 
-from packhorse.stores.redis.connection import Wire, dial, pack
+from packhorse.stores.redis.connection import Wire, dial
 from packhorse.stores.redis.faults import Lost, ReplyError
+from packhorse.stores.redis.packing import pack
 from packhorse.stores.redis.settings import Address, RedisSettings
 
 __all__ = ["Route"]

@@ -42,6 +42,8 @@ __all__ = [
     "as_summary",
     "attempt_line",
     "definition_of",
+    "new_state",
+    "own_trace_id",
     "read_definition",
     "read_options",
     "read_own",
@@ -129,7 +131,7 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     tenant: str
     tags: tuple[str, ...]
     timeout_us: int | None
-    trace_id: str
+    trace_id: str | None  #: None: see `own_trace_id`
     upstream_request_id: str | None
     created_by: str | None
     options: str | None  #: JSON text
@@ -161,6 +163,13 @@ _read_error: Final = msgspec.json.Decoder(AttemptError).decode
 _read_progress: Final = msgspec.json.Decoder(Progress).decode
 read_options: Final = msgspec.json.Decoder(JobOptions).decode
 _pack: Final = msgspec.msgpack.Encoder().encode
+#: Stands for an instant that the server will know; its bytes are in no text and in no other number.
+_INSTANT: Final = 2**64 - 1
+
+
+def own_trace_id(job_id: str) -> str:
+    """The trace id of most jobs. It is not stored, so that jobs alike share one definition."""
+    return job_id.replace("-", "")
 
 
 def definition_of(new: NewJob) -> bytes:
@@ -173,7 +182,7 @@ def definition_of(new: NewJob) -> bytes:
             new.tenant,
             new.tags,
             new.timeout_us,
-            new.trace_id,
+            None if new.trace_id == own_trace_id(new.id) else new.trace_id,
             new.upstream_request_id,
             new.created_by,
             None if new.options is None else msgspec.json.encode(new.options).decode(),
@@ -185,6 +194,47 @@ def definition_of(new: NewJob) -> bytes:
             new.idempotency,
         )
     )
+
+
+def new_state(queue: str, task: str, priority: int, timeout_us: int | None) -> bytes:
+    """The state of plain jobs that are ready at once, from one instant in it to the other.
+
+    The server knows the instant, and what comes before and after is always the same.
+    """
+    state = State(
+        status=CODE[JobStatus.QUEUED],
+        fence=0,
+        updated_us=_INSTANT,
+        worker=None,
+        started_us=None,
+        hold_until_us=0,
+        alone=None,
+        timeout_us=timeout_us,
+        deadline_us=None,
+        cancel_requested=None,
+        awaited=None,
+        attempts=0,
+        suspect=None,
+        settled_fence=None,
+        settled_kind=None,
+        finished_us=None,
+        keep_us=None,
+        result_keep_us=None,
+        expires_us=None,
+        has_result=None,
+        queue=queue,
+        task=task,
+        signature="",
+        keyed=None,
+        priority=priority,
+        ready_us=_INSTANT,
+        failures=0,
+        crashes=0,
+        lone_crashes=0,
+        snoozes=0,
+    )
+    _, between, _ = _pack(state).split(_pack(_INSTANT))
+    return between
 
 
 def signature_of(new: NewJob) -> str:
@@ -213,7 +263,7 @@ def as_claimed(job_id: str, now: State, new: Definition, payload: str) -> Job:
         now.snoozes,
         now.timeout_us,
         now.deadline_us,
-        new.trace_id,
+        own_trace_id(job_id) if new.trace_id is None else new.trace_id,
         new.upstream_request_id,
         new.options,
         now.ready_us,
@@ -249,7 +299,7 @@ def as_record(job_id: str, fields: list[bytes | None], now_us: int) -> JobRecord
         updated_us=now.updated_us,
         due_us=own.due_us,
         payload=payload or b"",
-        trace_id=new.trace_id,
+        trace_id=own_trace_id(job_id) if new.trace_id is None else new.trace_id,
         worker=now.worker,
         timeout_us=now.timeout_us,
         deadline_us=now.deadline_us,

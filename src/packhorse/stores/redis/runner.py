@@ -8,15 +8,14 @@ the next renewal, which tells the store what the worker holds.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from packhorse.clock import Clock
 from packhorse.errors import StoreError
-from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.connection import pack
+from packhorse.stores.plan import Plan
 from packhorse.stores.redis.faults import Lost, ReplyError, code_of, translated
 from packhorse.stores.redis.loops import LoopLine
+from packhorse.stores.redis.packing import Packed, pack, packed
 from packhorse.stores.redis.pool import WirePool
 from packhorse.stores.redis.routing import Route
 from packhorse.stores.redis.settings import RedisSettings
@@ -30,11 +29,8 @@ T = TypeVar("T")
 REPEATABLE: Final = frozenset({"submit", "settle", "note_progress", "cancel", "await_finish"})
 #: Replies of a server that was the primary once, or will be: a name may lead elsewhere by now.
 _NOT_THE_PRIMARY: Final = frozenset({"READONLY", "MASTERDOWN", "CLUSTERDOWN"})
-#: How often one request follows the namespace to another node.
-_MOVES_MAX: Final = 5
-
-#: Sends a request, and is told its reply.
-_Exchange = Generator[bytes, Any, Any]
+#: How often one request is sent again, such as when it follows the namespace to another node.
+_REPAIRS_MAX: Final = 8
 
 
 class Runner:
@@ -44,15 +40,15 @@ class Runner:
         self._settings = settings
         self._route = route
         self._clock = clock
+        self._heads: dict[str, Packed] = {}  # at most two for each script
 
     def run(self, plan: Plan[T], pool: WirePool) -> T:
         """In the caller's thread."""
         for last in (False, True):
-            exchange = self._requests(plan)
+            steps, reply = plan.steps(), None
             try:
-                request = next(exchange)
                 while True:
-                    request = exchange.send(pool.ask(request))
+                    reply = self._ask(pool, steps.send(reply))
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
@@ -64,11 +60,10 @@ class Runner:
     async def arun(self, plan: Plan[T], line: LoopLine) -> T:
         """On an event loop."""
         for last in (False, True):
-            exchange = self._requests(plan)
+            steps, reply = plan.steps(), None
             try:
-                request = next(exchange)
                 while True:
-                    request = exchange.send(await line.ask(request))
+                    reply = await self._aask(line, steps.send(reply))
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
@@ -77,51 +72,61 @@ class Runner:
                     raise translated(error, self._settings.label, writes=plan.writes) from error
         raise AssertionError("the second time is the last")
 
-    def _requests(self, plan: Plan[T]) -> Generator[bytes, Any, T]:
-        """All requests of a plan, one after the other; returns its answer."""
-        steps: Steps[T] = plan.steps()
-        reply: Any = None
-        while True:
-            try:
-                step = steps.send(reply)
-            except StopIteration as finished:
-                answer: T = finished.value
-                return answer
-            reply = yield from self._exchange(step)
-
-    def _exchange(self, step: object) -> _Exchange:
-        """The requests it takes to have one step done."""
-        if isinstance(step, Script):
-            script = loaded(step.name)
-            now = "" if self._clock is None else self._clock.now_us()
-            rest = (1, self._settings.tag, now, *step.args)
-            reply = yield from self._followed(pack(("EVALSHA", script.digest, *rest)))
-            if isinstance(reply, ReplyError) and code_of(reply) == "NOSCRIPT":
-                # The server was restarted, or told to forget; nothing was done yet.
-                reply = yield from self._followed(pack(("EVAL", script.text, *rest)))
-        elif isinstance(step, Command):
-            reply = yield from self._followed(pack(step))
-        else:
-            raise TypeError(f"a Redis plan cannot ask for {step!r}")
-        if isinstance(reply, Exception):
-            if code_of(reply) in _NOT_THE_PRIMARY:
-                self._route.mistrust()
-            raise reply
+    def _ask(self, pool: WirePool, step: object) -> Any:
+        reply, repairs = pool.ask(self._request(step)), 0
+        while isinstance(reply, ReplyError):
+            repairs += 1
+            reply = pool.ask(self._repaired(step, reply, repairs))
         return reply
 
-    def _followed(self, request: bytes) -> _Exchange:
-        """Send a request again when another node holds the namespace."""
-        reply: Any = None
-        for _ in range(_MOVES_MAX):
-            reply = yield request
-            if not isinstance(reply, ReplyError) or code_of(reply) != "MOVED":
-                return reply
-            if not self._route.moved(reply):
-                return reply
-        raise StoreError(
-            f"Redis at {self._settings.label}: the nodes send us from one to the other "
-            f"({reply}); look at CLUSTER NODES"
-        )
+    async def _aask(self, line: LoopLine, step: object) -> Any:
+        reply, repairs = await line.ask(self._request(step)), 0
+        while isinstance(reply, ReplyError):
+            repairs += 1
+            reply = await line.ask(self._repaired(step, reply, repairs))
+        return reply
+
+    def _request(self, step: object) -> bytes:
+        """What a step asks of the server."""
+        if isinstance(step, Script):
+            return self._script(step, "EVALSHA", loaded(step.name).digest)
+        if isinstance(step, Command):
+            return pack(step)
+        raise TypeError(f"a Redis plan cannot ask for {step!r}")
+
+    def _script(self, step: Script, command: str, script: str) -> bytes:
+        if isinstance(step.args, Packed):
+            return (self._head(command, script) + step.args).command()
+        return pack((command, script, 1, self._settings.tag, self._now(), *step.args))
+
+    def _head(self, command: str, script: str) -> Packed:
+        """What comes before the arguments of a script; the same every time, but for tests."""
+        head = self._heads.get(script)
+        if head is None:
+            head = packed((command, script, 1, self._settings.tag, self._now()))
+            if self._clock is None:
+                self._heads[script] = head
+        return head
+
+    def _now(self) -> int | str:
+        return "" if self._clock is None else self._clock.now_us()
+
+    def _repaired(self, step: object, error: ReplyError, repairs: int) -> bytes:
+        """The request that may do what this reply says was not done; else the error is raised."""
+        code = code_of(error)
+        if code == "NOSCRIPT" and isinstance(step, Script) and repairs < _REPAIRS_MAX:
+            # The server was restarted, or told to forget; nothing was done yet.
+            return self._script(step, "EVAL", loaded(step.name).text)
+        if code == "MOVED" and self._route.moved(error):
+            if repairs < _REPAIRS_MAX:
+                return self._request(step)
+            raise StoreError(
+                f"Redis at {self._settings.label}: the nodes send us from one to the other "
+                f"({error}); look at CLUSTER NODES"
+            )
+        if code in _NOT_THE_PRIMARY:
+            self._route.mistrust()
+        raise error
 
 
 def _may_repeat(plan: Plan[Any], error: Exception) -> bool:

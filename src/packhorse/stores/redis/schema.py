@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from packhorse.errors import SchemaOutOfDate
-from packhorse.stores.redis.connection import Wire, pack
+from packhorse.stores.redis.connection import Wire
+from packhorse.stores.redis.packing import pack
 from packhorse.stores.redis.settings import RedisSettings
 
 __all__ = ["SCHEMA", "check_schema"]

@@ -14,10 +14,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["Command", "LoadedScript", "Script", "loaded"]
+from packhorse.stores.redis.packing import Argument, Packed
 
-#: What Redis takes as one argument.
-Argument = str | bytes | int | float
+__all__ = ["Command", "LoadedScript", "Script", "loaded"]
 
 _NEEDS: Final = re.compile(r"^-- needs: (?P<parts>[a-z_]+(?: [a-z_]+)*)$", re.MULTILINE)
 #: Comments on lines of their own; others may be part of a text.
@@ -32,7 +31,7 @@ class Script(NamedTuple):
     """
 
     name: str
-    args: Sequence[Argument] = ()
+    args: Sequence[Argument] | Packed = ()
 
 
 class Command(tuple[Any, ...]):

@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from packhorse.clock import Clock
 from packhorse.stores.plan import Plan
-from packhorse.stores.redis.connection import Wire, pack
+from packhorse.stores.redis.connection import Wire
 from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
 from packhorse.stores.redis.faults import Lost, ReplyError, translated
 from packhorse.stores.redis.inspection import RedisInspection
 from packhorse.stores.redis.jobs import RedisJobs
 from packhorse.stores.redis.leases import RedisLeases
 from packhorse.stores.redis.loops import LoopLine
+from packhorse.stores.redis.packing import pack
 from packhorse.stores.redis.pool import WirePool
 from packhorse.stores.redis.queues import RedisQueues
 from packhorse.stores.redis.routing import Route

@@ -12,29 +12,25 @@ import msgspec
 from packhorse.errors import (
     ConfigError,
     IdempotencyMismatch,
-    PayloadError,
     QueueClosed,
     QueueFull,
 )
 from packhorse.job import JobStatus, NewJob, RateRule
 from packhorse.policies.rate_limit import check_weight
 from packhorse.stores.plan import Steps
-from packhorse.stores.redis.rows import CODE, STATUS, definition_of, signature_of
+from packhorse.stores.redis.alike import alike_script, refuse_binary
+from packhorse.stores.redis.packing import Argument
+from packhorse.stores.redis.rows import STATUS, definition_of, signature_of
 from packhorse.stores.redis.short_way import ShortWay
 from packhorse.stores.redis.statements import Script
 from packhorse.stores.requests import Submitted
 
-__all__ = ["SUBMITTED_MAX", "Argument", "arguments_of", "submit_steps"]
+__all__ = ["SUBMITTED_MAX", "arguments_of", "submit_steps"]
 
 #: Jobs that one submit may bring: they are stored at once, and nobody else is served meanwhile.
 SUBMITTED_MAX: Final = 20_000
 
-_NO_KEYS: Final = (None, None, None)
-_QUEUED: Final = CODE[JobStatus.QUEUED]
-
 _pack: Final = msgspec.msgpack.Encoder().encode
-
-Argument = str | bytes | int
 
 
 def submit_steps(jobs: Sequence[NewJob], short: ShortWay) -> Steps[tuple[Submitted, ...]]:
@@ -46,11 +42,14 @@ def submit_steps(jobs: Sequence[NewJob], short: ShortWay) -> Steps[tuple[Submitt
             f"{len(jobs)} jobs were submitted in one call, and Redis stores at most "
             f"{SUBMITTED_MAX} at once; nothing was stored: submit them in parts"
         )
-    if _alike(jobs) and short.worth_trying(jobs[0].queue):
-        reply = yield Script("submit_alike", _alike_arguments(jobs))
-        if reply[0] == b"ok":
-            return _alike_answers(jobs, reply[1:])
-        short.closed(jobs[0].queue)
+    if short.worth_trying(jobs[0].queue) and (alike := alike_script(jobs)) is not None:
+        reply = yield alike
+        if reply == b"ok":
+            queued = JobStatus.QUEUED
+            return tuple([Submitted(new.id, deduplicated=False, status=queued) for new in jobs])
+        if reply == b"careful":
+            short.closed(jobs[0].queue)
+    refuse_binary(jobs)
     args: list[Argument] = []
     for new in jobs:
         args += arguments_of(new)
@@ -71,46 +70,8 @@ def _deal(queue: bytes) -> Steps[None]:
         more = yield Script("deal", [queue])
 
 
-def _alike(jobs: Sequence[NewJob]) -> bool:
-    """Whether all go the short way: nothing about them but id and payload differs or matters."""
-    first = jobs[0]
-    shared = (first.queue, first.task, first.priority, first.timeout_us)
-    return all(
-        (new.queue, new.task, new.priority, new.timeout_us) == shared
-        and new.delay_us <= 0
-        and new.scheduled_us is None
-        and new.deadline_us is None
-        and new.unique is None
-        and new.idempotency is None
-        and not new.tenant
-        and new.weight == 1
-        and (new.ordering_key, new.concurrency_key, new.rate_key) == _NO_KEYS
-        for new in jobs
-    )
-
-
-def _alike_arguments(jobs: Sequence[NewJob]) -> list[Argument]:
-    first = jobs[0]
-    timeout_us = "" if first.timeout_us is None else first.timeout_us
-    args: list[Argument] = [first.queue, first.task, int(first.priority), timeout_us]
-    for new in jobs:
-        _refuse_binary(new)
-        args += (new.id, definition_of(new), new.payload)
-    return args
-
-
-def _alike_answers(jobs: Sequence[NewJob], known: Sequence[int]) -> tuple[Submitted, ...]:
-    """All are queued now, save those that were there: pairs of position and status."""
-    there = dict(zip(known[::2], known[1::2], strict=True))
-    return tuple(
-        Submitted(new.id, deduplicated=at in there, status=STATUS[there.get(at, _QUEUED)])
-        for at, new in enumerate(jobs)
-    )
-
-
 def arguments_of(new: NewJob) -> tuple[Argument, ...]:
     """The eleven parts of `lua/lib/entering.lua`."""
-    _refuse_binary(new)
     check_weight(new.weight)
     ruled = new.unique is not None or new.idempotency is not None
     due = f"+{new.delay_us}" if new.scheduled_us is None else f"={new.scheduled_us}"
@@ -127,15 +88,6 @@ def arguments_of(new: NewJob) -> tuple[Argument, ...]:
         "" if new.timeout_us is None else new.timeout_us,
         _pack((new.tenant, new.unique, new.idempotency)) if ruled else b"",
     )
-
-
-def _refuse_binary(new: NewJob) -> None:
-    try:
-        new.payload.decode()
-    except UnicodeDecodeError:
-        raise PayloadError(
-            f"the payload of job {new.id} is not UTF-8 text; nothing was stored: payloads are JSON"
-        ) from None
 
 
 def _answer(new: NewJob, answer: Any) -> Submitted:

@@ -18,6 +18,7 @@ from packhorse.stores.redis.rows import (
     State,
     as_attempt,
     as_record,
+    own_trace_id,
     read_definition,
     read_options,
     read_own,
@@ -115,9 +116,9 @@ def _history(fields: dict[bytes, bytes]) -> tuple[Any, ...]:
 def _stashed(parts: Sequence[bytes]) -> NewJob:
     """A job as `lua/lib/entering.lua` keeps it: its eleven parts."""
     job_id, definition, payload, *_, due, deadline, timeout, _rules = parts
-    said, instant = read_definition(definition), int(due[1:])
+    name, said, instant = job_id.decode(), read_definition(definition), int(due[1:])
     return NewJob(
-        id=job_id.decode(),
+        id=name,
         task=said.task,
         payload=payload,
         queue=said.queue,
@@ -129,7 +130,7 @@ def _stashed(parts: Sequence[bytes]) -> NewJob:
         deadline_us=int(deadline) if deadline else None,
         timeout_us=int(timeout) if timeout else None,
         options=None if said.options is None else read_options(said.options),
-        trace_id=said.trace_id,
+        trace_id=own_trace_id(name) if said.trace_id is None else said.trace_id,
         upstream_request_id=said.upstream_request_id,
         created_by=said.created_by,
         ordering_key=said.ordering_key,

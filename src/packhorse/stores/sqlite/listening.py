@@ -27,6 +27,8 @@ TOPIC_BYTES_MAX: Final = 1024
 _READ_MAX: Final = 256
 #: Characters of a socket's name: enough to be unique, few enough for a socket's path.
 _NAME_LENGTH: Final = 12
+#: How often a folder that is removed by others is made again for a socket.
+_TRIES: Final = 5
 #: Stands for any topic: something changed, look yourself.
 _ANYTHING: Final = "*"
 
@@ -128,6 +130,7 @@ class Ear:
             self._socket.close()
             with suppress(OSError):
                 self._address.unlink()
+                self._address.parent.rmdir()  # only the last one can: it must be empty
         for listener in tuple(self._listeners):
             listener.close()
         self._gone(self)
@@ -197,16 +200,20 @@ def is_trusted(folder: os.stat_result, path: Path) -> bool:
 def _bind(address: Path, path: Path) -> socket.socket | None:
     """A socket at the address, or None where there can be none: the floor is left."""
     try:
-        address.parent.mkdir(mode=0o700, exist_ok=True)
-        if not is_trusted(address.parent.stat(), path):
-            return None
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     except (OSError, AttributeError):
         return None
-    try:
-        bound.setblocking(False)
-        bound.bind(str(address))
-    except OSError:
-        bound.close()
-        return None
-    return bound
+    bound.setblocking(False)
+    for _ in range(_TRIES):
+        try:
+            address.parent.mkdir(mode=0o700, exist_ok=True)
+            if not is_trusted(address.parent.stat(), path):
+                break
+            bound.bind(str(address))
+        except FileNotFoundError:
+            continue  # whoever left last removed the folder in between
+        except OSError:
+            break
+        return bound
+    bound.close()
+    return None

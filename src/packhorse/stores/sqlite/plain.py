@@ -12,12 +12,15 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from packhorse.job import JobStatus, NewJob
+from packhorse.job import JobStatus, LikeJobs, NewJob
 from packhorse.stores.requests import Submitted
-from packhorse.stores.sqlite.rows import CODE, PASSES, Lane, extra_of, payload_text, trace_of
-from packhorse.stores.sqlite.statements import Change, sql
+from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
+from packhorse.stores.sql.steps import Change
+from packhorse.stores.sql.submitting import has_keys
+from packhorse.stores.sqlite.rows import extra_of
+from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["Alike", "ShortSubmit", "alike", "has_keys", "is_rare", "short_submit"]
+__all__ = ["Alike", "ShortSubmit", "alike", "short_submit"]
 
 #: Rows in one insert: enough to spread the cost of a statement.
 _ROWS_MAX: Final = 100
@@ -31,24 +34,14 @@ _shared: Final = attrgetter(
 )
 
 
-def is_rare(job: NewJob) -> bool:
+def _is_rare(job: NewJob) -> bool:
     """Whether a job has something that is kept apart."""
     return job.deadline_us is not None or bool(job.tags)
 
 
-def has_keys(job: NewJob) -> bool:
-    """Whether a job may have gates of its own."""
-    return (
-        job.ordering_key is not None
-        or job.concurrency_key is not None
-        or job.rate_key is not None
-        or job.weight != 1
-    )
-
-
 def _is_plain(job: NewJob) -> bool:
     keyed = job.unique is not None or job.idempotency is not None or has_keys(job)
-    return not (keyed or job.tenant or is_rare(job))
+    return not (keyed or job.tenant or _is_rare(job))
 
 
 def short_submit(jobs: Sequence[NewJob]) -> ShortSubmit | None:
@@ -114,16 +107,17 @@ def alike(jobs: Sequence[NewJob]) -> Alike | None:
     first = jobs[0]
     if not _is_plain(first) or extra_of(first) is not None:
         return None
-    # Batches are large: compared in C, and nothing is kept that the collector would look at.
-    if not all(map(_shared(first).__eq__, map(_shared, jobs))):
-        return None
     ids = [job.id for job in jobs]
-    traces = [job.trace_id for job in jobs]
     trace_id = None
-    if traces != [job_id.replace("-", "") for job_id in ids]:
-        trace_id = traces[0]
-        if traces.count(trace_id) != len(traces):
+    if not isinstance(jobs, LikeJobs):
+        # Batches are large: compared in C, and nothing is kept that the collector would look at.
+        if not all(map(_shared(first).__eq__, map(_shared, jobs))):
             return None
+        traces = [job.trace_id for job in jobs]
+        if traces != [job_id.replace("-", "") for job_id in ids]:
+            trace_id = traces[0]
+            if traces.count(trace_id) != len(traces):
+                return None
     try:
         return Alike(first, ids, [job.payload.decode() for job in jobs], trace_id)
     except UnicodeDecodeError:

@@ -1,59 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""How a job stands in its row: status codes, lanes, ranks, and the way back to a `JobRecord`."""
+"""A job's row in SQLite: its columns, and what few jobs have in one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
-from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
+from packhorse.job import JobRecord, NewJob
+from packhorse.stores.sql.rows import Extra, json_text, read_extra, record_of
 
-from packhorse.errors import PayloadError
-from packhorse.job import (
-    AttemptError,
-    AttemptRecord,
-    Counters,
-    DeadReason,
-    IdempotencyRule,
-    JobOptions,
-    JobRecord,
-    JobStatus,
-    NewJob,
-    Progress,
-    UniqueRule,
-)
-from packhorse.policies.retention import Retention
-
-__all__ = [
-    "CODE",
-    "PASSES",
-    "RECORD_COLUMNS",
-    "STATUS",
-    "Extra",
-    "Lane",
-    "decode_error",
-    "encode_error",
-    "extra_of",
-    "json_text",
-    "payload_text",
-    "rank_of",
-    "read_attempt",
-    "read_extra",
-    "read_record",
-    "read_retention",
-    "settled_mark",
-    "trace_of",
-]
-
-#: Status by code, and code by status; the order is that of the protocol.
-STATUS: Final = tuple(JobStatus)
-CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATUS)})
-
-#: Passes stay below this for as long as anybody lives.
-PASSES: Final = 2**56
-_KINDS: Final = 16
+__all__ = ["RECORD_COLUMNS", "extra_of", "read_record"]
 
 RECORD_COLUMNS: Final = (
     "seq, id, task, queue, status, priority, tenant, attempts, failures, crashes, lone_crashes, "
@@ -62,54 +18,7 @@ RECORD_COLUMNS: Final = (
     "result, result_until_us, extra, cancel_requested, parked_us, ordering_key, concurrency_key, "
     "rate_key, weight"
 )
-
-
-class Lane(IntEnum):
-    """Where an unfinished or dead job stands; see the schema."""
-
-    READY = 0
-    SUSPECT = 1
-    PARKED = 2
-    WAITING = 3
-    HELD = 4
-    DEAD = 5
-    HELD_BACK = 6
-
-
-class Extra(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What few jobs have, kept in one column."""
-
-    tags: tuple[str, ...] = ()
-    options: JobOptions | None = None
-    upstream_request_id: str | None = None
-    created_by: str | None = None
-    unique: UniqueRule | None = None
-    idempotency: IdempotencyRule | None = None
-
-    @property
-    def idempotency_key(self) -> str | None:
-        return None if self.idempotency is None else self.idempotency.key
-
-
-_NO_EXTRA: Final = Extra()
-_extra: Final = msgspec.json.Decoder(Extra)
-_error: Final = msgspec.json.Decoder(AttemptError)
-_progress: Final = msgspec.json.Decoder(Progress)
-
-
-def rank_of(priority: int) -> int:
-    """The first part of the order of claiming; the place is the second."""
-    return priority * PASSES
-
-
-def settled_mark(fence: int, kind: int) -> int:
-    """What is remembered of a settlement, to know it when it comes again."""
-    return fence * _KINDS + kind
-
-
-def json_text(value: object) -> str:
-    """A value as JSON text, as SQLite wants it."""
-    return msgspec.json.encode(value).decode()
+_RECORD_NAMES: Final = tuple(RECORD_COLUMNS.split(", "))
 
 
 def extra_of(job: NewJob) -> str | None:
@@ -127,104 +36,7 @@ def extra_of(job: NewJob) -> str | None:
     return json_text(Extra(*wishes, job.unique, job.idempotency))
 
 
-def payload_text(job: NewJob) -> str:
-    """The payload's column; a payload is JSON, so it is text."""
-    try:
-        return job.payload.decode()
-    except UnicodeDecodeError as error:
-        raise PayloadError(
-            f"the payload of job {job.id} is not UTF-8 text ({error}); nothing was stored"
-        ) from error
-
-
-def read_extra(text: str | None) -> Extra:
-    """What few jobs have, from its column."""
-    return _NO_EXTRA if text is None else _extra.decode(text)
-
-
-def trace_of(job: NewJob) -> str | None:
-    """The trace id's column: a trace id made from the job's id takes no room."""
-    return None if job.trace_id == job.id.replace("-", "") else job.trace_id
-
-
-def read_retention(text: str | None) -> Retention:
-    """A queue's lifetimes, or the defaults."""
-    return Retention() if text is None else msgspec.json.decode(text, type=Retention)
-
-
-def encode_error(error: AttemptError | None) -> str | None:
-    """An error for its column."""
-    return None if error is None else json_text(error)
-
-
-def decode_error(text: str | None) -> AttemptError | None:
-    """An error from its column."""
-    return None if text is None else _error.decode(text)
-
-
 def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
-    """A job from the columns of `RECORD_COLUMNS`; without `bodies`, payload and result stay out."""
+    """A job from `RECORD_COLUMNS`; without `bodies`, payload and result stay out."""
     values = dict(zip(_RECORD_NAMES, row, strict=True))
-    extra = read_extra(values["extra"])
-    status = STATUS[values["status"]]
-    until_us = values["result_until_us"]
-    expired = status is JobStatus.COMPLETED and until_us is not None and until_us <= now_us
-    result = values["result"]
-    return JobRecord(
-        id=values["id"],
-        task=values["task"],
-        queue=values["queue"],
-        status=status,
-        priority=values["priority"],
-        tenant=values["tenant"],
-        tags=extra.tags,
-        counters=Counters(*row[7:13]),
-        fence=values["fence"],
-        created_us=values["created_us"],
-        updated_us=values["updated_us"],
-        due_us=values["due_us"],
-        payload=values["payload"].encode() if bodies else b"",
-        trace_id=_trace(values["id"], values["trace_id"]),
-        worker=values["worker"],
-        timeout_us=values["timeout_us"],
-        deadline_us=values["deadline_us"],
-        started_us=values["started_us"],
-        finished_us=values["finished_us"],
-        dead_reason=None if values["dead_reason"] is None else DeadReason(values["dead_reason"]),
-        dead_letter=values["dead_letter"],
-        error=decode_error(values["error"]),
-        progress=None if values["progress"] is None else _progress.decode(values["progress"]),
-        result=result.encode() if bodies and result is not None and not expired else None,
-        result_expired=expired,
-        options=extra.options,
-        upstream_request_id=extra.upstream_request_id,
-        created_by=extra.created_by,
-        cancel_requested=bool(values["cancel_requested"]),
-        parked_us=values["parked_us"],
-        ordering_key=values["ordering_key"],
-        concurrency_key=values["concurrency_key"],
-        rate_key=values["rate_key"],
-        weight=values["weight"],
-        idempotency_key=extra.idempotency_key,
-    )
-
-
-def _trace(job_id: str, trace_id: str | None) -> str:
-    return job_id.replace("-", "") if trace_id is None else trace_id
-
-
-def read_attempt(row: Sequence[Any]) -> AttemptRecord:
-    """A line of history from (attempt, status, started, finished, worker, will_retry, error)."""
-    attempt, status, started_us, finished_us, worker, will_retry, error = row
-    return AttemptRecord(
-        attempt,
-        STATUS[status],
-        started_us,
-        finished_us,
-        worker,
-        bool(will_retry),
-        decode_error(error),
-    )
-
-
-_RECORD_NAMES: Final = tuple(RECORD_COLUMNS.split(", "))
+    return record_of(values, read_extra(values["extra"]), now_us, bodies=bodies)

@@ -66,6 +66,9 @@ class PlanRunner:
         """Run plans in one shared transaction; an answer or an exception for each."""
         with self._lock:
             self._connected()  # what cannot be opened is tried once, not by each
+            # Where one of them has to write anyway, the others need not find out whether they do.
+            if any(plan.writes and plan.look is None for plan in plans):
+                return self._written(plans)
             answers = [self._answer(self._look, plan) for plan in plans]
             rest = [index for index, answer in enumerate(answers) if answer is None]
             written = self._written([plans[index] for index in rest])

@@ -3,42 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from packhorse.stores.sql.steps import NOW, Change, ChangeMany, Now, Parameters, Rows
 
 __all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "Short", "sql"]
-
-Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-class Rows(NamedTuple):
-    """Answered with all rows."""
-
-    text: str
-    parameters: Parameters = ()
-
-
-class Change(NamedTuple):
-    """Answered with the number of rows changed."""
-
-    text: str
-    parameters: Parameters = ()
-
-
-class ChangeMany(NamedTuple):
-    """The same change for many parameters; answered with the number of rows changed."""
-
-    text: str
-    parameters: Sequence[Parameters]
-
-
-class Now(NamedTuple):
-    """Answered with the store's clock, the same throughout a plan."""
-
-
-NOW: Final = Now()
 
 
 class Short(Protocol):

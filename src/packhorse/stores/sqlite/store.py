@@ -13,16 +13,17 @@ from typing import TypeVar
 
 from packhorse.clock import Clock, SystemClock
 from packhorse.stores.plan import Plan
+from packhorse.stores.sql.inspection import SqlInspection
+from packhorse.stores.sql.queues import SqlQueues
+from packhorse.stores.sql.transfer import SqlTransfer
+from packhorse.stores.sql.upkeep import SqlUpkeep
 from packhorse.stores.sqlite.connection import SqliteSettings, connect, translated
-from packhorse.stores.sqlite.inspection import SqliteInspection
+from packhorse.stores.sqlite.dialect import SQLITE, nothing
 from packhorse.stores.sqlite.jobs import SqliteJobs
 from packhorse.stores.sqlite.leases import SqliteLeases
 from packhorse.stores.sqlite.migrate import migrate
-from packhorse.stores.sqlite.queues import SqliteQueues
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
-from packhorse.stores.sqlite.transfer import SqliteTransfer
-from packhorse.stores.sqlite.upkeep import SqliteUpkeep
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 __all__ = ["SqliteStore"]
@@ -37,10 +38,10 @@ class SqliteStore:
         self.label = f"sqlite:///{settings.path}"
         self.jobs = SqliteJobs()
         self.leases = SqliteLeases()
-        self.queues = SqliteQueues()
-        self.upkeep = SqliteUpkeep()
-        self.inspection = SqliteInspection()
-        self.transfer = SqliteTransfer()
+        self.queues = SqlQueues(SQLITE)
+        self.upkeep = SqlUpkeep(SQLITE, nothing)
+        self.inspection = SqlInspection(SQLITE)
+        self.transfer = SqlTransfer(SQLITE, nothing)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
         self._clock = clock or SystemClock()

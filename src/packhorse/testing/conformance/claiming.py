@@ -87,6 +87,13 @@ class TestClaiming:
         assert trial.status("unknown") is JobStatus.QUEUED
         assert [job.id for job in trial.claim(tasks=("resize",))] == ["unknown"]
 
+    def test_what_others_passed_by_comes_first_for_who_knows_it(self, trial: Trial) -> None:
+        trial.submit(new_job("unknown", task="resize"), *(new_job(name) for name in "abc"))
+
+        assert [job.id for job in trial.claim(tasks=(TASK,), limit=1)] == ["a"]
+        assert [job.id for job in trial.claim(tasks=(TASK,), limit=1)] == ["b"]
+        assert [job.id for job in trial.claim(tasks=(TASK, "resize"), limit=1)] == ["unknown"]
+
     def test_a_worker_that_knows_no_task_is_given_nothing(self, trial: Trial) -> None:
         trial.submit(new_job())
 

@@ -8,7 +8,7 @@ import pytest
 from packhorse.clock import SECOND_US
 from packhorse.job import Counters, JobStatus
 from packhorse.settlement import SettlementKind, Verdict
-from packhorse.stores.requests import ExpiredLease, WorkerRecord
+from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 
@@ -260,6 +260,9 @@ class TestWorkers:
 
         assert _expired(trial) == ()
 
+    def test_a_look_tells_the_clock_also_when_nothing_has_expired(self, trial: Trial) -> None:
+        assert trial.run(trial.store.leases.expired()) == ExpiredLeases(trial.now_us(), ())
+
     def test_every_expired_worker_is_told_once(self, trial: Trial) -> None:
         for worker in (ANNA, BEN):
             trial.submit(new_job(), new_job())
@@ -274,4 +277,4 @@ def _workers(trial: Trial) -> tuple[WorkerRecord, ...]:
 
 
 def _expired(trial: Trial) -> tuple[ExpiredLease, ...]:
-    return trial.run(trial.store.leases.expired())
+    return trial.run(trial.store.leases.expired()).leases

@@ -43,7 +43,7 @@ def observe(trial: Trial) -> Observation:
         "depth": [run(store.queues.depth(queue)) for queue in QUEUES],
         "queues": run(store.queues.queues()),
         "workers": run(store.leases.workers()),
-        "expired": run(store.leases.expired()),
+        "expired": run(store.leases.expired()).leases,
         "orphans": run(store.leases.orphans(WORKERS, limit=EVERYTHING)),
         "cancelled": [comparable(run(store.leases.cancelled(worker))) for worker in WORKERS],
         "outlook": [

@@ -147,6 +147,15 @@ class TestPausing:
         with pytest.raises(ConfigError, match="call once for each"):
             _pause(trial, key="k", tenant="t")
 
+    def test_a_claim_makes_nothing_ready_in_a_paused_queue(self, trial: Trial) -> None:
+        for job_id, queue in (("here", QUEUE), ("there", "mail")):
+            trial.submit(new_job(job_id, queue=queue, delay_us=SECOND_US))
+        trial.run(trial.store.queues.pause("mail", paused=True))
+        trial.advance_us(SECOND_US)
+
+        assert [job.id for job in trial.claim(queues=(QUEUE, "mail"))] == ["here"]
+        assert trial.status("there") is JobStatus.PENDING
+
     def test_what_is_paused_is_shown(self, trial: Trial) -> None:
         for key in ("l", "k"):
             _pause(trial, key=key)

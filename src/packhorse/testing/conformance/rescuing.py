@@ -77,6 +77,34 @@ class TestOrphans:
         assert (orphan.worker, orphan.lost_us) == (ANNA, limit_us)
         assert list(trial.orphans(ANNA)) == [job.id]
 
+    def test_a_hold_moves_along_with_the_clock_when_its_holder_saw_that_set(
+        self, trial: Trial
+    ) -> None:
+        step_us = 10 * hold_until_us(0, TIMEOUT_US)
+        job = trial.take(worker=ANNA)
+        limit_us = hold_until_us(trial.now_us(), TIMEOUT_US)
+        trial.advance_us(step_us)
+        trial.renew(ANNA)
+        assert list(trial.orphans()) == [job.id]
+
+        trial.renew(ANNA, held=((job.id, job.fence),), step_us=step_us)
+
+        assert trial.orphans() == {}
+        assert trial.settle(rescue_of(job)) == (Verdict.STALE,)
+        trial.advance_us(limit_us + step_us - trial.now_us())
+        trial.renew(ANNA)
+        assert trial.orphans()[job.id].lost_us == limit_us + step_us
+
+    def test_a_hold_given_after_the_clock_was_set_or_to_another_stays(self, trial: Trial) -> None:
+        step_us = 10 * SECOND_US
+        theirs = trial.take(worker=BEN)
+        trial.advance_us(step_us - 1)
+        mine = trial.take(worker=ANNA)
+        trial.renew(ANNA, step_us=step_us)
+        trial.advance_us(hold_until_us(0, TIMEOUT_US))
+
+        assert sorted(trial.orphans()) == sorted([mine.id, theirs.id])
+
     def test_a_settled_job_is_no_orphan(self, trial: Trial) -> None:
         trial.end(trial.take(worker=ANNA), SettlementKind.FAILED)
         trial.let_lease_expire()

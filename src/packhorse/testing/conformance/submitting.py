@@ -12,7 +12,7 @@ from packhorse.errors import ConfigError
 from packhorse.job import Counters, JobOptions, JobStatus, NewJob, Priority, RetryRule
 from packhorse.lifecycle import status_at_submit
 from packhorse.settlement import SettlementKind
-from packhorse.stores.requests import QueueSettings
+from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
@@ -181,6 +181,15 @@ class TestSubmitting:
         assert (first.deduplicated, second.deduplicated, other.deduplicated) == (False, True, False)
         assert trial.record("same").tags == ("first",)
         assert [job.id for job in trial.claim()] == ["same", "other"]
+
+    def test_a_known_id_is_found_by_the_tags_it_has_and_by_no_others(self, trial: Trial) -> None:
+        trial.submit(new_job("known", tags=("old",)))
+
+        trial.submit(new_job("known", tags=("new",)), new_job("other", tags=("new",)))
+
+        for tag, job_id in (("old", "known"), ("new", "other")):
+            page = trial.run(trial.store.inspection.search(JobFilter(tag=tag), limit=10))
+            assert [job.id for job in page.jobs] == [job_id]
 
     def test_submitting_to_a_dead_letter_shelf_is_a_config_error(self, trial: Trial) -> None:
         trial.declare(QueueSettings("mail", dead_letter="mail_dead"))

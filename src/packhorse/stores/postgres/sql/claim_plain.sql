@@ -1,6 +1,7 @@
 -- Hand the next ready jobs of plain queues to a worker, queue by queue in the order of service, each
 -- from the floors given. Nothing is handed over if its lease is gone, if one of the queues is not
--- plain, or if a job is due that must become ready first.
+-- plain, or if a job is due that must become ready first. The first row says how the queues stand, as
+-- JSON in the place of a payload; the caller sorts the others.
 with moment as materialized (select {now} as now_us),
 entered as materialized (select * from {enter}()),
 asked as materialized (
@@ -22,7 +23,8 @@ survey as materialized (
     select
         moment.now_us, (select expires_us from {workers} where worker = %(worker)s) as lease_us,
         min(due_us) as due_us, coalesce(bool_or(suspects), false) as suspects,
-        coalesce(bool_or(special), false) as special
+        coalesce(bool_or(special), false) as special,
+        coalesce(array_agg(queue order by number) filter (where queue is not null), '{}') as queues
     from moment left join asked on true group by moment.now_us
 ),
 picked as materialized (
@@ -36,7 +38,7 @@ picked as materialized (
         order by asked.number, floor.low
     ) as range
     cross join lateral (
-        select job.seq, job.ctid as row, range.number from {jobs} as job
+        select job.ctid as row from {jobs} as job
         where
             job.lane = 0 and job.queue = range.queue
             and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
@@ -50,11 +52,9 @@ handed as (
         status = 2, lane = 4, fence = fence + 1, worker = %(worker)s, alone = false,
         started_us = survey.now_us, updated_us = survey.now_us,
         hold_us = survey.now_us + coalesce(timeout_us, %(default_timeout_us)s) + %(grace_us)s
-    from picked, survey
-    where job.ctid = any(array(select row from picked)) and job.seq = picked.seq
-    returning picked.number, job.rank, job.place, {handed_columns}
+    from survey
+    where job.ctid = any(array(select row from picked))
+    returning {handed_columns}, job.rank, job.place
 )
-select
-    survey.now_us, survey.lease_us, survey.due_us, survey.suspects, {special_columns}, handed.*
-from entered, survey left join handed on true
-order by handed.number, handed.rank, handed.place
+select {survey_columns}, null::bigint, null::bigint from entered, survey
+union all select * from handed

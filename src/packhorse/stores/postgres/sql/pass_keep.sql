@@ -1,5 +1,4 @@
 -- Remember the last passes of tenants.
 insert into {passes} (queue, priority, tenant, pass)
-select %(queue)s, %(priority)s, last.tenant, last.pass
-from unnest(%(tenants)s::text[], %(passes)s::bigint[]) as last (tenant, pass)
+select queue, priority, tenant, pass from json_populate_recordset(null::{passes}, %s::json)
 on conflict (queue, priority, tenant) do update set pass = excluded.pass

@@ -1,11 +1,10 @@
 -- Complete a batch: those still processing under their fence, not to be cancelled, with no keys of
 -- their own, in plain queues, or in any that the caller has locked. What must hold stands in a case,
 -- out of the planner's sight: it would take it for rare, and go through the table to find it.
-with moment as materialized (select {now} as now_us),
-entered as materialized (select * from {enter}()),
+with entered as materialized (select * from {enter}()),
 done as materialized (
-    select done.*, moment.now_us, entered.queues
-    from moment, entered, unnest(
+    select done.*, {now} as now_us
+    from unnest(
         string_to_array(%(ids)s, e'\x1e'), string_to_array(%(fences)s, ' ')::bigint[],
         string_to_array(%(results)s, e'\x1e')
     ) as done (id, fence, result)
@@ -26,7 +25,7 @@ completed as (
         and case
             when
                 job.fence = done.fence and job.status = 2 and not job.cancel_requested
-                and not job.keyed and (%(any_queue)s or job.queue <> all(done.queues))
+                and not job.keyed and (%(any_queue)s or job.queue <> all((select queues from entered)::text[]))
                 then true
             else false
         end

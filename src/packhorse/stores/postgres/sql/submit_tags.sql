@@ -1,6 +1,6 @@
--- Index the tags of jobs just added.
+-- Index the tags of jobs just added; a job that was known has another number, and keeps its own.
 insert into {tags} (tag, seq)
 select tagged.tag, job.seq
-from unnest(%(ids)s::text[], %(tags)s::text[]) as tagged (id, tag)
-join {jobs} as job on job.id = tagged.id
+from unnest(%(seqs)s::bigint[], %(tags)s::text[]) as tagged (seq, tag)
+join {jobs} as job on job.seq = tagged.seq
 on conflict do nothing

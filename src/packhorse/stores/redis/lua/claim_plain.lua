@@ -28,12 +28,13 @@ local function lines_of(queue)
   for _, task in ipairs(call('SMEMBERS', tag .. ':t:' .. queue)) do
     if knows[task] or knows['*'] then
       local pair = #queue .. ':' .. queue .. task
-      local heads = call('HGETALL', tag .. ':lm:' .. pair)
-      if #heads ~= 2 or heads[1] ~= '' or call('HEXISTS', tag .. ':tasks', task) == 1 then
+      local head = call('HGET', tag .. ':lm:' .. pair, '')
+      if not head or call('HLEN', tag .. ':lm:' .. pair) > 1
+        or call('HEXISTS', tag .. ':tasks', task) == 1 then
         return nil
       end
       local name = #queue .. ':' .. queue .. #task .. ':' .. task
-      found[#found + 1] = {task = task, pair = pair, name = name, head = heads[2],
+      found[#found + 1] = {task = task, pair = pair, name = name, head = head,
         key = tag .. ':l:' .. name, taken = 0, at = 1, entries = {}}
     end
   end

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Names the workers that hold jobs under a lease that has run out, with what is known of them.
+-- Names the workers that hold jobs under a lease that has run out, with what is known of them,
+-- behind the instant.
 -- needs: keys clock
 local gone = {}
 for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
@@ -8,4 +9,4 @@ for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
     gone[#gone + 1] = {worker, redis.call('HGET', tag .. ':workers', worker)}
   end
 end
-return gone
+return {clock.now, gone}

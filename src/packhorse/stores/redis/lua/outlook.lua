@@ -4,6 +4,8 @@
 -- the first gate that holds a job back. Queues come before tasks; their number is the first thing.
 -- needs: keys clock jobs queues sigs rates gates
 local ANY, ASKED_MAX, BEHIND_MAX = '*', 1000, 100
+local GROUPS_MAX = 1000 -- groups of lines of one queue and task, those that are open first
+local HEADS_MAX = 10000 -- heads of lines of one queue
 local asked_for, known, knows_all = {}, {}, false
 local count = tonumber(ARGV[2])
 for at = 3, count + 2 do
@@ -70,7 +72,8 @@ local function any_goes(members)
 end
 
 local function gather(members, key)
-  local found = redis.call('ZRANGE', key, 0, ASKED_MAX - 1, 'WITHSCORES')
+  local most = math.min(ASKED_MAX, HEADS_MAX - #members)
+  local found = most > 0 and redis.call('ZRANGE', key, 0, most - 1, 'WITHSCORES') or {}
   for at = 1, #found, 2 do
     members[#members + 1] = {tonumber(found[at + 1]), found[at]}
   end
@@ -79,7 +82,8 @@ end
 local function line_goes(queue)
   local members = {}
   for _, task in ipairs(tasks_of(':t:' .. queue)) do
-    for _, gate in ipairs(redis.call('ZRANGE', tag .. ':gr:' .. keys.pair(queue, task), 0, -1)) do
+    local groups = redis.call('ZRANGE', tag .. ':gr:' .. keys.pair(queue, task), 0, GROUPS_MAX - 1)
+    for _, gate in ipairs(groups) do
       gather(members, keys.group(queue, task, gate))
     end
   end

@@ -4,8 +4,12 @@
 -- Arguments: after how long, how many of each at most.
 -- Answer: the names of tasks newly set aside.
 -- needs: keys clock wakes jobs queues sigs pending lines index places holders entering endings
+local LOOKED_AT = 10000 -- ready jobs that one script looks at
 local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local served, known = {}, {}
+if limit == 0 then
+  return {}
+end
 
 -- What live workers serve and know.
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', tag .. ':leases',
@@ -71,18 +75,16 @@ end
 pending.flush()
 lines.flush()
 
--- Ready jobs of one queue and task, at most `limit` of each line.
+-- Ready jobs of one queue and task, at most `limit` of each of at most `limit` lines.
 local function ready(queue, task, found)
   local pair = keys.pair(queue, task)
   local sources = {tag .. ':sus:' .. pair, tag .. ':late:' .. pair}
-  for at, sig in ipairs(redis.call('HKEYS', tag .. ':lm:' .. pair)) do
+  for at, sig in ipairs(redis.call('HRANDFIELD', tag .. ':lm:' .. pair, limit)) do
     sources[at + 2] = keys.line(queue, task, sig)
-    if at == limit then
-      break
-    end
   end
   for _, source in ipairs(sources) do
-    for _, member in ipairs(redis.call('ZRANGE', source, 0, limit - 1)) do
+    local most = math.min(limit, LOOKED_AT - #found)
+    for _, member in ipairs(most > 0 and redis.call('ZRANGE', source, 0, most - 1) or {}) do
       found[#found + 1] = jobs.load(keys.ranked_id(member))
     end
   end

@@ -16,9 +16,11 @@ else
   changed = (redis.call('HEXISTS', tag .. ':shut', gate) == 1) ~= paused
   if changed and paused then
     redis.call('HSET', tag .. ':shut', gate, '')
+    redis.call('SADD', tag .. ':pauses', gate)
     redis.call('SADD', tag .. ':queues', queue)
   elseif changed then
     redis.call('HDEL', tag .. ':shut', gate)
+    redis.call('SREM', tag .. ':pauses', gate)
     lines.open_gate(gate)
   end
 end

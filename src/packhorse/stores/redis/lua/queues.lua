@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Reads all that is known of queues: flags of those that have some, declarations, an operator's
--- settings, the statuses that jobs stand in, and what is shut.
+-- settings, the statuses that jobs stand in, and the gates that somebody paused.
 -- needs: keys
 local flags = {}
 for _, queue in ipairs(redis.call('SMEMBERS', tag .. ':queues')) do
@@ -12,5 +12,5 @@ return {
   redis.call('HGETALL', tag .. ':declared'),
   redis.call('HGETALL', tag .. ':overrides'),
   redis.call('HKEYS', tag .. ':counts'),
-  redis.call('HGETALL', tag .. ':shut'),
+  redis.call('SMEMBERS', tag .. ':pauses'),
 }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Extends or begins a worker's lease, and releases what it does not know that it holds.
--- Arguments: worker, length of the lease, the renewal as JSON text, 1 if it tells what it holds
--- else 0, then job id and fence of each.
+-- Arguments: worker, length of the lease, the renewal as JSON text, by how much the clock was set
+-- forward, 1 if it tells what it holds else 0, then job id and fence of each.
 -- Answer: expiry, clock, 1 if the lease had run out, how many were released, 1 if there are more.
 -- needs: keys clock wakes jobs queues sigs pending lines index places holders entering endings
 local HELD_MAX = 10000 -- jobs of one worker that are looked at
@@ -20,7 +20,7 @@ redis.call('HSET', tag .. ':workers', worker,
 
 local function unknown_to_worker()
   local held, found = {}, {}
-  for at = 6, #ARGV, 2 do
+  for at = 7, #ARGV, 2 do
     held[ARGV[at]] = tonumber(ARGV[at + 1])
   end
   for _, id in ipairs(redis.call('ZRANGE', tag .. ':held:' .. worker, 0, HELD_MAX - 1)) do
@@ -32,8 +32,24 @@ local function unknown_to_worker()
   return found
 end
 
+-- What was given before the clock was set forward may be held as much longer.
+local function move_holds(step)
+  for _, id in ipairs(redis.call('ZRANGE', tag .. ':held:' .. worker, 0, HELD_MAX - 1)) do
+    local job = jobs.load(id)
+    if job.started + step <= now then
+      job.hold = job.hold + step
+      redis.call('ZADD', tag .. ':held:' .. worker, keys.number(job.hold), id)
+      jobs.save(job)
+    end
+  end
+end
+
+local step = tonumber(ARGV[5])
+if step > 0 then
+  move_holds(step)
+end
 local released, more = 0, 0
-if ARGV[5] == '1' then
+if ARGV[6] == '1' then
   for _, job in ipairs(unknown_to_worker()) do
     if released == RELEASED_MAX then
       more = 1

@@ -7,7 +7,7 @@
 --   3 waiting    rank = due_us, place = seq           pending, failed, timeout
 --   4 held       as when it was ready                 processing
 --   5 dead       rank = seq                           dead letters
---   6 held back  as when it was ready; blocked_by names the gate that is closed
+--   6 held back  as when it was ready; blocked_by names the gate that is closed, null: its line
 --   null         completed, cancelled
 -- status: 0 pending 1 queued 2 processing 3 completed 4 failed 5 cancelled 6 timeout 7 dead
 

@@ -1,6 +1,6 @@
 -- A job that came in before the heads of some lines of order takes their turn.
 update packhorse_jobs
-set lane = 6, blocked_by = order_line
+set lane = 6
 where
     order_line in (select value from json_each(?)) and +lane = 0
     and exists (

@@ -1,5 +1,5 @@
 -- Waiting jobs whose deadline has passed. Cross, so that deadlines are walked and not the backlog.
-select deadline.seq, json_extract(queue.settings, '$.retention') as retention
+select deadline.seq, queue.settings
 from packhorse_deadlines as deadline
 cross join packhorse_jobs as job
     on job.seq = deadline.seq and job.deadline_us = deadline.deadline_us

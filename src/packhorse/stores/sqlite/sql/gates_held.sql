@@ -1,4 +1,5 @@
--- The gates under which jobs are held back, the first of them: from gate to gate.
+-- The gates under which jobs are held back, the first of them: from gate to gate. Lines of order are
+-- not among them.
 with recursive held (gate) as (
     select min(blocked_by) from packhorse_jobs where blocked_by is not null
     union all

@@ -1,6 +1,6 @@
 -- The heads of lines are ready, if they were held back only because they were not the heads.
 -- The plus signs keep the planner from looking through all that is held back.
-update packhorse_jobs set lane = 0, blocked_by = null
+update packhorse_jobs set lane = 0
 where
     seq in (
         select (
@@ -9,5 +9,5 @@ where
         )
         from json_each(?) as line
     )
-    and +lane = 6 and +blocked_by = order_line
+    and +lane = 6 and +blocked_by is null
 returning queue

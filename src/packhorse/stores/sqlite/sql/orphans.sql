@@ -8,7 +8,7 @@ select
         end,
         job.hold_us
     ) as lost_us,
-    json_extract(job.extra, '$.options.max_crashes') as max_crashes
+    json_extract(job.extra, '$.options')
 from packhorse_jobs as job
 left join packhorse_workers as worker on worker.worker = job.worker
 where

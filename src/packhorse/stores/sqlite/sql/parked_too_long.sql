@@ -1,5 +1,5 @@
 -- Jobs that nobody has known for too long.
-select job.seq, json_extract(queue.settings, '$.retention') as retention
+select job.seq, queue.settings
 from packhorse_jobs as job
 left join packhorse_queues as queue on queue.name = job.queue
 where

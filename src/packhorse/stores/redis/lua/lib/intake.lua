@@ -152,36 +152,6 @@ function intake.deal_first()
   end
 end
 
--- Whether one job that waits is less urgent than another: a lower priority, or a later one.
-local function less_urgent(one, other)
-  if one[1] ~= other[1] then
-    return one[1] > other[1]
-  elseif one[2] ~= other[2] then
-    return one[2] > other[2]
-  end
-  return one[3] > other[3]
-end
-
--- A port of `policies.depth.turned_away`: of those that arrive, whom a full queue gives up at once.
-local function turned_away(standing, arrived, room, away)
-  table.sort(standing, less_urgent)
-  for _, one in ipairs(arrived) do
-    local at = 1
-    while standing[at] and less_urgent(standing[at], one) do
-      at = at + 1
-    end
-    table.insert(standing, at, one)
-    room = room - 1
-    while room < 0 do
-      room = room + 1
-      local gone = table.remove(standing, 1)
-      if gone == one then
-        away[one[3]] = true
-      end
-    end
-  end
-end
-
 -- Those of a queue that wait and are the least urgent.
 local function least_urgent(queue, count)
   local found = {}
@@ -217,11 +187,11 @@ local function too_many(queue, count, numbered, doomed, away)
       all[#all + 1] = one
     end
   end
-  table.sort(all, less_urgent)
+  table.sort(all, shedding.less_urgent)
   for at = 1, math.min(excess, #all) do
     doomed[#doomed + 1] = all[at][3]
   end
-  turned_away(waiting, arrived, limit - depth, away)
+  shedding.turned_away(waiting, arrived, limit - depth, away)
 end
 
 -- Give a waiting holder the newcomer's payload; made due anew, it loses its place.

@@ -7,6 +7,7 @@
 -- when time opens the groups of a queue and task. So a claim never looks at what is behind a head
 -- that is held back, nor at heads behind a gate that is closed.
 local lines = {}
+local REOPENED_MAX = 1000 -- groups that are opened at once
 local touched = {}
 
 -- The head of a line with an ordering key: the head of that key's line, if it is a ready one here.
@@ -108,10 +109,15 @@ function lines.open_gate(gate)
   end
 end
 
--- Any gate may have opened: all groups of a queue and task are looked at again.
+-- Any gate may have opened: groups of a queue and task are looked at again, so many at a time.
+-- `:reopen` names those that have more; `reopen` goes on with them.
 function lines.open_all(pair)
   local key = tag .. ':gr:' .. pair
-  redis.call('ZUNIONSTORE', key, 1, key, 'WEIGHTS', 0)
+  local closed = redis.call('ZRANGEBYSCORE', key, '(0', '+inf', 'LIMIT', 0, REOPENED_MAX)
+  for _, gate in ipairs(closed) do
+    redis.call('ZADD', key, 'XX', 0, gate)
+  end
+  redis.call(#closed == REOPENED_MAX and 'SADD' or 'SREM', tag .. ':reopen', pair)
 end
 
 -- Write what follows from the lines that were touched.

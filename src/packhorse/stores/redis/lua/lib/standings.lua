@@ -34,9 +34,9 @@ function standings.ahead(job)
     ahead = ahead + before(tag .. ':late:' .. keys.pair(job.queue, task), score, member)
   end
   for _, task in ipairs(redis.call('SMEMBERS', tag .. ':t:' .. job.queue)) do
-    local sigs_there = redis.call('HKEYS', tag .. ':lm:' .. keys.pair(job.queue, task))
-    for at = 1, math.min(#sigs_there, LINES_MAX) do
-      ahead = ahead + before(keys.line(job.queue, task, sigs_there[at]), score, member)
+    local pair = keys.pair(job.queue, task)
+    for _, sig in ipairs(redis.call('HRANDFIELD', tag .. ':lm:' .. pair, LINES_MAX)) do
+      ahead = ahead + before(keys.line(job.queue, task, sig), score, member)
     end
   end
   return ahead
@@ -53,7 +53,8 @@ end
 local function running(gate, job, tenant)
   local found, looked_at = {}, 0
   for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
-    local held = redis.call('ZRANGE', tag .. ':held:' .. worker, 0, RUNNING_MAX - looked_at)
+    local most = RUNNING_MAX - looked_at
+    local held = most > 0 and redis.call('ZRANGE', tag .. ':held:' .. worker, 0, most - 1) or {}
     looked_at = looked_at + #held
     for _, id in ipairs(held) do
       local other = jobs.load(id)

@@ -1,0 +1,2 @@
+-- Status of the jobs that are there among these ids.
+select id, status from {jobs} where id = any(%s::text[])

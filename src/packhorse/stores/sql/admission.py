@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Submit: who is let in, who is answered by another job, and who goes when there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from packhorse.errors import IdempotencyMismatch
+from packhorse.job import DeadReason, JobStatus, NewJob
+from packhorse.lifecycle import status_at_submit
+from packhorse.policies.uniqueness import (
+    Conflict,
+    conflict,
+    idempotency_identity,
+    unique_identity,
+)
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.requests import Submitted
+from packhorse.stores.sql.dialect import Dialect, Level
+from packhorse.stores.sql.finishing import give_up
+from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
+from packhorse.stores.sql.lines import join_lines
+from packhorse.stores.sql.queue_row import QueueRow
+from packhorse.stores.sql.ranking import Newcomer, rank_of
+from packhorse.stores.sql.rows import CODE, STATUS, Lane, json_text, payload_text, read_extra
+from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.submitting import (
+    due_us_of,
+    insert_jobs,
+    known_jobs,
+    refuse_full,
+    refuse_queues,
+)
+
+__all__ = ["one_by_one", "shed_after"]
+
+
+def one_by_one(
+    dialect: Dialect, jobs: Sequence[NewJob], level: Level
+) -> Steps[tuple[Submitted, ...]]:
+    """Submit jobs of which some want keys of their own."""
+    answers = []
+    for job in jobs:
+        answer = yield from _admit(dialect, job, level)
+        answers.append(answer)
+    pairs = zip(jobs, answers, strict=True)
+    stored = [job for job, (_, again) in pairs if not again]
+    queues = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in stored))
+    yield from refuse_full(dialect, stored, queues, stored=True)
+    yield from _shed_all(dialect, queues, level)
+    statuses = yield from known_jobs(dialect, [job_id for job_id, _ in answers])
+    return tuple([Submitted(job_id, again, statuses[job_id]) for job_id, again in answers])
+
+
+def shed_after(
+    dialect: Dialect, jobs: Sequence[NewJob], answers: Sequence[Submitted], level: Level
+) -> Steps[tuple[Submitted, ...]]:
+    """Once jobs are stored, queues that drop do so; the answers say what became of each."""
+    pairs = zip(jobs, answers, strict=True)
+    queues = dict.fromkeys(job.queue for job, one in pairs if not one.deduplicated)
+    yield from _shed_all(dialect, queues, level)
+    statuses = yield from known_jobs(dialect, [answer.job_id for answer in answers])
+    return tuple([msgspec.structs.replace(one, status=statuses[one.job_id]) for one in answers])
+
+
+def _admit(dialect: Dialect, job: NewJob, level: Level) -> Steps[tuple[str, bool]]:
+    """The id of the job that answers for this one, and whether it was there already."""
+    known = yield from known_jobs(dialect, [job.id])
+    if known:
+        return job.id, True
+    now_us: int = yield NOW
+    queues = yield from dialect.queue_rows([job.queue])
+    yield from refuse_queues(dialect, [job], queues)
+    holder = yield from _same(dialect, job)
+    holder = holder or (yield from _rival(dialect, job, now_us, level))
+    if holder is not None:
+        return holder, True
+    yield from insert_jobs(dialect, [job], queues, now_us, level)
+    yield from take_keys(dialect, job.id, keys_wanted(job))
+    return job.id, False
+
+
+def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
+    """The holder of the idempotency key, which must be about the same payload."""
+    identity = idempotency_identity(job)
+    holder: Holder | None = yield from holder_of(dialect, "idempotency", identity)
+    if holder is None or job.idempotency is None:
+        return None
+    theirs = read_extra(holder.extra).idempotency
+    if theirs is not None and theirs.digest != job.idempotency.digest:
+        raise IdempotencyMismatch(
+            f"idempotency key {job.idempotency.key!r} of task {job.task!r} belongs to job "
+            f"{holder.id}, which has another payload; nothing was stored: give each payload a key "
+            "of its own",
+            job_id=holder.id,
+        )
+    return holder.id
+
+
+def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Level) -> Steps[str | None]:
+    """The holder of the unique key, once it has been dealt with as the new job's rule says."""
+    holder: Holder | None = yield from holder_of(dialect, "unique", unique_identity(job))
+    if holder is None or job.unique is None:
+        return None
+    level.allow([holder.queue])
+    met = conflict(job.unique.on_conflict, STATUS[holder.status])
+    if met is Conflict.STASH:
+        yield dialect.write(dialect.sql("stash_keep"), (holder.seq, json_text(job)))
+    elif met is not Conflict.ANSWER:
+        yield dialect.write(dialect.sql("stash_forget"), (holder.seq,))
+        replaced = (payload_text(job), now_us, holder.seq)
+        yield dialect.write(dialect.sql("payload_replace"), replaced)
+        if met is Conflict.RESCHEDULE:
+            yield from _reschedule(dialect, holder, job, now_us)
+    return holder.id
+
+
+def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> Steps[None]:
+    """A waiting holder is due anew, and loses its place."""
+    due_us = due_us_of(job, now_us)
+    where = {"lane": int(Lane.WAITING), "rank": due_us, "place": holder.seq, "due_us": due_us}
+    row = {"status": CODE[JobStatus.PENDING], "now": now_us, "seq": holder.seq}
+    yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+    if status_at_submit(due_us, now_us) is JobStatus.QUEUED:  # as one that was not ready before
+        where["lane"] = int(Lane.SUSPECT if holder.suspect else Lane.READY)
+        queues = yield from dialect.queue_rows([holder.queue])
+        newcomer = Newcomer(holder.queue, holder.priority, holder.tenant)
+        where["rank"] = yield from rank_of(dialect, newcomer, queues, now_us)
+        [where["place"]] = yield from dialect.take_places(1)
+        row["status"] = CODE[JobStatus.QUEUED]
+        yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+    yield from join_lines(dialect, [holder.seq])
+    yield Wake(f"queue:{holder.queue}")
+
+
+def _shed_all(dialect: Dialect, names: Iterable[str], level: Level) -> Steps[None]:
+    """Queues that drop give up the least urgent, latest first, when they hold too many."""
+    queues = yield from dialect.queue_rows(names)
+    for name, row in queues.items():
+        if row.drops:
+            yield from _shed(dialect, name, row, level)
+
+
+def _shed(dialect: Dialect, queue: str, row: QueueRow, level: Level) -> Steps[None]:
+    now_us: int = yield NOW
+    [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+    too_many = depth - (row.settings.max_depth or depth)
+    if too_many > 0:
+        level.go_alone()
+        rows = yield Rows(dialect.sql("shed"), (queue, too_many))
+        yield from give_up(dialect, [row[:2] for row in rows], DeadReason.SHED, now_us)

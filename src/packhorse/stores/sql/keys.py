@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Keys that belong to one job at a time: who holds one, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from packhorse.job import NewJob
+from packhorse.policies.uniqueness import Identity, holds_idempotency_key, holds_unique_key
+from packhorse.stores.plan import Steps
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.rows import STATUS, Extra, read_extra
+from packhorse.stores.sql.steps import NOW, Rows
+
+__all__ = ["Holder", "holder_of", "identities_of", "keys_wanted", "take_keys"]
+
+
+class Holder(NamedTuple):
+    """The last job that took a key, as `key_holder.sql` sees it."""
+
+    seq: int
+    id: str
+    status: int
+    created_us: int
+    queue: str
+    priority: int
+    tenant: str
+    suspect: bool
+    extra: str | None
+
+
+def holder_of(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:
+    """The job that holds a key, by its own rule."""
+    if identity is None:
+        return None
+    now_us: int = yield NOW
+    rows = yield Rows(dialect.sql("key_holder"), (kind, *identity))
+    if not rows:
+        return None
+    holder = Holder(*rows[0])
+    return holder if _holds(kind, holder, now_us) else None
+
+
+def _holds(kind: str, holder: Holder, now_us: int) -> bool:
+    extra, status, created_us = read_extra(holder.extra), STATUS[holder.status], holder.created_us
+    if kind == "unique":
+        rule = extra.unique
+        return rule is not None and holds_unique_key(
+            rule, status, created_us=created_us, now_us=now_us
+        )
+    same = extra.idempotency
+    return same is not None and holds_idempotency_key(
+        same, status, created_us=created_us, now_us=now_us
+    )
+
+
+def identities_of(tenant: str, task: str, extra: Extra) -> list[tuple[str, Identity]]:
+    """The keys of a stored job, with their kinds."""
+    found: list[tuple[str, Identity]] = []
+    if extra.unique is not None:
+        found.append(("unique", (tenant, task, extra.unique.key)))
+    if extra.idempotency is not None:
+        found.append(("idempotency", (tenant, task, extra.idempotency.key)))
+    return found
+
+
+def keys_wanted(job: NewJob) -> list[tuple[str, Identity]]:
+    """The keys of a job that is not stored yet, with their kinds."""
+    wants = Extra(unique=job.unique, idempotency=job.idempotency)
+    return identities_of(job.tenant, job.task, wants)
+
+
+def take_keys(
+    dialect: Dialect, job_id: str, identities: Sequence[tuple[str, Identity]]
+) -> Steps[None]:
+    """Become the holder of one's keys; whoever waited behind the last holder is outdated."""
+    for kind, identity in identities:
+        if kind == "unique":
+            yield dialect.write(dialect.sql("stash_outdated"), identity)
+        yield dialect.write(dialect.sql("key_take"), (kind, *identity, job_id))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""Leases: who lives, who holds what, and what was lost. How one is renewed, each store says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from packhorse.job import JobStatus
+from packhorse.lifecycle import Orphan
+from packhorse.settlement import Settlement, SettlementKind
+from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.finishing import aftermath
+from packhorse.stores.sql.queue_row import retention_of
+from packhorse.stores.sql.rows import read_options
+from packhorse.stores.sql.settling import settle_each
+from packhorse.stores.sql.steps import NOW, Rows
+
+__all__ = ["SqlLeases", "release_unknown"]
+
+
+class SqlLeases:
+    """See `LeaseStore`. `go_back`: what a store does when jobs go back before others."""
+
+    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+        self._dialect = dialect
+        self._go_back = go_back
+
+    def leave(self, worker: str) -> Plan[int]:
+        return Plan("leave", lambda: self._leave(worker))
+
+    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
+        def steps() -> Steps[tuple[str, ...]]:
+            rows = yield Rows(self._dialect.sql("cancelled_of"), (worker,))
+            return tuple(job_id for (job_id,) in rows)
+
+        return Plan("cancelled", steps, writes=False)
+
+    def expired(self) -> Plan[ExpiredLeases]:
+        def steps() -> Steps[ExpiredLeases]:
+            now_us = yield NOW
+            rows = yield Rows(self._dialect.sql("leases_expired"), {"now": now_us})
+            return ExpiredLeases(now_us, tuple(ExpiredLease(*row) for row in rows))
+
+        return Plan("expired", steps, writes=False)
+
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
+        dialect = self._dialect
+
+        def steps() -> Steps[tuple[Orphan, ...]]:
+            now_us = yield NOW
+            chosen = {"now": now_us, "workers": dialect.many(workers), "limit": limit}
+            rows = yield Rows(dialect.sql("orphans"), chosen)
+            return tuple(_orphan(row, now_us) for row in rows)
+
+        return Plan("orphans", steps, writes=False)
+
+    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
+        def steps() -> Steps[tuple[WorkerRecord, ...]]:
+            now_us = yield NOW
+            rows = yield Rows(self._dialect.sql("workers"))
+            return tuple(_worker(self._dialect, row, now_us) for row in rows)
+
+        return Plan("workers", steps, writes=False)
+
+    def _leave(self, worker: str) -> Steps[int]:
+        yield from self._dialect.lock_all()
+        now_us: int = yield NOW
+        yield from self._go_back()
+        released: int = yield from release_unknown(self._dialect, worker, set(), now_us)
+        yield self._dialect.write(self._dialect.sql("lease_leave"), (worker,))
+        return released
+
+
+def release_unknown(
+    dialect: Dialect, worker: str, known: set[tuple[str, int]], now_us: int
+) -> Steps[int]:
+    """Give back what the store thinks this worker holds and the worker does not; how much."""
+    rows = yield Rows(dialect.sql("held_rows"), (worker,))
+    lost = [_release(*row) for row in rows if (row[0], row[1]) not in known]
+    if lost:
+        yield from settle_each(dialect, lost, now_us, by_owner=False)
+        yield from aftermath(dialect, "id", [one.job_id for one in lost])
+    return len(lost)
+
+
+def _release(job_id: str, fence: int, settings: str | None) -> Settlement:
+    """A release of a job that nobody began: it costs nothing."""
+    retention = retention_of(settings)
+    return Settlement(
+        job_id=job_id,
+        fence=fence,
+        kind=SettlementKind.RELEASED,
+        status=JobStatus.QUEUED,
+        keep_place=True,
+        ended=False,
+        releases=1,
+        keep_us=retention.finished_us,
+        dead_keep_us=retention.dead_us,
+    )
+
+
+def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
+    job_id, fence, crashes, lone_crashes, alone, worker, lost_us, options = row
+    wished = read_options(options)
+    max_crashes = None if wished is None else wished.max_crashes
+    return Orphan(
+        job_id, fence, crashes, lone_crashes, bool(alone), worker, lost_us, now_us, max_crashes
+    )
+
+
+def _worker(dialect: Dialect, row: Sequence[Any], now_us: int) -> WorkerRecord:
+    names = ("worker", "host", "pid", "version", "queues", "tasks", "concurrency", "running")
+    values: dict[str, Any] = dict(zip(names, row, strict=False))
+    values["queues"] = dialect.listed(values["queues"])
+    values["tasks"] = dialect.listed(values["tasks"])
+    started_us, renewed_us, expires_us = row[len(names) :]
+    return WorkerRecord(
+        **values,
+        started_us=started_us,
+        renewed_us=renewed_us,
+        expires_us=expires_us,
+        live=expires_us > now_us,
+    )

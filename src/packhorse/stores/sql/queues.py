@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: MIT
+"""Queues and tasks: what they are set to, paused or closed, and how deep they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packhorse.errors import ConfigError
+from packhorse.policies.gates import Gate, pause_gate
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.lines import gate_text, let_go_all, read_gate
+from packhorse.stores.sql.queue_row import queue_settings
+from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.settings import read_task_settings
+from packhorse.stores.sql.steps import Change, Rows
+
+__all__ = ["SqlQueues"]
+
+
+class SqlQueues:
+    """See `QueueStore`."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def declare(self, queues: Sequence[QueueSettings]) -> Plan[tuple[QueueSettings | None, ...]]:
+        dialect = self._dialect
+        return Plan(
+            "declare", lambda: _declare(dialect, queues), look=lambda: _undeclared(dialect, queues)
+        )
+
+    def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
+        return Plan("declare_tasks", lambda: _declare_tasks(self._dialect, tasks))
+
+    def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
+        return Plan("override", lambda: _override(self._dialect, queue, settings))
+
+    def pause(
+        self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
+    ) -> Plan[bool]:
+        gate = pause_gate(queue, key, tenant)
+        if gate is None:
+            return Plan("pause", lambda: _flag(self._dialect, queue, "paused", on=paused))
+        return Plan("pause", lambda: _pause_gate(self._dialect, gate, paused=paused))
+
+    def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
+        return Plan("close_queue", lambda: _flag(self._dialect, queue, "closed", on=closed))
+
+    def queues(self) -> Plan[tuple[QueueState, ...]]:
+        return Plan("queues", lambda: _queues(self._dialect), writes=False)
+
+    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
+        def steps() -> Steps[tuple[TaskSettings, ...]]:
+            rows = yield Rows(self._dialect.sql("tasks"))
+            return tuple(read_task_settings(text) for (text,) in rows)
+
+        return Plan("tasks", steps, writes=False)
+
+    def depth(self, queue: str) -> Plan[int]:
+        def steps() -> Steps[int]:
+            [(count,)] = yield Rows(self._dialect.sql("depth"), (queue,))
+            return int(count)
+
+        return Plan("depth", steps, writes=False)
+
+
+def _undeclared(
+    dialect: Dialect,
+    queues: Sequence[QueueSettings],
+) -> Steps[tuple[QueueSettings | None, ...] | None]:
+    """Nothing to write when every declaration is known: the usual start of a worker."""
+    for queue in queues:
+        known, _, _ = yield from _known(dialect, queue.name)
+        if known != queue:
+            return None
+    return (None,) * len(queues)
+
+
+def _declare(
+    dialect: Dialect, queues: Sequence[QueueSettings]
+) -> Steps[tuple[QueueSettings | None, ...]]:
+    yield from dialect.lock_all()
+    replaced: list[QueueSettings | None] = []
+    for queue in queues:
+        known, overridden, _ = yield from _known(dialect, queue.name)
+        replaced.append(known if known != queue else None)
+        yield from _hold(dialect, queue.name, queue, overridden)
+    yield from _refuse_conflicts(dialect)
+    return tuple(replaced)
+
+
+def _override(dialect: Dialect, queue: str, settings: QueueSettings | None) -> Steps[bool]:
+    yield from dialect.lock_all()
+    declared, before, _ = yield from _known(dialect, queue)
+    if before == settings:
+        return False
+    yield from _hold(dialect, queue, declared, settings)
+    if settings is not None:
+        yield from _refuse_conflicts(dialect)
+    return True
+
+
+def _hold(
+    dialect: Dialect,
+    name: str,
+    declared: QueueSettings | None,
+    overridden: QueueSettings | None,
+) -> Steps[None]:
+    """Keep both; those that hold from now on may let jobs go, or let some in."""
+    _, _, before = yield from _known(dialect, name)
+    held = overridden or declared
+    settings = held or QueueSettings(name)
+    values = {
+        "name": name,
+        "priority": settings.priority,
+        "dead_letter": settings.dead_letter,
+        "limited": settings.concurrency is not None or settings.max_depth is not None,
+        "special": dialect.judges(settings),
+        "declared": None if declared is None else json_text(declared),
+        "overridden": None if overridden is None else json_text(overridden),
+        "settings": None if held is None else json_text(held),
+    }
+    yield dialect.write(dialect.sql("queue_hold"), values)
+    yield from dialect.settings_changed()
+    if (before or QueueSettings(name)) != settings:
+        yield from let_go_all(dialect, "queue", name)
+        yield Wake(f"queue:{name}")
+        yield Wake(f"room:{name}")
+
+
+def _known(
+    dialect: Dialect, name: str
+) -> Steps[tuple[QueueSettings | None, QueueSettings | None, QueueSettings | None]]:
+    """Settings as declared, as overridden, and as they hold."""
+    rows = yield Rows(dialect.sql("queue_known"), (name,))
+    texts = rows[0] if rows else (None, None, None)
+    declared, overridden, held = [
+        None if text is None else queue_settings(name, text) for text in texts
+    ]
+    return declared, overridden, held
+
+
+def _refuse_conflicts(dialect: Dialect) -> Steps[None]:
+    conflicts = yield Rows(dialect.sql("queue_conflicts"))
+    for shelf, owner in conflicts:
+        raise ConfigError(
+            f"{shelf!r} is declared as a queue and is also the dead-letter shelf of {owner!r}; "
+            "nothing is ever claimed from a shelf: give one of them another name"
+        )
+
+
+def _declare_tasks(
+    dialect: Dialect, tasks: Sequence[TaskSettings]
+) -> Steps[tuple[TaskSettings | None, ...]]:
+    yield from dialect.lock_all()
+    replaced = []
+    for task in tasks:
+        before = yield from _declare_task(dialect, task)
+        replaced.append(before)
+    return tuple(replaced)
+
+
+def _declare_task(dialect: Dialect, task: TaskSettings) -> Steps[TaskSettings | None]:
+    unlimited = TaskSettings(task.name)
+    rows = yield Rows(dialect.sql("task_known"), (task.name,))
+    before = read_task_settings(rows[0][0]) if rows else unlimited
+    if before == task:
+        return None
+    if task == unlimited:
+        yield dialect.write(dialect.sql("task_forget"), (task.name,))
+        yield from dialect.settings_changed()
+    else:
+        yield dialect.write(dialect.sql("task_keep"), (task.name, json_text(task)))
+        yield from dialect.settings_changed(task.name)
+    yield from let_go_all(dialect, "task", task.name)
+    waiting = yield Rows(dialect.sql("queues_of_task"), (task.name,))
+    for (queue,) in waiting:
+        yield Wake(f"queue:{queue}")
+    return None if before == unlimited else before
+
+
+def _flag(dialect: Dialect, queue: str, flag: str, *, on: bool) -> Steps[bool]:
+    """Set or clear paused or closed; says whether that changed anything."""
+    yield from dialect.lock_all()
+    changed = yield Change(dialect.sql("queue_flag", flag=flag), {"queue": queue, "on": on})
+    if changed > 0:
+        yield from dialect.settings_changed()
+    if changed > 0 and not on:
+        yield Wake(f"queue:{queue}")
+    return bool(changed > 0)
+
+
+def _pause_gate(dialect: Dialect, gate: Gate, *, paused: bool) -> Steps[bool]:
+    yield from dialect.lock_all()
+    text = gate_text(gate)
+    if paused:
+        changed = yield Change(dialect.sql("shut"), (text, gate.name[0]))
+    else:
+        changed = yield Change(dialect.sql("shut_open"), (text,))
+        if changed > 0:
+            yield from let_go_all(dialect, "blocked_by", text)
+            yield Wake(f"queue:{gate.name[0]}")
+    if changed > 0:
+        yield from dialect.settings_changed()
+    return bool(changed > 0)
+
+
+def _queues(dialect: Dialect) -> Steps[tuple[QueueState, ...]]:
+    rows = yield Rows(dialect.sql("queues"))
+    pauses = yield Rows(dialect.sql("pauses"))
+    gates = [read_gate(text).name for (text,) in pauses]
+    return tuple(
+        QueueState(
+            queue_settings(name, settings),
+            paused=bool(paused),
+            declared=bool(declared),
+            closed=bool(closed),
+            overridden=bool(overridden),
+            paused_keys=_names(gates, name, "key"),
+            paused_tenants=_names(gates, name, "tenant"),
+        )
+        for name, settings, paused, declared, closed, overridden in rows
+    )
+
+
+def _names(gates: Sequence[tuple[str, ...]], queue: str, what: str) -> tuple[str, ...]:
+    return tuple(sorted(gate[2] for gate in gates if gate[:2] == (queue, what)))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""Upkeep of a SQL store. Each verb looks with a read before it takes a lock to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from packhorse.job import DeadReason
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.finishing import give_up
+from packhorse.stores.sql.lines import anybody_held_back, join_lines, let_go
+from packhorse.stores.sql.promoting import promote_queue
+from packhorse.stores.sql.removing import remove_steps
+from packhorse.stores.sql.rows import Lane
+from packhorse.stores.sql.steps import NOW, Rows
+
+__all__ = ["SqlUpkeep"]
+
+#: How far down a queue jobs of unknown tasks are looked for; deeper ones do no harm yet.
+_PARK_WINDOW: Final = 10_000
+#: Gates that are tried in one run of upkeep, and lines of order.
+_GATES_TRIED_MAX: Final = 100
+
+
+class SqlUpkeep:
+    """See `UpkeepStore`. `go_back`: what a store does when jobs go back before others."""
+
+    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+        self._dialect = dialect
+        self._go_back = go_back
+
+    def promote(self, *, limit: int) -> Plan[int]:
+        def look() -> Steps[int | None]:
+            queues = yield from _queues_due(self._dialect)
+            held = yield from anybody_held_back(self._dialect)
+            return None if queues or held else 0
+
+        return Plan("promote", lambda: self._promote(limit), look=look)
+
+    def expire(self, *, limit: int) -> Plan[int]:
+        def look() -> Steps[int | None]:
+            overdue = yield from _overdue(self._dialect, 1)
+            return None if overdue else 0
+
+        return Plan("expire", lambda: _expire(self._dialect, limit), look=look)
+
+    def park(self, *, after_us: int, limit: int) -> Plan[tuple[str, ...]]:
+        def look() -> Steps[tuple[str, ...] | None]:
+            known = yield from _known_again(self._dialect, 1)
+            forgotten = yield from _too_long(self._dialect, after_us, 1)
+            unknown = yield from _unknown(self._dialect, 1)
+            return None if known or forgotten or unknown else ()
+
+        return Plan("park", lambda: self._park(after_us, limit), look=look)
+
+    def prune(self, *, limit: int) -> Plan[int]:
+        def look() -> Steps[int | None]:
+            rows = yield from _expired_records(self._dialect, 1)
+            return None if rows else 0
+
+        return Plan("prune", lambda: _prune(self._dialect, limit), look=look)
+
+    def _promote(self, limit: int) -> Steps[int]:
+        dialect = self._dialect
+        yield from dialect.lock_all()
+        now_us = yield NOW
+        queues = yield from _queues_due(dialect)
+        promoted = 0
+        for queue in queues:
+            promoted += yield from promote_queue(dialect, queue, now_us, limit=limit)
+            yield Wake(f"queue:{queue}")
+        if promoted:
+            yield from self._go_back()
+        yield from _try_gates(dialect)
+        return promoted
+
+    def _park(self, after_us: int, limit: int) -> Steps[tuple[str, ...]]:
+        dialect = self._dialect
+        yield from dialect.lock_all()
+        now_us = yield NOW
+        known = yield from _known_again(dialect, limit)
+        if known:
+            again = [seq for seq, _ in known]
+            yield from self._go_back()
+            yield dialect.write_each(dialect.sql("parked_ready"), again, now_us)
+            yield from join_lines(dialect, again)
+        for queue in dict.fromkeys(queue for _, queue in known):
+            yield Wake(f"queue:{queue}")
+        forgotten = yield from _too_long(dialect, after_us, limit)
+        yield from give_up(dialect, forgotten, DeadReason.UNKNOWN_TASK, now_us)
+        unknown = yield from _unknown(dialect, limit)
+        if unknown:
+            yield dialect.write_each(dialect.sql("park"), [seq for seq, _ in unknown], now_us)
+        return tuple(sorted({task for _, task in unknown}))
+
+
+def _queues_due(dialect: Dialect) -> Steps[list[str]]:
+    now_us = yield NOW
+    rows = yield Rows(dialect.sql("queues_waiting"), (now_us,))
+    return [queue for (queue,) in rows]
+
+
+def _try_gates(dialect: Dialect) -> Steps[None]:
+    """Let the first job under each gate try again: should a wake-up ever be missed, none stays.
+
+    Whoever finds the gate closed is held back again by the next claim.
+    """
+    lines = yield Rows(dialect.sql("order_lines"), (_GATES_TRIED_MAX,))
+    if lines:
+        names = dialect.many([line for (line,) in lines])
+        yield Rows(dialect.sql("order_advance"), (names,))
+    gates = yield Rows(dialect.sql("gates_held"), (_GATES_TRIED_MAX,))
+    for (gate,) in gates:
+        yield from let_go(dialect, gate, 1)
+
+
+def _overdue(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    return _within(dialect, "deadlines_passed", limit)
+
+
+def _expire(dialect: Dialect, limit: int) -> Steps[int]:
+    yield from dialect.lock_all()
+    now_us = yield NOW
+    overdue = yield from _overdue(dialect, limit)
+    yield from give_up(dialect, overdue, DeadReason.EXPIRED, now_us)
+    yield dialect.write(dialect.sql("deadline_forget"), {"now": now_us})
+    return len(overdue)
+
+
+def _known_again(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    return _within(dialect, "parked_known", limit)
+
+
+def _too_long(dialect: Dialect, after_us: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    now_us = yield NOW
+    asked = {"now": now_us, "latest": now_us - after_us, "limit": limit}
+    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("parked_too_long"), asked)
+    return rows
+
+
+def _unknown(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    now_us = yield NOW
+    served = yield Rows(dialect.sql("served_queues"), (now_us,))
+    found: list[tuple[Any, ...]] = []
+    for (queue,) in served:
+        for lane in (Lane.READY, Lane.SUSPECT, Lane.HELD_BACK):
+            chosen = {"lane": int(lane), "queue": queue, "now": now_us, "limit": limit}
+            asked = {**chosen, "window": _PARK_WINDOW}
+            found += yield Rows(dialect.sql("park_unknown"), asked)
+    return sorted(found)[:limit]
+
+
+def _expired_records(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    return _within(dialect, "expired_records", limit)
+
+
+def _prune(dialect: Dialect, limit: int) -> Steps[int]:
+    yield from dialect.lock_all()
+    rows = yield from _expired_records(dialect, limit)
+    yield from remove_steps(dialect, [seq for seq, whole in rows if whole])
+    fading = [seq for seq, whole in rows if not whole]
+    if fading:
+        yield dialect.write_each(dialect.sql("result_drop"), fading)
+    return len(rows)
+
+
+def _within(dialect: Dialect, name: str, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    """The jobs that a statement finds now, so many at most."""
+    now_us = yield NOW
+    asked = {"now": now_us, "limit": limit}
+    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql(name), asked)
+    return rows

@@ -1,3 +1,0 @@
--- A tenant's last pass is at least this one.
-insert into packhorse_passes (queue, priority, tenant, pass) values (?, ?, ?, ?)
-on conflict (queue, priority, tenant) do update set pass = max(pass, excluded.pass)

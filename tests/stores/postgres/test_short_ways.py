@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""What goes in one statement, and what follows when that was not all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from packhorse import PayloadError, QueueFull
+from packhorse.job import JobStatus
+from packhorse.stores.plan import Plan
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.requests import QueueSettings
+from packhorse.testing.conformance.samples import QUEUE, new_job
+from tests.stores.postgres.support import (
+    claiming,
+    names_in,
+    postgres_store,
+    renewing,
+    submitting,
+)
+
+Run = Callable[[PostgresStore, Plan[Any]], Any]
+
+
+def test_a_known_id_is_met_and_the_new_ones_are_stored(
+    store: PostgresStore, url: str, run: Run
+) -> None:
+    run(store, submitting(store, "old"))
+
+    answers = run(store, submitting(store, "new", "old", "newer", "new"))
+
+    assert [one.deduplicated for one in answers] == [False, True, False, True]
+    assert names_in(url) == ["old", "new", "newer"]
+
+
+def test_a_plan_that_is_run_twice_stores_once(store: PostgresStore, url: str, run: Run) -> None:
+    plan = submitting(store, "one", "two")
+
+    first, second = run(store, plan), run(store, plan)
+
+    assert [one.deduplicated for one in (*first, *second)] == [False, False, True, True]
+    assert names_in(url) == ["one", "two"]
+
+
+def test_a_queue_that_somebody_else_has_limited_is_full_for_us_too(
+    store: PostgresStore, url: str, run: Run
+) -> None:
+    run(store, submitting(store, "first"))
+    other = postgres_store(url)
+    other.run(other.queues.override(QUEUE, QueueSettings(QUEUE, max_depth=1)))
+    other.close()
+
+    with pytest.raises(QueueFull):
+        run(store, submitting(store, "second"))
+
+    assert names_in(url) == ["first"]
+
+
+async def test_neighbours_of_a_refused_submit_are_stored(store: PostgresStore, url: str) -> None:
+    await store.arun(submitting(store, "first"))
+    names = ["a", "b", "first", "c", "d", "e", "first", "f"]
+
+    answers = await asyncio.gather(*(store.arun(submitting(store, name)) for name in names))
+
+    assert [one.deduplicated for (one,) in answers] == [name == "first" for name in names]
+    assert sorted(names_in(url)) == ["a", "b", "c", "d", "e", "f", "first"]
+
+
+def test_a_payload_that_is_no_text_is_named_among_many(store: PostgresStore, url: str) -> None:
+    broken = msgspec.structs.replace(new_job("broken"), payload=b"\xff")
+
+    with pytest.raises(PayloadError, match="job broken is not UTF-8"):
+        store.run(store.jobs.submit([new_job("whole"), broken]))
+
+    assert names_in(url) == []
+
+
+def test_traces_and_times_go_in_one_as_well(store: PostgresStore, run: Run) -> None:
+    traced = [
+        msgspec.structs.replace(new_job(name), trace_id=f"trace of {name}") for name in ("a", "b")
+    ]
+    later = [msgspec.structs.replace(new_job(name), delay_us=60_000_000) for name in ("c", "d")]
+
+    ready, waiting = (run(store, store.jobs.submit(jobs)) for jobs in (traced, later))
+
+    assert {one.status for one in ready} == {JobStatus.QUEUED}
+    assert {one.status for one in waiting} == {JobStatus.PENDING}
+    run(store, store.leases.renew(renewing()))
+    claimed = run(store, store.jobs.claim(claiming()))
+    assert [job.trace_id for job in claimed.jobs] == ["trace of a", "trace of b"]
+
+
+def test_a_claim_of_none_tells_how_the_queues_stand(store: PostgresStore, run: Run) -> None:
+    run(store, submitting(store, "ready"))
+    run(store, store.leases.renew(renewing()))
+
+    claimed = run(store, store.jobs.claim(claiming(limit=0)))
+
+    assert (claimed.jobs, claimed.lease_lost, claimed.suspects) == ((), False, False)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""No script reads, or goes through, as much as there happens to be: everything is in parts."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packhorse.clock import SECOND_US
+from packhorse.job import Job, NewJob, RateRule
+from packhorse.policies.depth import turned_away
+from packhorse.stores.protocol import Store
+from packhorse.stores.redis.store import RedisStore
+from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
+from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job
+from packhorse.testing.servers.redis import redis_url
+
+FOLDER = files("packhorse.stores.redis") / "lua"
+SOURCES: Final = {
+    file.name: file.read_text("utf-8")
+    for folder in (FOLDER, FOLDER / "lib")
+    for file in folder.iterdir()
+    if file.name.endswith(".lua")
+}
+
+#: Commands that read or go through all of something, and what it may be: never jobs or their keys.
+WHOLE: Final = re.compile(
+    r"'(?:SMEMBERS|HGETALL|HKEYS|HVALS|SUNION|SINTER|SDIFF|LRANGE|KEYS|[SHZ]?SCAN|SORT|ZUNION|"
+    r"ZINTER|ZDIFF|ZUNIONSTORE|ZINTERSTORE|SUNIONSTORE)', (?P<of>[^,)]+)"
+)
+BOUNDED: Final = {
+    "tag .. ':queues'": "queues that something is known of",
+    "tag .. ':declared'": "queues that were declared",
+    "tag .. ':overrides'": "queues that an operator has set",
+    "tag .. key": "either of those two",
+    "tag .. ':pauses'": "keys and tenants that an operator has paused",
+    "tag .. ':tasks'": "tasks with limits",
+    "tag .. ':counts'": "queues, and the eight statuses of each",
+    "tag .. ':holders'": "workers that hold jobs",
+    "tag .. ':workers'": "workers",
+    "tag .. ':dueq'": "queues",
+    "tag .. ':pkt'": "queues, and the tasks of each",
+    "tag .. ':t:' .. queue": "tasks of a queue",
+    "tag .. ':t:' .. job.queue": "tasks of a queue",
+    "tag .. ':sust:' .. job.queue": "tasks of a queue",
+    "tag .. ':latet:' .. job.queue": "tasks of a queue",
+    "tag .. registry": "tasks of a queue",
+    "set": "tasks of a queue",
+    "tag .. ':tq:' .. task": "queues of a task",
+    "tag .. ':gq:' .. gate": "queues, and the tasks of each",
+    "keys.job(id": "the fields of one job, of whose history at most 50 lines are kept",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_read_as_a_whole_does_not_grow_with_jobs(name: str) -> None:
+    assert [
+        found["of"] for found in WHOLE.finditer(SOURCES[name]) if found["of"] not in BOUNDED
+    ] == []
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_range_is_open_at_its_end(name: str) -> None:
+    calls = re.findall(
+        r"'Z(?:REV)?RANGE',.*?(?=\bdo\b|\n *(?:local|for|if|end|return)\b)",
+        SOURCES[name],
+        re.DOTALL,
+    )
+
+    assert [call for call in calls if re.search(r", -\d", call)] == []
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_range_by_score_says_how_many(name: str) -> None:
+    calls = re.findall(r"'Z(?:REV)?RANGEBYSCORE',(?:[^;]*?)(?:\)\)|\)\n|\)\[)", SOURCES[name])
+    whole = [call for call in calls if "'LIMIT'" not in call]
+
+    assert [call for call in whole if "':leases'" not in call] == []  # as many as there are workers
+
+
+def test_the_looks_above_find_what_they_look_for() -> None:
+    assert WHOLE.search("redis.call('HKEYS', tag .. ':lm:' .. pair)")
+    assert "tag .. ':lm:' .. pair" not in BOUNDED
+
+
+def _claim(store: Store, limit: int) -> list[Job]:
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("*",), limit, 30 * SECOND_US)
+    return list(store.run(store.jobs.claim(request)).jobs)
+
+
+def test_a_cancel_is_found_among_more_jobs_than_one_script_looks_at(store: RedisStore) -> None:
+    store.run(store.jobs.submit([new_job(queue="default") for _ in range(1200)]))
+    held = _claim(store, 1200)
+    store.run(store.jobs.cancel(held[0].id))
+    store.run(store.jobs.cancel(held[-1].id))
+
+    wanted = store.run(store.leases.cancelled(ANNA))
+    assert sorted(wanted) == sorted([held[0].id, held[-1].id])
+
+
+def test_a_raised_limit_lets_go_more_lines_than_one_script_opens(store: RedisStore) -> None:
+    once, twice = (
+        TaskSettings("limited", rate=RateRule(most, 3600 * SECOND_US)) for most in (1, 2)
+    )
+    store.run(store.queues.declare_tasks([once]))
+    store.run(
+        store.jobs.submit(
+            [
+                NewJob(f"{turn}-{key}", "limited", b"{}", rate_key=f"key-{key}")
+                for turn in range(2)
+                for key in range(1100)
+            ]
+        )
+    )
+    assert len(_claim(store, 3000)) == 1100
+    assert _claim(store, 3000) == []
+
+    store.run(store.queues.declare_tasks([twice]))
+
+    assert len(_claim(store, 3000)) + len(_claim(store, 3000)) == 1100
+
+
+@given(
+    waiting=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50))),
+    arriving=st.lists(st.integers(0, 4), max_size=40),
+    room=st.integers(0, 20),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_full_queue_turns_away_whom_the_policy_does(
+    waiting: list[tuple[int, int]], arriving: list[int], room: int
+) -> None:
+    standing = [(*one, f"waiting-{at}") for at, one in enumerate(waiting)]
+    coming = [(priority, 100 + at, f"job-{at}") for at, priority in enumerate(arriving)]
+    text = SOURCES["shedding.lua"] + (
+        "local away, told, given = {}, {}, cjson.decode(ARGV[1])\n"
+        "shedding.turned_away(given[1], given[2], given[3], away)\n"
+        "for id in pairs(away) do told[#told + 1] = id end return told"
+    )
+    room = room if len(standing) >= len(coming) else max(room, len(coming) - len(standing))
+    with redis.Redis.from_url(redis_url()) as client:
+        told = client.eval(text, 0, msgspec.json.encode([standing, coming, room]))
+
+    assert {one.decode() for one in told} == turned_away(standing, coming, room)
+
+
+def test_parking_nothing_at_most_parks_nothing(store: RedisStore) -> None:
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US, queues=("default",), tasks=("known",))))
+    store.run(store.jobs.submit([new_job("job", queue="default")]))
+
+    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=0)) == ()
+    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=1)) != ()
