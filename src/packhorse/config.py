@@ -61,6 +61,9 @@ class WorkerOptions:
     process_max_jobs: int = 1_000  #: one is replaced after so many jobs
     process_max_failures: int = 10  #: after so many failures in a row
     process_recycle_mib: int | None = None  #: or when it has more than this after a job
+    recycle_jobs: int | None = None  #: the worker's own process is replaced after so many jobs
+    recycle_failures: int | None = None  #: after so many failures in a row
+    recycle_mib: int | None = None  #: or when it has more than this
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):  # else its letters would be the queues
@@ -156,6 +159,9 @@ def _process_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
             ("process_max_jobs", options.process_max_jobs),
             ("process_max_failures", options.process_max_failures),
             ("process_recycle", options.process_recycle_mib),
+            ("recycle_jobs", options.recycle_jobs),
+            ("recycle_failures", options.recycle_failures),
+            ("recycle_mib", options.recycle_mib),
         )
     ]
 

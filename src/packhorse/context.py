@@ -7,6 +7,7 @@
     ctx.wait_cancelled(5)   wait, but not longer than the job is wanted; `await_cancelled` awaits
     ctx.lease_lost          others may hold the job by now: stop side effects
     ctx.still_mine()        ask the store whether that is so
+    ctx.idempotency_key("charge")   for outside systems: the same on every attempt
     ctx.snooze("5m")        call me again later
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
@@ -25,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from packhorse.clock import SECOND_US, to_datetime
+from packhorse.clock import SECOND_US, new_id, to_datetime
 from packhorse.durations import Duration, microseconds
-from packhorse.job import Job, Progress
+from packhorse.job import Job, JobOptions, Progress
 from packhorse.signals import Snooze
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ __all__ = ["Context", "JobLog", "JobView", "Link"]
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 _LOGGER: Final = "packhorse.job"
+#: Hexadecimal digits of an idempotency key: as many as a UUID has.
+_KEY_DIGITS: Final = 32
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -121,6 +124,17 @@ class Context:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far the job is; cheap to call often, and the newest always arrives."""
         self._link.note_progress(Progress(done=done, total=total, note=note))
+
+    def idempotency_key(self, step: str = "") -> str:
+        """A key for an outside system, so that what it has done once it does not do again.
+
+        The same on every attempt of this job, and another one for each step. A job that was
+        submitted with an idempotency key has the keys of that, as has a later job of the same one.
+        """
+        job = self._job
+        own = None if job.options is None else _given_key(job.options)
+        whose = [job.trace_id, job.id] if own is None else [job.tenant, job.task, own]
+        return _digest([*whose, step])
 
     def snooze(self, delay: Duration) -> NoReturn:
         """End this attempt, and be called again after `delay`; no retry is used up."""
@@ -217,7 +231,7 @@ def _detached_job(task: str) -> Job:
         snoozes=0,
         timeout_us=None,
         deadline_us=None,
-        trace_id="",
+        trace_id=new_id().replace("-", ""),  # of its own: a direct call is no repetition
         upstream_request_id=None,
         options=None,
         ready_us=0,
@@ -253,6 +267,19 @@ def _fields(job: Job, worker: str) -> dict[str, Any]:
     if job.upstream_request_id is not None:
         fields["upstream_request_id"] = job.upstream_request_id
     return fields
+
+
+def _given_key(options: str) -> str | None:
+    try:
+        return msgspec.json.decode(options, type=JobOptions).idempotency_key
+    except msgspec.DecodeError:  # written by a release that knew other options
+        return None
+
+
+def _digest(parts: list[str]) -> str:
+    import hashlib  # noqa: PLC0415 - most handlers never ask
+
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:_KEY_DIGITS]
 
 
 def _seconds(timeout: Duration | None) -> float | None:

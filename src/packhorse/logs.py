@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
-
-import msgspec
 
 from packhorse import events
 from packhorse.clock import SECOND_US, Clock, SystemClock
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
 from packhorse.log_lines import LineHandler
+from packhorse.log_texts import event_fields, json_text, line_writer, sentence_writer
 
 __all__ = [
     "LOGGER",
@@ -163,15 +162,8 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
         ),
     }
 )
-#: Fields that are left out while they are empty.
-_OPTIONAL: Final = (
-    *("tenant", "span_id", "upstream_request_id", "error_code", "error_type", "error_message"),
-)
-#: Fields that may be lists, which read otherwise in a sentence.
-_LISTED: Final = ("queues", "tasks")
 #: How late JSON lines may be, to be written together.
 _TOGETHER_S: Final = 0.1
-_json: Final = msgspec.json.Encoder(enc_hook=str).encode
 #: What a plain log record holds; everything else on it was given as `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     *("message", "asctime", "taskName"),
@@ -215,29 +207,25 @@ def _observer(
     """
     blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
     level_name = logging.getLevelName(level).lower()
-    optional = tuple(name for name in _OPTIONAL if name in kind.__struct_fields__)
-    listed = any(name in kind.__struct_fields__ for name in _LISTED)
+    message_of = sentence_writer(kind, sentence)
+    line_of = line_writer(kind, level=level_name, logger=target.name)
 
     def log_event(event: Event) -> None:
         if not target.isEnabledFor(level):
             return
-        fields = msgspec.structs.asdict(event)
-        message = sentence.format_map(_words(fields) if listed else fields)
-        created = now_us() / SECOND_US
-        fields = _record_fields(event.name, fields, optional)
+        message, created = message_of(event), now_us() / SECOND_US
         handler = _only_handler(target)
         if handler is not None:
             moment = datetime.fromtimestamp(created, UTC)
-            head = {"time": moment, "level": level_name, "logger": target.name, "message": message}
-            handler.add(_json({**head, **fields}).decode(), level)
+            handler.add(line_of(event, moment, message), level)
             return
         record = EventRecord.__new__(EventRecord)
         record.__dict__.update(blank)
         record.msg = message
         record.created = created
         record.msecs = int(record.created % 1 * 1000) + 0.0
-        record.fields = fields
-        record.__dict__.update(fields)
+        record.fields = event_fields(event)
+        record.__dict__.update(record.fields)
         target.handle(record)
 
     return log_event
@@ -257,24 +245,6 @@ class EventRecord(logging.LogRecord):
     """A record made from an event: its fields are on it like any `extra`, and together here."""
 
     fields: dict[str, Any]
-
-
-def _words(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields as they read in a sentence."""
-    return {
-        name: ", ".join(value) if isinstance(value, tuple) else value
-        for name, value in fields.items()
-    }
-
-
-def _record_fields(name: str, fields: dict[str, Any], optional: Sequence[str]) -> dict[str, Any]:
-    """The fields as a record carries them."""
-    if "event" in fields:  # an event about an event
-        fields["at_event"] = fields.pop("event")
-    for each in optional:
-        if not fields[each]:
-            del fields[each]
-    return {"event": name, **fields}
 
 
 def configure(
@@ -330,7 +300,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return _json(line).decode()
+        return json_text(line)
 
 
 class ConsoleFormatter(logging.Formatter):

@@ -50,6 +50,9 @@ class RunOptions(TypedDict, total=False):
     process_max_jobs: int | None  #: jobs after which one is replaced; 1000
     process_max_failures: int | None  #: failures in a row after which one is replaced; 10
     process_recycle_mib: int | None  #: MiB after a job from which one is replaced; never
+    recycle_jobs: int | None  #: jobs after which a supervised worker is replaced; never
+    recycle_failures: int | None  #: failures in a row after which it is replaced; never
+    recycle_mib: int | None  #: MiB in memory from which it is replaced; never
     config: WorkerConfig | Mapping[str, Any] | None  #: of the worker protocol, instead of these
 
 

@@ -75,6 +75,7 @@ def test_all_that_waits_or_is_dead_is_carried(folder: Path, stores: tuple[Store,
     told = copied(Project(folder), SOURCE, TARGET, "--batch", "4")
 
     assert (told["carried"], told["known"], told["conflicts"]) == (JOBS, 0, [])
+    assert (told["leftFinished"], told["leftRunning"]) == (1, 0)
     assert told["source"] == told["target"]
     assert told["source"]["jobs"] == JOBS
     assert shown(source) == shown(target) == before
@@ -98,7 +99,44 @@ def test_a_dry_run_changes_nothing(folder: Path, stores: tuple[Store, Store]) ->
 
     assert result.exit_code == ExitCode.OK
     assert f"Would carry {JOBS} jobs" in result.stdout
+    assert "Of these, 0 are there already" in result.stdout
+    assert "Would leave 1 finished jobs" in result.stdout
     assert not (folder / "target.db").exists()
+
+
+def test_a_dry_run_counts_what_the_target_has_already_in_whatever_status(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    target.run(target.transfer.carry_in(shown(source)[:10]))
+    target.run(target.jobs.submit([new_job("later")]))
+    target.run(target.jobs.cancel("later"))
+
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--dry-run", "--json")
+
+    told = msgspec.json.decode(result.stdout)
+    assert sum(told["wouldCarry"].values()) == JOBS
+    assert (told["known"], told["leftFinished"], told["leftRunning"]) == (11, 1, 0)
+
+
+def test_a_copy_says_how_many_finished_jobs_it_left(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert "Left 1 finished jobs (completed or cancelled) in the source" in result.stdout
+    assert "running jobs" not in result.stdout
+
+
+def test_a_source_that_never_ends_is_given_up(
+    folder: Path, stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.cli.copying.PAGES_MAX", 3)
+
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes", "--batch", "4")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "more than 3 pages of jobs; use a larger --batch" in result.stderr
 
 
 def test_a_job_whose_key_is_held_is_named_and_left_out(
@@ -134,7 +172,8 @@ def test_a_store_at_work_is_not_copied_unless_forced(
 
     assert result.exit_code == ExitCode.USAGE
     assert "1 live workers and 1 running jobs" in result.stderr
-    assert copied(project, SOURCE, TARGET, "--force")["carried"] == JOBS - 1
+    told = copied(project, SOURCE, TARGET, "--force")
+    assert (told["carried"], told["leftRunning"]) == (JOBS - 1, 1)
 
 
 def test_one_store_is_not_copied_to_itself(folder: Path, stores: tuple[Store, Store]) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.clock import new_id
+from packhorse.testing.servers.redis import clear_namespace, redis_url
+from packhorse.testing.servers.schemas import schemas
 from tests.supervisor.yard import JOBS, Yard, opened
 
 
@@ -20,11 +23,33 @@ def source() -> str:
 
 
 @pytest.fixture
-def yard(source: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+def store() -> str:
+    """The store: a file in the folder unless a test says otherwise."""
+    return "sqlite"
+
+
+@pytest.fixture
+def store_url(store: str) -> Iterator[str]:
+    """Where the app's jobs are, in a place of their own on a shared server."""
+    if store == "postgres":
+        schema = schemas().take()
+        yield schemas().url_of(schema)
+        schemas().give(schema)
+    elif store == "redis":
+        namespace = f"test-{new_id()}"
+        yield f"{redis_url()}?namespace={namespace}"
+        clear_namespace(redis_url(), namespace)
+    else:
+        yield "sqlite:///jobs.db"
+
+
+@pytest.fixture
+def yard(source: str, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     """A folder with an app and a store; no process outlives the test."""
     for name in [name for name in os.environ if name.startswith("PACKHORSE_")]:
         if not name.startswith("PACKHORSE_TEST"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("YARD_URL", store_url)
     # A short path, so that the sockets for wake-ups find room beside the file.
     with tempfile.TemporaryDirectory(prefix="packhorse-test-") as folder:
         monkeypatch.chdir(folder)

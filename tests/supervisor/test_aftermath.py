@@ -201,3 +201,24 @@ def test_a_job_whose_own_process_died_waits_longer_each_time_until_it_is_given_u
     if not dead:
         assert settled.kind is SettlementKind.FAILED
         assert settled.delay_us == 2_000_000
+
+
+@pytest.mark.req("S4-26")
+def test_a_last_renewal_that_arrives_late_does_not_hide_the_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Sent by the process just before it died, and on its way for longer than the burial took.
+    scene = Scene(1)
+    orphans = scene.store.leases.orphans
+    late = [Renewal(WORKER, 30_000_000)]
+
+    def after_it(*arguments: Any, **options: Any) -> Any:
+        if late:
+            scene.store.run(scene.store.leases.renew(late.pop()))
+        return orphans(*arguments, **options)
+
+    monkeypatch.setattr(scene.store.leases, "orphans", after_it)
+    scene.bury(Cause.CRASH, [(scene.jobs[0], 200.0)])
+
+    assert scene.counted(scene.jobs[0]) == (1, 0, 1, 1, 0)
+    assert scene.store.run(scene.store.leases.workers()) == ()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -30,21 +31,33 @@ def where() -> int:
 """
 
 
-@pytest.mark.req("S1-52", "S4-9", "S4-11", "S4-12")
-def test_of_a_hundred_running_jobs_each_is_finished_or_given_back_once(yard: Yard) -> None:
-    jobs = yard.app.tasks["linger"].enqueue_many([{}] * 100)
-    old = yard.worker("-c", "100", "--shutdown-timeout", "0.1s", "--log-level", "error")
-    until("all to begin", lambda: len(list(yard.folder.glob("begun-*"))) == 100)
+@pytest.mark.req("S2-3", "S4-9", "S4-11", "S4-12")
+def test_workers_replaced_one_after_the_other_under_load_lose_and_discard_nothing(
+    yard: Yard,
+) -> None:
+    work = yard.app.tasks["briefly"]
+    jobs: list[JobHandle[int]] = []
+    options = ("-c", "10", "--log-level", "error", "--code-version")
+    worker = yard.worker(*options, "0")
 
-    assert yard.stop(old) == 0
+    def works(number: int) -> bool:
+        jobs.extend(work.enqueue_many([{"seconds": 0.03}] * 3))  # work comes in all the time
+        return any(one.live and one.code == str(number) for one in yard.app.insights.workers())
 
-    assert {job.status() for job in jobs} == {JobStatus.QUEUED}
-    assert {(job.info().attempts, job.info().releases) for job in jobs} == {(1, 1)}
-    yard.go()
-    new = yard.worker("--burst", "--log-level", "error")
-    assert new.wait(PATIENCE_S) == 0
-    assert {job.status() for job in jobs} == {JobStatus.COMPLETED}
-    assert {(job.info().attempts, job.info().failures) for job in jobs} == {(2, 0)}
+    for number in range(1, 4):
+        before, worker = worker, yard.worker(*options, str(number))
+        until("the next release", lambda: works(number))  # noqa: B023 - called here
+        before.send_signal(signal.SIGTERM)
+        jobs.extend(work.enqueue_many([{"seconds": 0.03}] * 20))
+        assert before.wait(PATIENCE_S) == 0
+
+    results = [job.result(timeout=PATIENCE_S) for job in jobs]
+    assert yard.stop(worker) == 0
+    assert len(set(results)) >= 3  # several of them worked
+    for job in jobs:
+        info = job.info()
+        assert (info.status, info.attempts) == (JobStatus.COMPLETED, 1)
+        assert (info.failures, info.crashes) == (0, 0)
 
 
 @pytest.mark.req("S1-29")

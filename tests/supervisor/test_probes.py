@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
@@ -13,7 +14,7 @@ from tests.supervisor.yard import PATIENCE_S, Yard, asked, probe_address, status
 PROBED = ("--http", "127.0.0.1:0")
 
 
-@pytest.mark.req("S0-31", "S4-20", "S4-23")
+@pytest.mark.req("S0-31", "S4-20", "S4-23", "S3-21", "S3-35", "S3-43")
 def test_probes_tell_what_was_done_what_waits_and_what_runs(yard: Yard) -> None:
     parent = yard.worker("-p", "2", *PROBED)
     address = probe_address(yard, parent)
@@ -35,14 +36,18 @@ def test_probes_tell_what_was_done_what_waits_and_what_runs(yard: Yard) -> None:
         "packhorse_failure_count 0",
         "packhorse_retry_count 0",
         "packhorse_running_jobs 1",
+        "packhorse_ahead_jobs 0",
+        "packhorse_unsettled_jobs 0",
         "packhorse_processes 2",
         'packhorse_queue_depth{queue="default"} 1',
     ):
         assert f"{line}\n" in text
+    assert set(re.findall(r'(\w+)="', text)) == {"queue"}  # no id is a label
     assert "\npackhorse_p95_duration_ms " in text
     (process,) = [each for each in document["processes"] if each["running"]]
     assert (process["pid"], process["running"][0]["jobId"]) == (child, running.id)
     assert process["version"]
+    assert (process["ahead"], process["unsettled"], document["ready"]) == (0, 0, True)
     assert document["app"] == "jobs:app"
     assert asked(f"{address}/nothing")[0] == 404
     yard.go()

@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
 from packhorse.worker.process_crew import origin_of
-from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, lives, until
+from tests.supervisor.yard import (
+    IN_PROCESSES,
+    JOBS,
+    PATIENCE_S,
+    Yard,
+    lives,
+    soon,
+    supervised,
+)
 
 
 @pytest.fixture
@@ -54,7 +63,7 @@ def test_a_process_that_dies_costs_its_own_job_alone_a_crash(yard: Yard) -> None
     beside = yard.app.tasks["linger"].enqueue()
     worker = yard.begun(beside)
     ways = {
-        "exit": "exit code 9",
+        "exit": "exit code 7",
         "segfault": "signal SIGSEGV",
         "overflow": "signal SIGSEGV",
         "kill": "signal SIGKILL",
@@ -70,7 +79,7 @@ def test_a_process_that_dies_costs_its_own_job_alone_a_crash(yard: Yard) -> None
         assert info.error.code == "WORKER_LOST"
         assert evidence in info.error.message, how
         assert yard.record(crashes[how]).counters.lone_crashes == 1
-    assert "in crash" in yard.finished(crashes["segfault"]).error.stack
+    assert "in die" in yard.finished(crashes["segfault"]).error.stack
     yard.go()
     assert result(beside) == worker  # the worker has not been touched
     assert (beside.info().crashes, beside.info().attempts) == (0, 1)
@@ -78,30 +87,31 @@ def test_a_process_that_dies_costs_its_own_job_alone_a_crash(yard: Yard) -> None
 
 
 @pytest.mark.req("S3-9", "S3-13", "S1-31", "S1-45")
-def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_told_first(
+async def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_told_first(
     yard: Yard,
 ) -> None:
-    parent = yard.worker("--process-slots", "3")
-    spin = yard.app.tasks["spin"].enqueue()
-    obey = yard.app.tasks["obey"].enqueue()
-    ignore = yard.app.tasks["ignore"].enqueue("ignoring")
-    spinning, obeying = yard.begun(spin), yard.begun(obey)
-    until("it to begin", (yard.folder / "ignoring").exists)
-    ignoring = until("its pid", (yard.folder / "ignoring").read_text)
+    tasks, later = yard.app.tasks, asyncio.to_thread
+    async with supervised(process_slots=3, stop_grace=0.5):
+        spin, obey = await tasks["spin"].aenqueue(), await tasks["obey"].aenqueue()
+        ignore = await tasks["ignore"].aenqueue("ignoring")
+        spinning, obeying = await later(yard.begun, spin), await later(yard.begun, obey)
+        marker = yard.folder / "ignoring"
+        await soon("its pid", lambda: marker.exists() and marker.read_text())
+        ignoring = int(marker.read_text())
 
-    assert obey.cancel()
-    assert ignore.cancel()
+        assert await obey.acancel()
+        assert await ignore.acancel()
 
-    assert yard.finished(obey).status is JobStatus.CANCELLED
-    assert yard.finished(ignore).status is JobStatus.CANCELLED
-    timed_out = yard.finished(spin)
-    assert (timed_out.error.code, timed_out.failures) == ("TASK_TIMEOUT", 1)
-    assert (yard.folder / f"noticed-{obey.id}").exists()
-    until("those that did not stop to be gone", lambda: not lives(spinning))
-    until("those that did not stop to be gone", lambda: not lives(int(ignoring)))
-    assert lives(obeying)  # it stopped by itself, and is used again
-    assert result(yard.app.tasks["wait_a_little"].enqueue()) == obeying
-    assert yard.stop(parent) == 0
+        assert (await later(yard.finished, obey)).status is JobStatus.CANCELLED
+        assert (await later(yard.finished, ignore)).status is JobStatus.CANCELLED
+        timed_out = await later(yard.finished, spin)
+        assert (timed_out.error.code, timed_out.failures) == ("TASK_TIMEOUT", 1)
+        assert (yard.folder / f"noticed-{obey.id}").exists()
+        await soon("those that did not stop to be gone", lambda: not lives(spinning))
+        await soon("those that did not stop to be gone", lambda: not lives(ignoring))
+        assert lives(obeying)  # it stopped by itself, and is used again
+        again = await tasks["wait_a_little"].aenqueue()
+        assert await again.aresult(timeout=PATIENCE_S) == obeying
 
 
 @pytest.mark.req("S3-19", "S3-20")

@@ -4,43 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from signal import SIGTERM
 
 import pytest
 
 from packhorse import DeadReason, JobStatus
-from packhorse.clock import SystemChance, SystemClock
 from packhorse.supervisor.status import status_document
-from packhorse.supervisor.supervisor import Supervisor
-from tests.supervisor.yard import LOOK_S, PATIENCE_S, Yard, run_command
-
-
-@asynccontextmanager
-async def supervised(**options: object) -> AsyncIterator[Supervisor]:
-    """A supervisor in this process, with one process of its own."""
-    command = run_command(**options)
-    supervisor = Supervisor(lambda _first: command, 1, clock=SystemClock(), chance=SystemChance())
-    running = asyncio.create_task(supervisor.run())
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop(SIGTERM)
-        supervisor.stop(SIGTERM)
-        await asyncio.wait_for(running, PATIENCE_S)
-
-
-async def soon(what: str, look: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not look():
-            await asyncio.sleep(LOOK_S)
+from tests.supervisor.yard import Yard, soon, supervised
 
 
 @pytest.mark.req("S3-13", "S3-27", "S3-11", "S3-9", "S1-31")
 async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_pays(
-    yard: Yard,
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("packhorse.supervisor.judge.WATCH_S", 1.0)  # it has not been away
     bystander = await yard.app.tasks["linger"].aenqueue()
     async with supervised(stop_grace=0.2, lease=2) as supervisor:
         first = await asyncio.to_thread(yard.begun, bystander)

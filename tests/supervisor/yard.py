@@ -7,6 +7,7 @@ span of time where it can wait for a file, a line or a state.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,12 +17,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from packhorse import JobHandle, Packhorse
+from packhorse.clock import SystemChance, SystemClock
 from packhorse.job import JobRecord
+from packhorse.supervisor.supervisor import Supervisor
 
 T = TypeVar("T")
 
@@ -34,7 +37,7 @@ import asyncio, ctypes, os, pathlib, sys, time
 from packhorse import Context, Packhorse, RetryPolicy
 
 pathlib.Path(f"imported-{os.getpid()}").touch()
-app = Packhorse("sqlite:///jobs.db")
+app = Packhorse(os.environ.get("YARD_URL", "sqlite:///jobs.db"))
 C = ctypes.PyDLL(None)  # calls of a PyDLL keep the interpreter lock
 ONCE = RetryPolicy(max_retries=0)
 
@@ -67,21 +70,57 @@ async def block(ctx: Context) -> None:
     holding(600)
 
 @app.task
-async def linger(ctx: Context) -> int:
+async def linger(ctx: Context, gate: str = "go") -> int:
     say("begun", ctx.job)
-    while not os.path.exists("go"):
+    while not os.path.exists(gate):
         await asyncio.sleep(0.02)
     return os.getpid()
+
+@app.task
+async def briefly(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+@app.task
+async def wait_awaiting(ctx: Context) -> None:
+    say("begun", ctx.job)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        say("noticed", ctx.job)
+
+@app.task
+def wait_in_a_thread(ctx: Context) -> None:
+    say("begun", ctx.job)
+    ctx.wait_cancelled(600)
+    say("noticed", ctx.job)
+
+def overflow():
+    return sorted([1], key=lambda _: overflow())
+
+def die(how):
+    if how == "exit":
+        os._exit(7)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "overflow":
+        sys.setrecursionlimit(10**9)
+        overflow()
+    os.kill(os.getpid(), 9)  # as the kernel does when memory is short
 
 @app.task(max_crashes=2)
 async def take_down(ctx: Context, how: str) -> None:
     say("begun", ctx.job)
     ctx.log.warning("about to %s", how)
-    if how == "exit":
-        os._exit(7)
-    if how == "segfault":
-        ctypes.string_at(0)
-    os.kill(os.getpid(), 9)
+    die(how)
+
+@app.task(max_crashes=0)
+def take_down_once(how: str) -> None:
+    die(how)
+
+@app.task(retry=ONCE)
+async def fail_here(kind: str = "ValueError") -> None:
+    raise {"ValueError": ValueError, "MemoryError": MemoryError}[kind]("as asked")
 
 @app.task(timeout="0.3s", retry=ONCE)
 def deaf(ctx: Context) -> None:
@@ -119,19 +158,9 @@ async def wait_a_little() -> int:
     await asyncio.sleep(0.01)
     return os.getpid()
 
-def overflow():
-    return sorted([1], key=lambda _: overflow())
-
 @app.task(executor="process", max_crashes=1)
 def crash(how: str) -> None:
-    if how == "exit":
-        os._exit(9)
-    if how == "segfault":
-        ctypes.string_at(0)
-    if how == "overflow":
-        sys.setrecursionlimit(10**9)
-        overflow()
-    os.kill(os.getpid(), 9)  # as the kernel does when memory is short
+    die(how)
 
 @app.task(executor="process", timeout="0.5s", retry=ONCE)
 def spin(ctx: Context) -> None:
@@ -173,6 +202,7 @@ link.begin()
 sys.path.insert(0, os.getcwd())
 from jobs import app
 link.url, link.app, app.link = app.url, "jobs:app", link
+app.origin = "jobs:app"
 link.keep_log()
 app.store.migrate()
 report = asyncio.run(app.arun(**eval(sys.argv[1])))
@@ -319,3 +349,23 @@ def opened(folder: Path, source: str) -> Iterator[Yard]:
         yield yard
     finally:
         yard.end()
+
+
+@contextlib.asynccontextmanager
+async def supervised(**options: object) -> AsyncIterator[Supervisor]:
+    """A supervisor in this process, with one process of its own."""
+    command = run_command(**options)
+    supervisor = Supervisor(lambda _first: command, 1, clock=SystemClock(), chance=SystemChance())
+    running = asyncio.create_task(supervisor.run())
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop(signal.SIGTERM)
+        supervisor.stop(signal.SIGTERM)
+        await asyncio.wait_for(running, PATIENCE_S)
+
+
+async def soon(what: str, look: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not look():
+            await asyncio.sleep(LOOK_S)

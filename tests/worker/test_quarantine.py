@@ -46,6 +46,36 @@ def test_jobs_that_do_not_finish_in_time_put_the_turn_off_for_as_long() -> None:
     assert quarantine.mode(4.0, busy=True, idle=False) is Mode.NOTHING
 
 
+def test_each_drain_that_came_to_nothing_makes_the_next_one_twice_as_patient() -> None:
+    quarantine = suspected()
+    now, drains = 0.0, []
+
+    for _ in range(8):
+        mode, change_s = quarantine.mode(now, busy=True, idle=False), quarantine.next_change(now)
+        assert change_s is not None
+        now += change_s
+        if mode is Mode.NOTHING:
+            drains.append(change_s)
+
+    # Beside endless work of ten seconds a job, a suspect gets its turn within a minute.
+    assert drains == [2.0, 4.0, 8.0, 16.0]
+    assert now == 60.0
+
+
+def test_a_turn_taken_makes_it_impatient_again() -> None:
+    quarantine = suspected()
+    for now in (0.0, 2.0, 4.0):  # a drain that was too short, and a longer one
+        quarantine.mode(now, busy=True, idle=False)
+
+    assert quarantine.next_change(4.0) == 4.0
+    assert quarantine.mode(7.0, busy=False, idle=False) is Mode.SUSPECTS
+    quarantine.claimed(Mode.SUSPECTS, jobs=1, suspects=True)
+    assert quarantine.mode(9.0, busy=False, idle=False) is Mode.NORMAL
+    assert quarantine.mode(100.0, busy=True, idle=False) is Mode.NOTHING
+
+    assert quarantine.next_change(100.0) == 2.0
+
+
 def test_one_suspect_runs_at_a_time() -> None:
     quarantine = suspected()
     assert quarantine.mode(0.0, busy=False, idle=True) is Mode.SUSPECTS

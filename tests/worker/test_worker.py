@@ -102,6 +102,7 @@ def test_a_worker_without_queues_fails_at_start_up(yard: Yard) -> None:
 
 
 @pytest.mark.req("S1-33", "S1-37", "S1-38", "S1-39", "S3-23", "S4-16", "S4-17", "S4-26")
+@pytest.mark.req("S0-21", "X-1", "X-2")
 async def test_a_job_that_always_fails_runs_once_and_for_each_retry_then_is_dead(
     yard: Yard,
 ) -> None:

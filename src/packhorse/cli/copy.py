@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from typing import Any, Final
 
 import click
 
 from packhorse.cli.confirming import confirm, confirm_options
-from packhorse.cli.copying import Comparison, Tally, carry_jobs, carry_settings, compare, survey
-from packhorse.cli.exits import ExitCode
+from packhorse.cli.copying import (
+    Comparison,
+    Left,
+    Survey,
+    Tally,
+    carry_jobs,
+    carry_settings,
+    compare,
+    left_in,
+    survey,
+)
+from packhorse.cli.exits import ExitCode, StoreMissing
 from packhorse.cli.render import note, print_json, print_text
 from packhorse.cli.target import existing_store, json_option
 from packhorse.errors import ConfigError, UsageError
@@ -50,12 +59,15 @@ def copy(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **option
         _refuse_same(source, target)
         existing_store(source)
         _refuse_at_work(source, force=options["force"])
-        found = survey(source, options["queues"], options["batch"])
+        queues, batch = options["queues"], options["batch"]
         if dry_run:
-            _tell_plan(source, target, found, as_json=options["as_json"])
+            planned = survey(source, target if _exists(target) else None, queues, batch)
+            left = left_in(source, queues)
+            _tell_plan(source, target, planned, left, as_json=options["as_json"])
             return
-        confirm(f"Carry {found.total()} jobs to {target.label}?", yes=yes)
-        _copy(source, target, found.total(), **options)
+        expected = survey(source, None, queues, batch).found.total()
+        confirm(f"Carry {expected} jobs to {target.label}?", yes=yes)
+        _copy(source, target, expected, **options)
     finally:
         source.close()
         target.close()
@@ -69,6 +81,15 @@ def _refuse_same(source: Store, target: Store) -> None:
             )
     if source.label == target.label:
         raise UsageError(f"--from and --to are both {source.label}; name two stores")
+
+
+def _exists(target: Store) -> bool:
+    """Whether there is something to look into; a dry run must not create it."""
+    try:
+        existing_store(target)
+    except StoreMissing:
+        return False
+    return True
 
 
 def _refuse_at_work(source: Store, *, force: bool) -> None:
@@ -87,12 +108,30 @@ def _refuse_at_work(source: Store, *, force: bool) -> None:
     note(f"{told}: running jobs stay there")
 
 
-def _tell_plan(source: Store, target: Store, found: Counter[str], *, as_json: bool) -> None:
+def _tell_plan(source: Store, target: Store, planned: Survey, left: Left, *, as_json: bool) -> None:
+    found = planned.found
     if as_json:
-        print_json({"from": source.label, "to": target.label, "wouldCarry": dict(found)})
+        print_json(
+            {
+                "from": source.label,
+                "to": target.label,
+                "wouldCarry": dict(found),
+                "known": planned.known,
+                "leftFinished": left.finished,
+                "leftRunning": left.running,
+            }
+        )
         return
     parts = ", ".join(f"{number} {status}" for status, number in sorted(found.items()))
     print_text(f"Would carry {found.total()} jobs to {target.label}: {parts or 'none'}")
+    print_text(f"Of these, {planned.known} are there already and would be passed over")
+    _tell_left(left, "Would leave")
+
+
+def _tell_left(left: Left, verb: str) -> None:
+    print_text(f"{verb} {left.finished} finished jobs (completed or cancelled) in the source")
+    if left.running:
+        print_text(f"{verb} {left.running} running jobs in the source")
 
 
 def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
@@ -101,10 +140,11 @@ def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
     settings = carry_settings(source, target, queues)
     tally = carry_jobs(source, target, queues, batch, lambda seen: _show(seen, expected))
     compared = compare(source, target, queues, batch, tally.conflicts)
+    left = left_in(source, queues)
     if options["as_json"]:
-        print_json(_document(source, target, settings, tally, compared))
+        print_json(_document(source, target, settings, tally, compared, left=left))
     else:
-        _tell(settings, tally, compared)
+        _tell(settings, tally, compared, left)
     if tally.conflicts or not compared.equal:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -114,8 +154,9 @@ def _show(seen: int, expected: int) -> None:
         click.echo(f"\r{seen} of {expected} jobs", err=True, nl=seen >= expected)
 
 
-def _tell(settings: list[str], tally: Tally, compared: Comparison) -> None:
+def _tell(settings: list[str], tally: Tally, compared: Comparison, left: Left) -> None:
     print_text(f"Carried {tally.carried} jobs; {tally.known} were there already")
+    _tell_left(left, "Left")
     for one in settings:
         print_text(f"Carried {one}")
     for job_id in tally.conflicts:
@@ -128,13 +169,21 @@ def _tell(settings: list[str], tally: Tally, compared: Comparison) -> None:
 
 
 def _document(
-    source: Store, target: Store, settings: list[str], tally: Tally, compared: Comparison
+    source: Store,
+    target: Store,
+    settings: list[str],
+    tally: Tally,
+    compared: Comparison,
+    *,
+    left: Left,
 ) -> dict[str, Any]:
     return {
         "from": source.label,
         "to": target.label,
         "carried": tally.carried,
         "known": tally.known,
+        "leftFinished": left.finished,
+        "leftRunning": left.running,
         "conflicts": tally.conflicts,
         "settings": settings,
         "source": {"jobs": compared.source.jobs, "digest": compared.source.digest},

@@ -10,16 +10,33 @@ from typing import Final
 
 import msgspec
 
+from packhorse.errors import StoreError
+from packhorse.job import JobStatus
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
 
-__all__ = ["Comparison", "Side", "Tally", "carry_jobs", "carry_settings", "compare", "survey"]
+__all__ = [
+    "Comparison",
+    "Left",
+    "Side",
+    "Survey",
+    "Tally",
+    "carry_jobs",
+    "carry_settings",
+    "compare",
+    "left_in",
+    "survey",
+]
 
 #: Ids of jobs that are named, of however many there are.
 NAMED_MAX: Final = 20
 #: Digests are added up below this, so that the order of jobs does not matter to the sum.
 _DIGESTS: Final = 2**256
+
+#: Pages read at most; a store that goes on for longer gives the same ones again.
+PAGES_MAX: Final = 10_000_000
+_FINISHED: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
 
 #: Told how many jobs have been looked at.
 Progress = Callable[[int], None]
@@ -71,9 +88,44 @@ class Comparison(msgspec.Struct):
         return self.source == self.target
 
 
-def survey(source: Store, queues: Sequence[str], batch: int) -> Counter[str]:
-    """What would be carried, by status."""
-    return Counter(str(one.status) for page in _pages(source, queues, batch) for one in page)
+class Left(msgspec.Struct, frozen=True):
+    """Jobs that stay where they are, by number."""
+
+    finished: int = 0  #: completed or cancelled
+    running: int = 0
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What would be carried."""
+
+    found: Counter[str]  #: by status
+    known: int = 0  #: of these, the jobs whose ids the target has already
+
+
+def left_in(source: Store, queues: Sequence[str]) -> Left:
+    """What is not carried of these queues, or of all."""
+    counted: Counter[JobStatus] = Counter()
+    for one in source.run(source.inspection.counts()):
+        if not queues or one.queue in queues:
+            counted.update(one.by_status)
+    return Left(sum(counted[status] for status in _FINISHED), counted[JobStatus.PROCESSING])
+
+
+def survey(source: Store, target: Store | None, queues: Sequence[str], batch: int) -> Survey:
+    """Count what would be carried; no target is one that does not exist yet."""
+    found: Counter[str] = Counter()
+    known = 0
+    for page in _pages(source, queues, batch):
+        found.update(str(one.status) for one in page)
+        known += 0 if target is None else _known(target, [one.job.id for one in page])
+    return Survey(found, known)
+
+
+def _known(target: Store, job_ids: Sequence[str]) -> int:
+    """How many of these jobs are there, in whatever status."""
+    alike = {one.job.id for one in target.run(target.transfer.carried(job_ids))}
+    others = (job_id for job_id in job_ids if job_id not in alike)
+    return len(alike) + sum(target.run(target.inspection.job(one)) is not None for one in others)
 
 
 def carry_jobs(
@@ -108,12 +160,15 @@ def compare(
 def _pages(source: Store, queues: Sequence[str], batch: int) -> Iterator[list[CarriedJob]]:
     """The pages of a store, each shorter than the store is, until there are no more."""
     after: str | None = None
-    while True:
+    for _ in range(PAGES_MAX):
         page = source.run(source.transfer.carry_out(after=after, limit=batch))
         yield [one for one in page.jobs if not queues or one.job.queue in queues]
         if page.after is None:
             return
         after = page.after
+    raise StoreError(
+        f"{source.label} has more than {PAGES_MAX} pages of jobs; use a larger --batch"
+    )
 
 
 def _digest(job: CarriedJob) -> int:

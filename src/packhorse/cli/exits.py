@@ -15,7 +15,14 @@ from packhorse.errors import (
     UsageError,
 )
 
-__all__ = ["AppNotLoaded", "ExitCode", "NothingMatched", "StoreMissing", "exit_code_of"]
+__all__ = [
+    "AppNotLoaded",
+    "ExitCode",
+    "NothingMatched",
+    "StoreMissing",
+    "ToldToStop",
+    "exit_code_of",
+]
 
 
 class ExitCode(IntEnum):
@@ -44,6 +51,10 @@ class NothingMatched(PackhorseError):
     """Nothing is there that the command could have worked on."""
 
     code = "NOTHING_MATCHED"
+
+
+class ToldToStop(SystemExit):
+    """A signal came before there was anything to stop; not a mistake of whatever ran just then."""
 
 
 class StoreMissing(SchemaOutOfDate):

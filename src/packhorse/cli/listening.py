@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from types import FrameType
+from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["exit_after_signals", "run_listening"]
+from packhorse.cli.exits import ToldToStop
+from packhorse.cli.render import note
+
+__all__ = ["exit_after_signals", "leave_when_told", "run_listening"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -39,6 +43,16 @@ class _ListeningLoop(asyncio.SelectorEventLoop):
             callback(*given)
 
         super().add_signal_handler(sig, heard, *args)
+
+
+def leave_when_told() -> None:
+    """Until the worker listens itself, SIGTERM ends it as it should end: nothing has begun."""
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    note("Told to stop before the worker had begun.")
+    raise ToldToStop(0)
 
 
 def run_listening(work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, list[int]]:

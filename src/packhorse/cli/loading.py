@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import packhorse
 from packhorse.app import Packhorse
-from packhorse.cli.exits import AppNotLoaded
+from packhorse.cli.exits import AppNotLoaded, ToldToStop
 from packhorse.task import Task
 
 __all__ = ["load_app", "lone_apps"]
@@ -110,6 +110,8 @@ def _explained(
     """Run user code; what goes wrong in it is shown as it is, without the frames of ours."""
     try:
         return action()
+    except ToldToStop:
+        raise
     except ModuleNotFoundError as error:
         if missing is not None and error.name and f"{missing[0]}.".startswith(f"{error.name}."):
             raise AppNotLoaded(missing[1]) from None

@@ -24,6 +24,7 @@ _VALUES: Final = (
     *("concurrency", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
     *("log_level", "log_format", "process_slots", "process_memory_mib", "process_cpu"),
     *("process_max_jobs", "process_max_failures", "process_recycle_mib", "code_version"),
+    *("recycle_jobs", "recycle_failures", "recycle_mib"),
 )
 
 

@@ -23,6 +23,7 @@ _RUN_OPTIONS: Final = (
     *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
     *("process_slots", "process_memory_mib", "process_cpu", "process_max_jobs"),
     *("process_max_failures", "process_recycle_mib"),
+    *("recycle_jobs", "recycle_failures", "recycle_mib"),
 )
 _MEMORY: Final = "memory:"
 

@@ -57,7 +57,7 @@ def take_survey(
         parked=Counter(job.task for job in waiting if job.parked_us is not None),
         dead=sum(queue.counts.get(JobStatus.DEAD, 0) for queue in queues),
         dead_recently=sum(store_us - (job.finished_us or 0) < RECENT_US for job in dead),
-        orphaned_workers=len(store.run(store.leases.expired())),
+        orphaned_workers=len(store.run(store.leases.expired()).leases),
         version=version,
         tasks=tasks,
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import click
 
+from packhorse.cli.listening import leave_when_told
 from packhorse.cli.parameters import duration, queue_names
 from packhorse.cli.processes import run_supervised
 from packhorse.cli.scaler import Bounds, bounds
@@ -42,6 +43,9 @@ class _Flags(TypedDict):
     process_max_jobs: int | None
     process_max_failures: int | None
     process_recycle_mib: int | None
+    recycle_jobs: int | None
+    recycle_failures: int | None
+    recycle_mib: int | None
 
 
 def _option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -104,6 +108,9 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="Failures in a row until one is replaced. Default: 10.",
 )
 @_option("--process-recycle-mib", type=int, help="MiB after a job, from which one is replaced.")
+@_option("--recycle-jobs", type=int, help="Jobs until a worker process is replaced.")
+@_option("--recycle-failures", type=int, help="Failures in a row until one is replaced.")
+@_option("--recycle-mib", type=int, help="MiB in memory, from which one is replaced.")
 @_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
@@ -145,6 +152,7 @@ def worker(app_name: str | None, **flags: Unpack[_Flags]) -> None:
     leaves at once. Exit code 8 says that jobs had to be abandoned. SIGUSR1 stops claiming, and
     SIGUSR2 goes on.
     """
+    leave_when_told()
     if flags["autoscale"] is not None:
         from packhorse.cli.scaled import run_scaled
 

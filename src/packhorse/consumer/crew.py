@@ -182,7 +182,10 @@ class Crew:
         """The loops every worker runs, so that consumers alone can keep a store in order."""
         parts = self._parts
         return [
-            Rescuer(parts.store, parts.clock, parts.chance, parts.bus, self.worker),
+            Rescuer(
+                *(parts.store, parts.clock, parts.chance, parts.bus, self.worker),
+                renew=self._heartbeat.renew_now,
+            ),
             Promoter(parts.store, parts.chance),
             Expirer(parts.store, parts.chance),
             Parker(parts.store, parts.chance, parts.bus, self.worker),

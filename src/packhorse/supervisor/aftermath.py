@@ -35,6 +35,9 @@ __all__ = ["Aftermath", "Cause", "bury"]
 _BATCH: Final = 200
 #: Batches; more than this no worker holds.
 _BATCHES_MAX: Final = 100
+#: How often nothing must be found before that is believed of a process that was running something:
+#: its last renewal may arrive after its death, and make the lease look whole for a moment.
+_LOOKS: Final = 2
 _MESSAGE_MAX: Final = 2_000
 #: A lease of no length is over at once; its jobs stay where they are.
 _NO_LEASE_US: Final = 0
@@ -59,19 +62,16 @@ class Aftermath:
 
 def bury(store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance) -> Aftermath:
     """Settle all that a dead worker holds, and take it off the list. May be called again."""
-    renewal = Renewal(worker=hello.worker, lease_us=_NO_LEASE_US, host=hello.host, pid=hello.pid)
-    store.run(store.leases.renew(renewal))
-    # Read after the lease has been ended, and by now it has run out: rescues apply.
     board = {(each.job_id, each.fence): each for each in death.running}
     found: dict[str, list[str]] = {"crashed": [], "timed_out": [], "released": []}
+    looks = _LOOKS if board else 1
     for _ in range(_BATCHES_MAX):
-        orphans = [
-            orphan
-            for orphan in store.run(store.leases.orphans([hello.worker], limit=_BATCH))
-            if orphan.worker == hello.worker
-        ]
+        orphans = _orphans(store, hello)
         if not orphans:
-            break
+            looks -= 1
+            if not looks:
+                break
+            continue
         undertaker = _Undertaker(store, hello, death, cause, chance)
         settlements = [undertaker.settled(each, board) for each in orphans]
         verdicts = store.run(store.jobs.settle([one for one, _ in settlements]))
@@ -80,6 +80,14 @@ def bury(store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance)
                 found[what].append(one.job_id)
     store.run(store.leases.leave(hello.worker))
     return Aftermath(**{what: tuple(ids) for what, ids in found.items()})
+
+
+def _orphans(store: Store, hello: Hello) -> list[Orphan]:
+    """End the lease, and see what is held under it: by now it has run out, and rescues apply."""
+    renewal = Renewal(worker=hello.worker, lease_us=_NO_LEASE_US, host=hello.host, pid=hello.pid)
+    store.run(store.leases.renew(renewal))
+    found = store.run(store.leases.orphans([hello.worker], limit=_BATCH))
+    return [orphan for orphan in found if orphan.worker == hello.worker]
 
 
 class _Undertaker:

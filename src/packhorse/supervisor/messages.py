@@ -79,6 +79,19 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     stopping: bool = False
     stuck: tuple[Stuck, ...] = ()
     blocked: str = ""  #: the stack that blocks the event loop, while one does
+    ahead: int = 0  #: jobs it holds that have not begun
+    unsettled: int = 0  #: jobs that have ended, and the store has not been told
+
+    def after(self, past: Report) -> Report:
+        """What has been done by this one and by those before it, added up."""
+        return Report(
+            succeeded=past.succeeded + self.succeeded,
+            failed=past.failed + self.failed,
+            retried=past.retried + self.retried,
+            dead=past.dead + self.dead,
+            timed_out=past.timed_out + self.timed_out,
+            abandoned=past.abandoned + self.abandoned,
+        )
 
 
 class Retire(msgspec.Struct, frozen=True, tag="retire"):

@@ -31,6 +31,8 @@ async def metrics_text(supervisor: Supervisor) -> str:
         *_metric("dead_count", "counter", "Jobs given up", _sum(reports, "dead")),
         *_metric("timeout_count", "counter", "Attempts that timed out", _sum(reports, "timed_out")),
         *_metric("running_jobs", "gauge", "Handlers that run", _sum(reports, "running")),
+        *_metric("ahead_jobs", "gauge", "Jobs held that have not begun", _sum(reports, "ahead")),
+        *_metric("unsettled_jobs", "gauge", "Ends not stored yet", _sum(reports, "unsettled")),
         *_metric("stuck_handlers", "gauge", "Handlers that do not stop", _stuck(supervisor)),
         *_metric("processes", "gauge", "Worker processes", len(supervisor.children)),
         *_metric("process_restarts", "counter", "Processes replaced", _restarts(supervisor)),

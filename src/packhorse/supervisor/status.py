@@ -71,6 +71,8 @@ def _process(supervisor: Supervisor, child: ChildProcess) -> dict[str, Any]:
             }
             for each in sight.running
         ],
+        "ahead": report.ahead,
+        "unsettled": report.unsettled,
         "succeeded": report.succeeded,
         "failed": report.failed,
         "retried": report.retried,

@@ -49,6 +49,8 @@ _LEAVING_S: Final = 3.0
 #: How long the supervisor waits for dead processes' jobs to be settled when it leaves itself.
 _LAST_WRITES_S: Final = 5.0
 _HURRY, _LEAVE = 2, 3
+#: Exit codes above this name a signal.
+_SIGNALLED: Final = 128
 #: What the first, second and third signal do.
 _PHASES: Final = ("stopping", "hurrying", "leaving")
 
@@ -265,7 +267,9 @@ class Supervisor:
         self.leaving.append(child)
         seat.child = None
         seat.restarts += 1
-        seat.start_at = 0.0
+        # At once, unless one after the other does not last: then they start ever more slowly.
+        now = self._clock.monotonic()
+        seat.start_at = now + self._wait_s(seat, now - child.started_at, begun=True)
 
     # --------------------------------------------------------------------------------- watching
 
@@ -296,8 +300,9 @@ class Supervisor:
                 child.signal(number)
                 child.told += 1
             timeout_s, grace_s = self._patience_s(child)
-            if child.told == 1 and now - self.stopping_at >= timeout_s:
-                # One that was being replaced drains without a limit of its own.
+            patient = child.retire is not None and child.told == 1
+            if patient and now - self.stopping_at >= timeout_s:
+                # One that asked to be replaced drains without a limit of its own.
                 child.told += 1
                 child.signal(signal.SIGTERM)
             if now >= self._kill_at(timeout_s, grace_s) and child not in self._condemned:
@@ -330,7 +335,7 @@ class Supervisor:
             self.leaving.remove(child)
         self._keepers.pop(child, None)
         cause = self._condemned.pop(child, None)
-        self.past = _added(self.past, child.report)
+        self.past = child.report.after(self.past)
         if child.hello is not None and not child.left:
             self._burials.begin(
                 self._desk_for(child.hello), child.hello, death, cause or self._cause(death)
@@ -353,7 +358,9 @@ class Supervisor:
         if cause is Cause.SHUTDOWN:
             return EXIT_ABANDONED
         if death.signal is None:
-            return death.exit_code or 0
+            hurried = death.exit_code == _SIGNALLED + signal.SIGTERM
+            # A patient one was hurried by its supervisor alone, which is nobody's second signal.
+            return 0 if hurried and len(self._received) < _HURRY else death.exit_code or 0
         # Told before it had begun to listen, it dies of the signal.
         told = death.signal in (signal.SIGTERM, signal.SIGINT) and child.told > 0
         return 0 if told else EXIT_FAILED
@@ -370,28 +377,20 @@ class Supervisor:
             self.stopping_at = death.at
             self._received.append((signal.SIGTERM, death.at))
             return
-        lived_s = death.at - child.started_at
-        seat.quick_deaths = 0 if lived_s >= _LONG_LIFE_S else seat.quick_deaths + 1
         seat.restarts += 1
-        wait_s = restart_delay_s(seat.quick_deaths, begun=child.hello is not None)
+        wait_s = self._wait_s(seat, death.at - child.started_at, begun=child.hello is not None)
         seat.start_at = death.at + wait_s
         _LOG.error(
             "process %s ended by itself (%s); another one takes its place in %.1f s",
             *(child.pid, "killed, it was stuck" if cause else death.evidence, wait_s),
         )
 
+    def _wait_s(self, seat: Seat, lived_s: float, *, begun: bool) -> float:
+        """How long a seat stays empty after a process that lived so long."""
+        seat.quick_deaths = 0 if lived_s >= _LONG_LIFE_S else seat.quick_deaths + 1
+        return restart_delay_s(seat.quick_deaths, begun=begun)
+
     def _exit_code(self) -> int:
         if EXIT_ABANDONED in self._codes:
             return EXIT_ABANDONED
         return max(self._codes, default=0)
-
-
-def _added(past: Report, report: Report) -> Report:
-    return Report(
-        succeeded=past.succeeded + report.succeeded,
-        failed=past.failed + report.failed,
-        retried=past.retried + report.retried,
-        dead=past.dead + report.dead,
-        timed_out=past.timed_out + report.timed_out,
-        abandoned=past.abandoned + report.abandoned,
-    )

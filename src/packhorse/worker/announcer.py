@@ -39,6 +39,7 @@ _ENDS: Final = (
 )
 #: Span ids are eight bytes, as trace context has them.
 _SPAN_IDS: Final = 1 << 64
+_COMPLETED: Final = JobStatus.COMPLETED.value
 
 
 class Announcer:
@@ -59,9 +60,19 @@ class Announcer:
         """Whether anybody listens to any kind of end."""
         return any(self._bus.wants(kind) for kind in _ENDS)
 
+    @property
+    def wants_completed(self) -> bool:
+        """Whether anybody listens to the most common end."""
+        return self._bus.wants(JobCompleted)
+
     def started(self, attempt: Attempt) -> None:
         """An attempt began."""
         self._bus.emit(JobStarted(**self._about(attempt)))
+
+    def completed(self, attempt: Attempt) -> None:
+        """The result of a job was written, as `settled` would tell it with less ado."""
+        about, duration_ms = self._about(attempt), attempt.duration * 1000
+        self._bus.emit(JobCompleted(status=_COMPLETED, duration_ms=duration_ms, **about))
 
     def cancelling(self, attempt: Attempt) -> None:
         """A handler is told to stop because its job was cancelled; told once."""
@@ -91,10 +102,7 @@ class Announcer:
         )
 
     def settled(self, attempt: Attempt, settlement: Settlement, verdict: Verdict) -> None:
-        """What became of a job was written, or refused."""
-        plain = settlement.kind is SettlementKind.COMPLETED and verdict is Verdict.APPLIED
-        if plain and not self._bus.wants(JobCompleted):
-            return  # the most common end, and nobody listens: nothing is built for it
+        """What became of a job was written, or refused; see `completed` for the most common end."""
         end = self._end(attempt, settlement)
         if verdict is Verdict.STALE:
             self._tell(JobStale, status="stale", **end)

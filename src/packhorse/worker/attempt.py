@@ -7,6 +7,8 @@ import asyncio
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from packhorse.job import Job
 from packhorse.outcome import Outcome
 
@@ -37,34 +39,28 @@ class Ending(Enum):
     TOO_LATE = "too_late"  #: a limit let it start a while ago, and others count on that
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """The worker's record of one claimed job; touched by its event loop's thread.
 
-    A thread that runs the handler only reads, save `stage` at the start.
+    A thread that runs the handler only reads, save `stage` at the start. A struct, since it is made
+    once per job.
     """
 
-    __slots__ = (
-        *("about", "bound", "cancelling", "context", "duration", "ending", "epoch", "expires"),
-        *("job", "offset_us", "outcome", "place", "plan", "stage", "start_by", "started", "task"),
-        *("timeout_s",),
-    )
-
-    def __init__(self, job: Job, plan: CallPlan, epoch: int, offset_us: int) -> None:
-        self.job = job
-        self.plan = plan
-        self.epoch = epoch  #: of the lease it was claimed under
-        self.offset_us = offset_us  #: the store's clock less this worker's monotonic one
-        self.stage = Stage.WAITING
-        self.place: int | None = None  #: on the board that the supervisor sees
-        self.start_by: float | None = None  #: of a limited job: its grant is too old after that
-        self.started = 0.0
-        self.duration = 0.0
-        self.timeout_s = 0.0
-        self.bound = Ending.TIMEOUT  #: what it means when `timeout_s` is over
-        self.expires = 0.0  #: when to stop it, or, once told to stop, when to abandon it
-        self.ending: Ending | None = None
-        self.outcome: Outcome | None = None  #: what the handler came to, while others may follow
-        self.cancelling = False  #: the start of its cancellation has been told
-        self.context: Context | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.about: dict[str, Any] | None = None  #: its fields in events, when somebody listens
+    job: Job
+    plan: CallPlan
+    epoch: int  #: of the lease it was claimed under
+    offset_us: int  #: the store's clock less this worker's monotonic one
+    stage: Stage = Stage.WAITING
+    place: int | None = None  #: on the board that the supervisor sees
+    start_by: float | None = None  #: of a limited job: its grant is too old after that
+    started: float = 0.0
+    duration: float = 0.0
+    timeout_s: float = 0.0
+    bound: Ending = Ending.TIMEOUT  #: what it means when `timeout_s` is over
+    expires: float = 0.0  #: when to stop it, or, once told to stop, when to abandon it
+    ending: Ending | None = None
+    outcome: Outcome | None = None  #: what the handler came to, while others may follow
+    cancelling: bool = False  #: the start of its cancellation has been told
+    context: Context | None = None
+    task: asyncio.Task[None] | None = None
+    about: dict[str, Any] | None = None  #: its fields in events, when somebody listens

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from packhorse.worker.shutdown import Phase, Shutdown
 from packhorse.worker.slots import Slots
 from packhorse.worker.tally import Tally
 from packhorse.worker.trouble import StoreHealth
+from packhorse.worker.wear import Wear
 
 __all__ = ["Board", "BoardParts"]
 
@@ -54,6 +56,7 @@ class Board:
         self._monotonic = given.clock.monotonic
         self._loop = asyncio.get_running_loop()
         self._reporter = Reporter(link, self, given.clock)
+        self._wear = Wear(options)
 
     def greet(self) -> None:
         """Say who this is, before the first claim."""
@@ -78,6 +81,8 @@ class Board:
         """It has ended, or never began."""
         if attempt.place is not None:
             self.page.ended(attempt.place)
+            if not attempt.plan.process:  # else another process bore it, and looks after itself
+                self._wear.ended(outcome)
         self._parts.settler.add(attempt, outcome)
 
     def accepted(self, attempts: Sequence[Attempt]) -> None:
@@ -87,6 +92,9 @@ class Board:
                 self.page.settled(attempt.place)
                 attempt.place = None
         self._reporter.ended(attempts)
+        worn = self._wear.verdict(self._parts.slots.started)
+        if worn is not None and not self._parts.shutdown.begun:
+            self.retire(worn)
 
     # -------------------------------------------------------------------------------- otherwise
 
@@ -111,6 +119,10 @@ class Board:
         if not self._parts.heartbeat.loop_blocked:
             self._reporter.blocked = ""
         self._reporter.beat()
+        swollen = self._wear.swollen(self._parts.slots.started)
+        if swollen is not None and not self._parts.shutdown.begun:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has left already
+                self._loop.call_soon_threadsafe(self.retire, swollen)
 
     def left(self) -> None:
         """The store holds nothing for this worker any more."""
@@ -137,6 +149,14 @@ class Board:
     @property
     def running(self) -> int:
         return self._parts.slots.running
+
+    @property
+    def ahead(self) -> int:
+        return len(self._parts.slots.waiting)
+
+    @property
+    def unsettled(self) -> int:
+        return self._parts.settler.backlog
 
     @property
     def tally(self) -> Tally:

@@ -80,6 +80,7 @@ class Fetcher:
         # What processes run is claimed by `ProcessFetcher`, save suspects, which run alone anyway.
         self._own_tasks = tuple(name for name in parts.plans.tasks if name not in parts.apart)
         self._claims_apart = 0
+        self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
         self._quarantine = Quarantine()
         self._reach = Reach(parts.options.queues, parts.options.queue_caps)
         self._caps = Caps(parts.options.queue_caps, parts.slots.held_of)
@@ -171,15 +172,26 @@ class Fetcher:
     async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
         """Claim jobs of these tasks now, beside this loop; None if that is not possible."""
         gate = self._parts.heartbeat.gate
-        if not self._may_claim() or not gate.enter():
+        if self._quarantine.stands or not self._may_claim() or not gate.enter():
             return None
         self._claims_apart += 1
         try:
             request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
-            return await self._claim(request)
+            claimed = await self._claim(request)
         finally:
             self._claims_apart -= 1
             gate.leave()
+        if claimed is not None:
+            self._noticed(claimed)
+        return claimed
+
+    def _noticed(self, claimed: Claimed) -> None:
+        """A claim beside this loop has seen whether suspects wait for a process."""
+        begun = claimed.suspects and not self._suspects_apart
+        self._suspects_apart = claimed.suspects
+        if begun and not self._quarantine.stands:
+            self._quarantine.claimed(Mode.NORMAL, jobs=0, suspects=True)
+            self.nudge()
 
     def _may_claim(self) -> bool:
         heartbeat = self._parts.heartbeat
@@ -242,7 +254,10 @@ class Fetcher:
         self, claimed: Claimed, asked: tuple[str, ...], limit: int, mode: Mode
     ) -> None:
         now, jobs = self._monotonic(), claimed.jobs
-        self._quarantine.claimed(mode, jobs=len(jobs), suspects=claimed.suspects)
+        if mode is Mode.SUSPECTS:  # of all tasks
+            self._suspects_apart = claimed.suspects
+        suspects = claimed.suspects or self._suspects_apart
+        self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects)
         given = {job.queue for job in jobs}
         if jobs:
             self._reach.served(given)

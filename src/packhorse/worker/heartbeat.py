@@ -2,8 +2,9 @@
 """Keeps the worker's lease alive from a thread of its own, so that a blocked loop does not cost it.
 
 Every third of a lease it renews, telling what the worker holds when no claim is under way; every
-second it asks which held jobs are to be cancelled, and whether the event loop still turns. Store
-calls are the sync ones; what it finds out is handed to the event loop.
+second it asks which held jobs are to be cancelled, and whether the event loop still turns. When a
+renewal shows that the store's clock was set forward, another one has the limits of what is held
+moved along. Store calls are the sync ones; what it finds out is handed to the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.clock import SECOND_US, Chance, Clock
-from packhorse.policies.lease import renew_interval_us
+from packhorse.policies.lease import ClockReading, renew_interval_us, stepped_us
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Renewal, Renewed
 from packhorse.supervisor.page import Page
@@ -87,6 +88,8 @@ class Heartbeat:
         self._asked_loop_at: float | None = None
         self._told_blocked = False
         self._epoch = self.lease.epoch
+        self._reading: ClockReading | None = None
+        self._step_us = 0  # by how much the store's clock was set forward, until it is told so
         self._thread = threading.Thread(target=self._run, name="packhorse-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -127,6 +130,7 @@ class Heartbeat:
             self._looked_at = self._monotonic()
             self._look_at = self._looked_at + _LOOK_S
             self._look_for_cancelled()
+            self._look_at_expiry()
             self._look_at_loop()
             self._calls.beat()
         self._look_at_lease()
@@ -146,7 +150,9 @@ class Heartbeat:
         asked_at = self._monotonic()
         try:
             held = self._slots.held_fences() if through else None
-            renewal = msgspec.structs.replace(self._renewal, running=self._slots.running, held=held)
+            renewal = msgspec.structs.replace(
+                self._renewal, running=self._slots.running, held=held, step_us=self._step_us
+            )
             renewed = self._store.run(self._store.leases.renew(renewal))
         except Exception as error:  # noqa: BLE001 - tried again until the worker ends
             self._renew_at = self._monotonic() + self._backoff.next_s()
@@ -155,7 +161,9 @@ class Heartbeat:
             self._renew_at = asked_at + self._interval_s
             if must_tell and not through:  # a claim was in the way
                 self._renew_at = asked_at + _LOOK_S_MIN
+            self._step_us = 0
             self._granted(asked_at, renewed, told=through and must_tell)
+            self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
         finally:
             if through:
                 self.gate.leave()
@@ -175,6 +183,23 @@ class Heartbeat:
         if self._begun and self._lost:
             self._post(self._calls.lease_regained)
         self._begun, self._lost = True, False
+
+    def _read_clock(self, reading: ClockReading) -> None:
+        """A store whose clock was set forward would take what is held for held too long."""
+        before, self._reading = self._reading, reading
+        step_us = 0 if before is None else stepped_us(before, reading)
+        if step_us > 0 and self._slots.held:
+            self._step_us = step_us
+            self._renew_at = float("-inf")
+
+    def _look_at_expiry(self) -> None:
+        """Find an expired lease oneself while the rescuer cannot, whose event loop is blocked."""
+        if self._asked_loop_at is None or not self._slots.held:
+            return
+        with contextlib.suppress(Exception):  # asked again in a second
+            look = self._store.run(self._store.leases.expired())
+            if any(lease.worker == self._renewal.worker for lease in look.leases):
+                self._renew_at = float("-inf")
 
     def _look_for_cancelled(self) -> None:
         if not self._slots.held:

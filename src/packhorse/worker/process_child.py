@@ -29,7 +29,6 @@ from packhorse.clock import SECOND_US
 from packhorse.context import Context
 from packhorse.errors import ConfigError
 from packhorse.job import Job, JobStatus, Progress
-from packhorse.outcome import Failed, Outcome
 from packhorse.supervisor.link import die_with_parent
 from packhorse.worker.attempt import Attempt, Ending, Stage
 from packhorse.worker.executor import Executor
@@ -49,6 +48,7 @@ from packhorse.worker.process_messages import (
     encode,
     read_to_process,
 )
+from packhorse.worker.wear import is_alarming, memory_mib
 
 __all__ = ["VARIABLE", "main", "process_command"]
 
@@ -57,11 +57,6 @@ VARIABLE: Final = "PACKHORSE_PROCESS"
 _CHUNK: Final = 65_536
 _MAIN: Final = "__mp_main__"  # as multiprocessing calls it: scripts know not to start anything
 _PLAIN_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
-_MIB: Final = 1024 * 1024
-#: Kinds of failures after which nobody knows what state the process is in.
-_ALARMING: Final = frozenset(
-    f"builtins.{name}" for name in ("MemoryError", "SystemExit", "KeyboardInterrupt", "SystemError")
-)
 
 
 def process_command() -> list[str]:
@@ -146,7 +141,7 @@ class _Process:
             else:
                 outcome = executor.execute_here(attempt)
             self._attempt = None
-            self.send(done(outcome, _memory_mib(), rebuild=_alarming(outcome)))
+            self.send(done(outcome, memory_mib(), rebuild=is_alarming(outcome)))
 
     def _listen(self) -> None:
         heard = b""
@@ -252,16 +247,3 @@ def _limit_cpu(seconds: int) -> None:
     soft = int(used.ru_utime + used.ru_stime) + 1 + seconds
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
-
-
-def _memory_mib() -> float:
-    """What this process has in memory now, or, where that cannot be told, the most it ever had."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - once per job
-            return int(file.read().split()[1]) * resource.getpagesize() / _MIB
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MIB
-
-
-def _alarming(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and not _ALARMING.isdisjoint(outcome.kinds)

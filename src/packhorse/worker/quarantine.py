@@ -7,6 +7,9 @@ everybody else, so turns are short:
     normal ──suspects wait──▶ draining ──nothing runs──▶ turn ──1 s, or none left──▶ normal
        ▲                          │
        └──── 2 s were not enough ─┘        and normal work goes on for at least as long as it stood
+
+Where the jobs that run are longer than that, each drain that came to nothing makes the next one
+twice as patient, so that no suspect waits for ever beside endless long work.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import Final
 
 __all__ = ["Mode", "Quarantine"]
 
-#: How long running jobs may keep a turn from beginning.
-_DRAIN_S: Final = 2.0
+#: How long running jobs may keep a turn from beginning, at first and at most.
+_DRAIN_S, _DRAIN_S_MAX = 2.0, 600.0
 #: How long a turn goes on taking suspects.
 _TURN_S: Final = 1.0
 
@@ -45,6 +48,7 @@ class Quarantine:
         self._stood_since = 0.0
         self._turn_since = 0.0
         self._normal_until = 0.0
+        self._drain_s = _DRAIN_S
 
     def claimed(self, mode: Mode, *, jobs: int, suspects: bool) -> None:
         """What a claim came to."""
@@ -59,24 +63,30 @@ class Quarantine:
         if self._state is _State.DRAINING:
             if busy:
                 return self._keep_draining(now)
-            self._state, self._turn_since = _State.TURN, now
+            self._state, self._turn_since, self._drain_s = _State.TURN, now, _DRAIN_S
         if busy:
             return Mode.NOTHING
         if self._waiting and now - self._turn_since < _TURN_S:
             return Mode.SUSPECTS
         return self._back_to_normal(now)
 
+    @property
+    def stands(self) -> bool:
+        """Whether a suspect has the turn or is about to: nothing else may begin."""
+        return self._state is not _State.NORMAL
+
     def next_change(self, now: float) -> float | None:
         """How long until `mode` may differ by time alone."""
         if self._state is _State.DRAINING:
-            return max(0.0, self._stood_since + _DRAIN_S - now)
+            return max(0.0, self._stood_since + self._drain_s - now)
         if self._state is _State.NORMAL and self._waiting:
             return max(0.0, self._normal_until - now)
         return None
 
     def _keep_draining(self, now: float) -> Mode:
-        if now - self._stood_since < _DRAIN_S:
+        if now - self._stood_since < self._drain_s:
             return Mode.NOTHING
+        self._drain_s = min(2 * self._drain_s, _DRAIN_S_MAX)
         return self._back_to_normal(now)
 
     def _back_to_normal(self, now: float) -> Mode:

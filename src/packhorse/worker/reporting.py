@@ -49,6 +49,10 @@ class Standing(Protocol):
     def stopping(self) -> bool: ...
     @property
     def quiet_claims(self) -> bool: ...
+    @property
+    def ahead(self) -> int: ...
+    @property
+    def unsettled(self) -> int: ...
     def stuck(self) -> Iterable[Stuck]: ...
 
 
@@ -132,6 +136,8 @@ class Reporter:
             stopping=standing.stopping,
             stuck=tuple(standing.stuck())[:_STUCK_MAX],
             blocked=self.blocked,
+            ahead=standing.ahead,
+            unsettled=standing.unsettled,
         )
 
     def _p95_ms(self) -> float | None:

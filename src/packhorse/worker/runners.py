@@ -7,9 +7,10 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from queue import SimpleQueue
-from typing import Final
+from types import FrameType
+from typing import Any, Final, Self
 
 from packhorse.outcome import Outcome
 from packhorse.worker.attempt import Attempt, Ending
@@ -28,22 +29,120 @@ _PATIENCE_S: Final = 0.001
 
 
 class LoopRunner:
-    """Runs each attempt as one task of the event loop, and nothing else per attempt."""
+    """Runs coroutine handlers on the event loop: those that never wait in one task, one by one.
+
+    A task costs more than a short handler does. So one task serves what has a slot, each attempt in
+    context variables of its own. The first that waits for something keeps the task until it ends,
+    so that its handler is in one task throughout, and another task serves the rest; from then on
+    attempts of its kind are given a task each.
+    """
 
     def __init__(self, executor: Executor, begin: Begin, finish: Finish) -> None:
         self._loop = asyncio.get_running_loop()
         self._execute = executor.execute
         self._begin = begin
         self._finish = finish
+        self._ready: deque[Attempt] = deque()  # at most one per slot
+        self._serving = False
+        self._server: asyncio.Task[None] | None = None  # kept, for the loop forgets tasks
+        self._waiting_kinds: set[str] = set()  # at most one entry per task known
 
     def start(self, attempt: Attempt) -> None:
         """Run a coroutine handler."""
-        attempt.task = self._loop.create_task(self._run(attempt))
+        if attempt.plan.name in self._waiting_kinds:
+            attempt.task = self._loop.create_task(self._run(attempt))
+            return
+        self._ready.append(attempt)
+        if not self._serving:
+            self._serve_on()
 
     async def _run(self, attempt: Attempt) -> None:
         if attempt.ending is None:  # else it was told to stop before it began
             self._begin(attempt)
         self._finish(attempt, await self._execute(attempt))
+
+    def _serve_on(self) -> None:
+        """Have another task serve what is ready, if anything is."""
+        self._serving = bool(self._ready)
+        if self._serving:
+            self._server = self._loop.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        task, serving = asyncio.current_task(), True
+        try:
+            # One that has cancelled its own task has not meant the others.
+            while self._ready and not (task is not None and task.cancelling()):
+                rest = self._start_in(task, self._ready.popleft())
+                if rest is not None:
+                    serving = False
+                    self._serve_on()
+                    await rest
+                    return
+        finally:
+            if serving:
+                self._serve_on()
+
+    def _start_in(self, task: asyncio.Task[Any] | None, attempt: Attempt) -> _Rest | None:
+        """Run an attempt until it ends, or waits; then what is left of it."""
+        attempt.task = task
+        coroutine, context = self._run(attempt), contextvars.copy_context()
+        try:
+            waits_for = context.run(coroutine.send, None)
+        except StopIteration:
+            attempt.task = None
+            return None
+        self._waiting_kinds.add(attempt.plan.name)
+        return _Rest(coroutine, waits_for, context)
+
+
+class _Rest:
+    """What is left of a coroutine that has begun to wait, to be awaited by the task it began in."""
+
+    __slots__ = ("_begun", "_context", "_coroutine", "_waits_for")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        waits_for: object,
+        context: contextvars.Context,
+    ) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+        self._context = context
+        self._begun = False
+
+    def __await__(self) -> Self:
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        return self.send(None)
+
+    def send(self, value: object) -> object:
+        if self._begun:
+            return self._context.run(self._coroutine.send, value)
+        self._begun = True  # now the task learns what is waited for
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for
+
+    def throw(self, *error: Any) -> object:
+        return self._context.run(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    # As a coroutine has them, so that a stack can be followed through this one.
+
+    @property
+    def cr_frame(self) -> FrameType | None:
+        frame: FrameType | None = self._coroutine.cr_frame  # type: ignore[attr-defined]  # see above
+        return frame
+
+    @property
+    def cr_await(self) -> object:
+        return self._coroutine.cr_await  # type: ignore[attr-defined]  # as above
 
 
 class WrappedRunner:

@@ -17,7 +17,7 @@ from packhorse.clock import Chance
 from packhorse.errors import StoreUnavailable
 from packhorse.lifecycle import settle
 from packhorse.outcome import Limited, Outcome, Succeeded
-from packhorse.settlement import Settlement, Verdict
+from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.protocol import Store
 from packhorse.worker.announcer import Announcer
 from packhorse.worker.attempt import Attempt
@@ -34,6 +34,8 @@ BACKLOG_MAX: Final = 2_000
 _BATCH_MAX: Final = 1_000
 _FLUSH_SIZE: Final = 500
 _FLUSH_DELAY_S: Final = 0.003
+_APPLIED: Final = Verdict.APPLIED
+_COMPLETED: Final = SettlementKind.COMPLETED
 
 
 class Settler:
@@ -177,10 +179,15 @@ class Settler:
         verdicts: Sequence[Verdict],
     ) -> None:
         self._accepted(attempts)
-        wanted = self._announcer.wants_ends
-        tally, announce = self.tally, self._announcer.settled
+        tally, announcer = self.tally, self._announcer
+        wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
+        tally.execution_s += sum([attempt.duration for attempt in attempts])
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
+            if verdict is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
+                tally.succeeded += 1
+                if wants_completed:
+                    announcer.completed(attempt)
+                continue
             tally.count(settlement, verdict)
-            tally.execution_s += attempt.duration
             if wanted:
-                announce(attempt, settlement, verdict)
+                announcer.settled(attempt, settlement, verdict)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from packhorse.services.expirer import Expirer
@@ -26,8 +26,10 @@ def upkeep(
     shutdown: Shutdown,
     health: StoreHealth,
     starvation: Starvation,
+    *,
+    renew: Callable[[], None],
 ) -> list[Coroutine[Any, Any, None]]:
-    """One coroutine per loop."""
+    """One coroutine per loop; `renew` renews the worker's lease at once."""
     store, chance, bus = parts.store, parts.chance, parts.bus
     driver = Driver(
         sleep=shutdown.sleep,
@@ -37,7 +39,7 @@ def upkeep(
         chance=chance,
     )
     services = (
-        Rescuer(store, parts.clock, chance, bus, worker),
+        Rescuer(store, parts.clock, chance, bus, worker, renew=renew),
         Promoter(store, chance),
         Expirer(store, chance),
         Parker(store, chance, bus, worker),

@@ -27,6 +27,7 @@ from packhorse.worker.shutdown import Phase
 from packhorse.worker.tally import WorkerReport
 from packhorse.worker.trouble import Backoff
 from packhorse.worker.upkeep import upkeep
+from packhorse.worker.wear import refuse_unsupervised
 
 __all__ = ["Worker", "WorkerParts"]
 
@@ -64,6 +65,8 @@ class Worker:
 
     async def run(self) -> WorkerReport:
         """Work until told to stop; a burst worker also leaves when there is nothing left to do."""
+        if self._parts.link is None:
+            refuse_unsupervised(self._options)
         crew = self._crew = Crew(self.id, self._parts, self._options)
         for reason in self._asked_early:
             crew.shutdown.request(reason)
@@ -117,7 +120,10 @@ class Worker:
         link.on_quiet(quiet)
 
     def _background(self, crew: Crew) -> list[Coroutine[Any, Any, None]]:
-        services = upkeep(self.id, self._parts, crew.shutdown, crew.health, crew.starvation)
+        services = upkeep(
+            *(self.id, self._parts, crew.shutdown, crew.health, crew.starvation),
+            renew=crew.heartbeat.renew_now,
+        )
         loops = [crew.settler.run(), crew.settings.run(), self._listen(crew)]
         return [*loops, *services]
 
