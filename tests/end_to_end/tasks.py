@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from faults.records import Recorder
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.events import JobCompleted, JobStale
-from tests.end_to_end.recording import Recorder
 
 record = Recorder()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The checker finds each violation it is there for, and nothing in an innocent history."""
+"""The checker of promises finds each violation, and nothing in an innocent history."""
 
 from __future__ import annotations
 
@@ -9,17 +9,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from faults.checking.evidence import Evidence, Run, Standing, overlaps, runs_of
+from faults.checking.promises import RULES, judge, repeated_effects
+from faults.records import Line
 from packhorse.job import Counters, JobStatus
-from tests.end_to_end.checker import (
-    RULES,
-    Evidence,
-    Run,
-    Standing,
-    judge,
-    overlaps,
-    runs_of,
-)
-from tests.end_to_end.recording import Line
 
 ONE: Final = Standing("one", JobStatus.COMPLETED, 1, Counters(attempts=1), 200, 1)
 # Lost with its worker once, then completed by another.
@@ -28,11 +21,20 @@ RUN: Final = Run("one", 1, 1, 10, 100, 150)
 CUT: Final = Run("two", 1, 1, 10, 100)
 AGAIN: Final = Run("two", 2, 2, 11, 800, 850)
 
+# Takes its process down each time, and was found out.
+POISON: Final = Standing("poison", JobStatus.DEAD, 1, Counters(attempts=1, crashes=1), 300)
+# Somebody was told in time that it would not count.
+CALLED_OFF: Final = Standing("off", JobStatus.CANCELLED, 0, Counters(), 400)
+
 INNOCENT: Final = Evidence(
-    submitted=frozenset({"one", "two"}),
+    submitted=frozenset({"one", "two", "poison", "off"}),
     runs=(RUN, CUT, AGAIN),
     accepted=("one", "two"),
-    at_last={"one": ONE, "two": TWO},
+    at_last={"one": ONE, "two": TWO, "poison": POISON, "off": CALLED_OFF},
+    guilty=frozenset({"poison"}),
+    cancelled=frozenset({"off"}),
+    unsure=frozenset({"never stored"}),
+    effects=(("one", "one"), ("order", "two")),
     between=(
         Standing("two", JobStatus.PROCESSING, 1, Counters()),
         Standing("two", JobStatus.PENDING, 1, Counters(attempts=1, crashes=1)),
@@ -47,11 +49,38 @@ def changed(standing: Standing, **fields: Any) -> dict[str, Standing]:
 
 
 PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "a job that vanished": ("lost", {"at_last": {"one": ONE}}),
+    "a job that vanished": (
+        "lost",
+        {"submitted": INNOCENT.submitted | {"three"}},
+    ),
     "a job left behind": ("lost", {"at_last": changed(TWO, status=JobStatus.PENDING)}),
     "a job held for ever": ("lost", {"at_last": changed(TWO, status=JobStatus.PROCESSING)}),
-    "a job from nowhere": ("unexpected", {"submitted": frozenset({"one"})}),
+    "a job from nowhere": ("unexpected", {"submitted": INNOCENT.submitted - {"one"}}),
     "a run from nowhere": ("unexpected", {"runs": (*INNOCENT.runs, Run("x", 1, 1, 9, 1, 2))}),
+    "a late run from nowhere": ("unexpected", {"late": (Run("x", 1, 1, 9, 1, 2),)}),
+    "a submit that seemed to fail, left behind": (
+        "left behind",
+        {
+            "unsure": frozenset({"three"}),
+            "at_last": {
+                **INNOCENT.at_last,
+                "three": Standing("three", JobStatus.QUEUED, 0, Counters()),
+            },
+        },
+    ),
+    "a cancel that did not count": (
+        "cancel ignored",
+        {"cancelled": frozenset({"off", "one"})},
+    ),
+    "a poison that goes on": (
+        "guilty spared",
+        {"at_last": changed(POISON, status=JobStatus.CANCELLED)},
+    ),
+    "one effect twice": ("effect under a key twice", {"effects": (("one", "one"), ("one", "one"))}),
+    "one order charged by two jobs": (
+        "effect under a key twice",
+        {"effects": (("order", "one"), ("order", "two"))},
+    ),
     "a completion without a run": ("never run", {"runs": (RUN, CUT)}),
     "a second completion": ("completed twice", {"accepted": ("one", "two", "one")}),
     "a run after the end": (
@@ -117,7 +146,7 @@ def test_a_guilty_job_may_be_dead() -> None:
     accepted = ("one",)
     evidence = msgspec.structs.replace(INNOCENT, at_last=at_last, accepted=accepted)
 
-    verdict = judge(msgspec.structs.replace(evidence, guilty=frozenset({"two"})))
+    verdict = judge(msgspec.structs.replace(evidence, guilty=frozenset({"poison", "two"})))
 
     assert verdict.clean
 
@@ -141,3 +170,23 @@ def test_a_run_beside_another_is_an_overlap_unless_its_process_had_died() -> Non
     assert overlaps((RUN, CUT, AGAIN), {10: 500}) == 0
     assert overlaps((RUN, CUT, AGAIN), {10: 810}) == 1
     assert overlaps((RUN, paused, AGAIN), {}) == 1
+
+
+def test_a_run_that_began_too_late_counts_as_a_run_and_breaks_no_order() -> None:
+    late = Run("two", 1, 1, 10, 900, 950)
+    evidence = msgspec.structs.replace(INNOCENT, runs=(RUN, AGAIN), late=(late,))
+
+    assert judge(evidence).clean
+    assert not judge(msgspec.structs.replace(evidence, runs=(RUN, AGAIN, late), late=())).clean
+
+
+def test_a_run_goes_on_beside_its_second_successor_too() -> None:
+    paused = msgspec.structs.replace(CUT, ended_us=990)
+    third = Run("two", 3, 3, 12, 900, 910)
+
+    assert overlaps((paused, AGAIN, third), {}) == 2
+
+
+def test_effects_on_top_of_the_first_are_repeated() -> None:
+    assert repeated_effects({"one": 1, "two": 3}) == 2
+    assert repeated_effects({}) == 0

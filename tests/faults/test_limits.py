@@ -9,21 +9,21 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from packhorse.job import JobStatus
-from tests.end_to_end.checker import Run
-from tests.end_to_end.contested_checker import (
-    RULES,
+from faults.checking.contest import (
     Asked,
     Contest,
     Facts,
     Limits,
     Span,
     begun_in_time,
+    begun_too_late,
     claimed_at_once,
     granted_in_a_window,
-    judge,
     stale,
 )
+from faults.checking.evidence import Run
+from faults.checking.limits import RULES, judge
+from packhorse.job import JobStatus
 
 LIMITS: Final = Limits(
     queue_concurrency={"capped": 1},
@@ -244,6 +244,7 @@ def test_what_began_after_its_job_was_taken_from_it_is_told_apart() -> None:
 
     assert judge(contest).clean
     assert begun_in_time(contest) == [RUNS[1]]
+    assert begun_too_late(contest) == 1
 
 
 def test_a_claim_given_back_without_a_trace_is_not_held_against_the_queue() -> None:
@@ -259,3 +260,44 @@ def test_dead_and_cancelled_jobs_hold_no_window() -> None:
     soon = job("throttled-2", "throttled", 50, 110, 120)
 
     assert judge(msgspec.structs.replace(INNOCENT, **with_jobs(dead, soon))).clean
+
+
+@pytest.mark.parametrize(
+    ("planted", "step_us"),
+    [
+        ("too much weight in a window", 60),
+        ("a tenant over its rate", 30),
+        ("a key that was not waited for", 100),
+        ("two in a window", 50),
+    ],
+)
+def test_no_window_spans_a_step_of_the_stores_clock(planted: str, step_us: int) -> None:
+    rule, fields = PLANTED[planted]
+    contest = msgspec.structs.replace(INNOCENT, **fields)
+
+    assert judge(contest).counts[rule] >= 1
+    assert judge(msgspec.structs.replace(contest, steps_us=(step_us,))).counts[rule] == 0
+    assert judge(msgspec.structs.replace(contest, steps_us=(5_000,))).counts[rule] >= 1
+
+
+def test_a_grant_about_whose_moment_there_is_doubt_is_not_held_against_the_rate() -> None:
+    soon = job("rated-3", "rated", 0, 109, 120)
+    doubtful = [msgspec.structs.replace(span, doubtful=True) for span in soon.spans]
+
+    contest = msgspec.structs.replace(
+        INNOCENT, **with_jobs(msgspec.structs.replace(soon, spans=doubtful))
+    )
+
+    assert judge(contest).clean
+
+
+def test_nothing_is_said_about_late_runs_where_the_stores_clock_was_set_back() -> None:
+    late = Run("capped-1", 1, 1, 7, 25, 28)
+    known = job("capped-1", "capped", 0, 10, 20)
+    doubtful = [msgspec.structs.replace(span, doubtful=True) for span in known.spans]
+    jobs = with_jobs(msgspec.structs.replace(known, spans=doubtful, doubtful=True))
+
+    contest = msgspec.structs.replace(INNOCENT, runs=(late,), **jobs)
+
+    assert begun_too_late(contest) == 0
+    assert stale(contest) == 0

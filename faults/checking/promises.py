@@ -1,72 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Was everything as promised? Judges what handlers wrote down against what the store says.
+"""The promises about every job: not lost, not twice, fenced, and nobody innocent given up.
 
-Pure: evidence in, verdict out. Each rule is a function that yields one sentence per violation, and
-has planted violations of its own in `test_checker.py`.
+Each rule is a function that yields one sentence per violation.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
+from faults.checking.evidence import Evidence, Standing, Verdict, by_job
+from packhorse.job import JobStatus
 
-from packhorse.job import Counters, JobStatus
-from tests.end_to_end.recording import Line
-
-
-class Run(msgspec.Struct, frozen=True):
-    """One time a handler ran."""
-
-    job_id: str
-    attempt: int
-    fence: int
-    pid: int
-    started_us: int
-    ended_us: int | None = None  #: None: its process died first
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """Where a job stood when the store was looked at."""
-
-    job_id: str
-    status: JobStatus
-    fence: int
-    counters: Counters
-    finished_us: int | None = None
-    result_fence: int | None = None  #: the fence of the run whose result was kept
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """All that is known once everything is over."""
-
-    submitted: frozenset[str]  #: ids for which `enqueue` returned
-    runs: Sequence[Run]
-    accepted: Sequence[str]  #: ids, once for each completion a worker was told is written
-    at_last: Mapping[str, Standing]  #: every job in the store, by id
-    between: Sequence[Standing] = ()  #: what was seen in between, in order
-    guilty: frozenset[str] = frozenset()  #: jobs that may be dead
-
+__all__ = ["RULES", "judge", "repeated_effects"]
 
 Rule = Callable[[Evidence], Iterator[str]]
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What each rule found."""
-
-    findings: Mapping[str, Sequence[str]]
-
-    @property
-    def clean(self) -> bool:
-        return not any(self.findings.values())
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(found) for name, found in self.findings.items()}
+_FINISHED: Final = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -80,19 +32,30 @@ def lost(evidence: Evidence) -> Iterator[str]:
         standing = evidence.at_last.get(job_id)
         if standing is None:
             yield f"{job_id} is not in the store"
-        elif standing.status not in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED):
+        elif standing.status not in _FINISHED:
             yield f"{job_id} is still {standing.status}"
 
 
 def unexpected(evidence: Evidence) -> Iterator[str]:
     """In the store, or run, and never submitted."""
-    known = evidence.at_last.keys() | {run.job_id for run in evidence.runs}
-    yield from (f"{job_id} was never submitted" for job_id in sorted(known - evidence.submitted))
+    runs = (*evidence.runs, *evidence.late)
+    known = evidence.at_last.keys() | {run.job_id for run in runs}
+    wanted = evidence.submitted | evidence.unsure
+    yield from (f"{job_id} was never submitted" for job_id in sorted(known - wanted))
+
+
+def left_behind(evidence: Evidence) -> Iterator[str]:
+    """Stored though its submit seemed to fail, and then not finished."""
+    for job_id in sorted(evidence.unsure):
+        standing = evidence.at_last.get(job_id)
+        if standing is not None and standing.status not in _FINISHED:
+            yield f"{job_id} is still {standing.status}"
 
 
 def never_run(evidence: Evidence) -> Iterator[str]:
     """Completed without a run that came to its end."""
-    ended = {run.job_id for run in evidence.runs if run.ended_us is not None}
+    runs = (*evidence.runs, *evidence.late)
+    ended = {run.job_id for run in runs if run.ended_us is not None}
     for standing in evidence.at_last.values():
         if standing.status is JobStatus.COMPLETED and standing.job_id not in ended:
             yield f"{standing.job_id} is completed and never ran to its end"
@@ -127,7 +90,7 @@ def same_fence(evidence: Evidence) -> Iterator[str]:
 
 def fence_fell(evidence: Evidence) -> Iterator[str]:
     """A later run with a lower fence, or a run with a fence the store never gave."""
-    for job_id, runs in _by_job(evidence.runs).items():
+    for job_id, runs in by_job(evidence.runs).items():
         for before, after in pairwise(runs):
             if after.fence < before.fence:
                 yield f"{job_id} ran under fence {after.fence} after {before.fence}"
@@ -162,10 +125,38 @@ def counters_fell(evidence: Evidence) -> Iterator[str]:
         if before is not None and _fell(before, standing):
             yield f"{standing.job_id} went from {_numbers(before)} to {_numbers(standing)}"
         last[standing.job_id] = standing
-    for job_id, runs in _by_job(evidence.runs).items():
+    for job_id, runs in by_job(evidence.runs).items():
         at_last = evidence.at_last.get(job_id)
         if at_last is not None and at_last.counters.attempts < len(runs):
             yield f"{job_id} ran {len(runs)} times, counted {at_last.counters.attempts}"
+
+
+def cancel_ignored(evidence: Evidence) -> Iterator[str]:
+    """Somebody was told that it is or will be cancelled, and it ended otherwise."""
+    for job_id in sorted(evidence.cancelled):
+        standing = evidence.at_last.get(job_id)
+        if standing is None or standing.status is not JobStatus.CANCELLED:
+            yield f"{job_id} was to be cancelled, and is {standing and standing.status}"
+
+
+def guilty_spared(evidence: Evidence) -> Iterator[str]:
+    """Takes its process down each time, and is not dead."""
+    for job_id in sorted(evidence.guilty & evidence.submitted):
+        standing = evidence.at_last.get(job_id)
+        if standing is not None and standing.status is not JobStatus.DEAD:
+            yield f"{job_id} is {standing.status} after {standing.counters}"
+
+
+def effect_twice(evidence: Evidence) -> Iterator[str]:
+    """An effect under a key that was had twice."""
+    for key, times in Counter(key for key, _ in evidence.effects).items():
+        if times > 1:
+            yield f"{key} had {times} effects"
+
+
+def repeated_effects(effects: Mapping[str, int]) -> int:
+    """How many effects without a key came on top of the first of their job; none is promised."""
+    return sum(times - 1 for times in effects.values() if times > 1)
 
 
 #: Every rule by the name it is reported under; each must find nothing.
@@ -173,6 +164,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "lost": lost,
         "unexpected": unexpected,
+        "left behind": left_behind,
         "never run": never_run,
         "completed twice": completed_twice,
         "forgotten": forgotten,
@@ -180,44 +172,12 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "fence fell": fence_fell,
         "stale accepted": stale_accepted,
         "innocent dead": innocent_dead,
+        "guilty spared": guilty_spared,
         "counters fell": counters_fell,
+        "cancel ignored": cancel_ignored,
+        "effect under a key twice": effect_twice,
     }
 )
-
-
-def overlaps(runs: Iterable[Run], died_us: Mapping[int, int]) -> int:
-    """How often a run began while another of its job went on; no queue can promise zero.
-
-    A run whose process died ended then, at the latest.
-    """
-    count = 0
-    for job_runs in _by_job(runs).values():
-        for before, after in pairwise(job_runs):
-            ended_us = before.ended_us or died_us.get(before.pid, before.started_us)
-            count += after.started_us < ended_us
-    return count
-
-
-def runs_of(lines: Iterable[Line]) -> list[Run]:
-    """The `start` and `end` lines, paired."""
-    ends = {_key(line): line.at_us for line in lines if line.event == "end"}
-    return [
-        Run(*(line.job_id, line.attempt, line.fence, line.pid, line.at_us), ends.get(_key(line)))
-        for line in lines
-        if line.event == "start"
-    ]
-
-
-def _key(line: Line) -> tuple[str, int, int]:
-    return line.job_id, line.fence, line.pid
-
-
-def _by_job(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of each job in the order they began."""
-    found: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.started_us):
-        found.setdefault(run.job_id, []).append(run)
-    return found
 
 
 def _numbers(standing: Standing) -> tuple[int, ...]:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Was everything as promised? Pure: evidence in, verdict out; each rule with planted violations."""

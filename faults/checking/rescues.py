@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""How soon what a dead process ran was taken back, and how soon it ran again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from faults.checking.evidence import Run, by_job
+
+__all__ = ["BEYOND_LEASE_US", "Loss", "Losses", "late", "losses_of", "summary"]
+
+#: What a rescue may take beyond the lease.
+BEYOND_LEASE_US: Final = 5_000_000
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """A run that was cut off by the death of its process."""
+
+    job_id: str
+    attempt: int
+    died_us: int
+    taken_back_us: int | None  #: when the store wrote down that the attempt is over
+    run_again_us: int | None
+    excused_us: int = 0  #: how long the store was away meanwhile, or its clock set back
+    number: int = 1  #: which loss of its job this is: each waits twice as long as the one before
+
+
+class Losses(msgspec.Struct, frozen=True):
+    """All of them, and the lease they are judged by."""
+
+    lease_us: int
+    losses: Sequence[Loss] = ()
+
+
+def losses_of(
+    runs: Sequence[Run],
+    died_us: Mapping[int, int],
+    ended_us: Mapping[tuple[str, int], int],
+) -> Iterator[Loss]:
+    """The runs whose process died, by what the store says of their attempts (`ended_us`)."""
+    for job_runs in by_job(runs).values():
+        lost = [run for run in job_runs if run.ended_us is None and run.pid in died_us]
+        for number, run in enumerate(lost, start=1):
+            later = [one.started_us for one in job_runs if one.fence > run.fence]
+            yield Loss(
+                *(run.job_id, run.attempt, died_us[run.pid]),
+                ended_us.get((run.job_id, run.attempt)),
+                min(later, default=None),
+                number=number,
+            )
+
+
+def late(losses: Losses) -> Iterator[str]:
+    """Not taken back within lease + 5 s, without the time in which the store could not."""
+    for loss in losses.losses:
+        if loss.taken_back_us is None:
+            yield f"{loss.job_id} attempt {loss.attempt} was never taken back"
+            continue
+        took_us = loss.taken_back_us - loss.died_us
+        if took_us > losses.lease_us + BEYOND_LEASE_US + loss.excused_us:
+            yield (
+                f"{loss.job_id} attempt {loss.attempt} was taken back after {took_us / 1e6:.1f} s, "
+                f"{loss.excused_us / 1e6:.1f} s of them excused"
+            )
+
+
+def summary(losses: Losses) -> dict[str, float]:
+    """In seconds: until taken back, and until run again after a first loss and after any."""
+    back = [one.taken_back_us - one.died_us for one in losses.losses if one.taken_back_us]
+    first = [
+        one.run_again_us - one.died_us
+        for one in losses.losses
+        if one.run_again_us and one.number == 1
+    ]
+    again = [one.run_again_us - one.died_us for one in losses.losses if one.run_again_us]
+    return {
+        **_spread("taken back", back),
+        **_spread("run again after a first loss", first),
+        **_spread("run again after any loss", again),
+    }
+
+
+def _spread(name: str, spans_us: Sequence[int]) -> dict[str, float]:
+    ordered = sorted(max(0, one) / 1e6 for one in spans_us)
+    if not ordered:
+        return {}
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return {
+        f"{name}: number": len(ordered),
+        f"{name}: median s": round(statistics.median(ordered), 2),
+        f"{name}: p99 s": round(p99, 2),
+        f"{name}: max s": round(ordered[-1], 2),
+    }

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""From what was written down and what the store says to what the checker judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from faults.checking import limits, promises, rescues
+from faults.checking.contest import (
+    Asked,
+    Contest,
+    Facts,
+    Span,
+    begun_in_time,
+    begun_too_late,
+    claimed_at_once,
+    granted_in_a_window,
+    stale,
+)
+from faults.checking.evidence import Evidence, Run, Standing, Verdict, overlaps, runs_of
+from faults.checking.rescues import Losses, losses_of
+from faults.checking.timeline import Timeline
+from faults.crew import Crew
+from faults.injectors.fault import Fault
+from faults.plan import Plan
+from faults.producer import Answer
+from faults.records import Line
+from faults.tasks import GUILTY, LIMITS
+from faults.worlds import all_jobs
+from packhorse import Packhorse
+from packhorse.clock import SECOND_US
+from packhorse.job import AttemptRecord, JobRecord, JobStatus
+
+if TYPE_CHECKING:
+    from faults.rig import Rig
+
+__all__ = ["Findings", "collected", "standing_of"]
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What a run came to."""
+
+    plan: Plan
+    seconds: float
+    faults: Sequence[Fault]
+    verdict: Verdict
+    facts: Mapping[str, float]
+    rescues: Mapping[str, float]
+    limits: Mapping[str, str]
+    store: Mapping[str, str]
+    losses: Losses
+
+
+def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings:
+    """Judge a run that is over."""
+    lines = rig.world.lines()
+    runs = runs_of(lines)
+    time = Timeline(rig.store_clock.steps)
+    jobs = [_Known(rig.app, record, time) for record in _records(rig.app)]
+    contest = Contest(
+        limits=LIMITS,
+        jobs=[job.facts() for job in jobs],
+        runs=runs,
+        asked=_asked(lines),
+        pushed_back=frozenset(
+            (line.job_id, line.attempt) for line in lines if line.event == "limited"
+        ),
+        steps_us=[step.at_us for step in time.steps],
+    )
+    in_time = begun_in_time(contest)
+    late = [run for run in runs if run not in in_time]
+    evidence = _evidence(lines, jobs, rig.between)
+    evidence = msgspec.structs.replace(evidence, runs=in_time, late=late)
+    lost = _losses(rig, crew, runs, jobs, time)
+    found = {
+        **promises.judge(evidence).findings,
+        **limits.judge(contest).findings,
+        "taken back late": list(rescues.late(lost)),
+    }
+    facts = {**_facts(contest, runs, lines, evidence), **_endings(crew, codes, runs, evidence)}
+    return Findings(
+        *(rig.plan, round(seconds, 1), rig.faults, Verdict(found), facts),
+        rescues=rescues.summary(lost),
+        limits=_uses(contest),
+        store=rig.ground.facts(),
+        losses=lost,
+    )
+
+
+class _Known:
+    """One job as the store has it, by the machine's clock."""
+
+    def __init__(self, app: Packhorse, record: JobRecord, time: Timeline) -> None:
+        self.record = record
+        self.history = app.store.run(app.store.inspection.history(record.id))
+        self._time = time
+
+    def facts(self) -> Facts:
+        record, time = self.record, self._time
+        spans = [self._span(line) for line in self.history]
+        given_back = sum(line.status is JobStatus.QUEUED for line in self.history)
+        doubtful = any(span.doubtful for span in spans) or time.doubtful(record.created_us)
+        hidden = record.counters.releases - given_back
+        return Facts(
+            job_id=record.id,
+            task=record.task,
+            queue=record.queue,
+            created_us=time.latest(record.created_us),
+            spans=spans,
+            finished_us=self.finished_us(late=False),
+            status=record.status,
+            tenant=record.tenant,
+            ordering_key=record.ordering_key,
+            concurrency_key=record.concurrency_key,
+            rate_key=record.rate_key,
+            weight=record.weight,
+            doubtful=doubtful,
+            hidden=max(hidden, int(doubtful)),
+        )
+
+    def standing(self) -> Standing:
+        found = standing_of(self.record)
+        return msgspec.structs.replace(found, finished_us=self.finished_us(late=True))
+
+    def finished_us(self, *, late: bool) -> int | None:
+        at_us = self.record.finished_us
+        if at_us is None:
+            return None
+        return self._time.latest(at_us) if late else self._time.earliest(at_us)
+
+    def _span(self, line: AttemptRecord) -> Span:
+        time = self._time
+        return Span(
+            *(line.attempt, time.latest(line.started_us), time.earliest(line.finished_us)),
+            given_back=line.status is JobStatus.QUEUED,
+            worker=line.worker,
+            doubtful=time.doubtful(line.started_us) or time.doubtful(line.finished_us),
+        )
+
+
+def standing_of(record: JobRecord) -> Standing:
+    """Where a job stands."""
+    result = None if record.result is None else msgspec.json.decode(record.result)
+    return Standing(
+        job_id=record.id,
+        status=record.status,
+        fence=record.fence,
+        counters=record.counters,
+        finished_us=record.finished_us,
+        result_fence=result["fence"] if isinstance(result, dict) else None,
+    )
+
+
+def _records(app: Packhorse) -> list[JobRecord]:
+    """Every job in the order of admission, with its result."""
+    ids = reversed(list(all_jobs(app)))  # the newest comes first
+    found = (app.store.run(app.store.inspection.job(job_id)) for job_id in ids)
+    return [record for record in found if record is not None]
+
+
+def _evidence(
+    lines: Sequence[Line], jobs: Sequence[_Known], between: Sequence[Standing]
+) -> Evidence:
+    told: dict[str, set[str]] = {}
+    for line in lines:
+        told.setdefault(line.event, set()).add(line.job_id)
+    submitted = frozenset(told.get("submitted", ()))
+    return Evidence(
+        submitted=submitted,
+        runs=(),
+        accepted=[line.job_id for line in lines if line.event == "completed"],
+        at_last={job.record.id: job.standing() for job in jobs},
+        between=between,
+        guilty=frozenset(job.record.id for job in jobs if job.record.task in GUILTY),
+        unsure=frozenset(told.get("unsure", set()) - submitted),
+        cancelled=frozenset(told.get("cancel heard", ())),
+        effects=[(line.note, line.job_id) for line in lines if line.event == "keyed effect"],
+    )
+
+
+def _losses(
+    rig: Rig, crew: Crew, runs: Sequence[Run], jobs: Sequence[_Known], time: Timeline
+) -> Losses:
+    ended_us = {
+        (job.record.id, line.attempt): time.earliest(line.finished_us)
+        for job in jobs
+        for line in job.history
+    }
+    found = [
+        msgspec.structs.replace(loss, excused_us=_excused_us(rig, time, loss))
+        for loss in losses_of(runs, crew.died_us, ended_us)
+    ]
+    return Losses(round(rig.plan.lease_s * SECOND_US), found)
+
+
+def _excused_us(rig: Rig, time: Timeline, loss: rescues.Loss) -> int:
+    """How long nobody could rescue: the store was away, its clock set back, the machine busy."""
+    if loss.taken_back_us is None:
+        return 0
+    start_us, end_us = loss.died_us, loss.taken_back_us
+    away = [(fault.at_us, fault.until_us) for fault in rig.faults if fault.away]
+    spells = [min(end, end_us) - max(start, start_us) for start, end in (*away, *rig.stalls)]
+    return sum(spell for spell in spells if spell > 0) + time.set_back_us(start_us, end_us)
+
+
+def _facts(
+    contest: Contest, runs: Sequence[Run], lines: Sequence[Line], evidence: Evidence
+) -> dict[str, float]:
+    events = Counter(line.event for line in lines)
+    effects = Counter(line.job_id for line in lines if line.event == "effect")
+    statuses = Counter(job.status for job in contest.jobs)
+    return {
+        "jobs": len(contest.jobs),
+        **{f"jobs {status}": number for status, number in sorted(statuses.items())},
+        "submits answered": events["submitted"],
+        "submits whose answer was lost": len(evidence.unsure),
+        "submits deduplicated": sum(asked.deduplicated for asked in contest.asked),
+        "submits refused as full": events["full"],
+        "cancels heard": events["cancel heard"],
+        "runs": len(runs),
+        "runs begun too late": begun_too_late(contest),
+        "handlers that went on after their job was taken": stale(contest),
+        "stale writes refused": events["stale"],
+        "effects": events["effect"],
+        "effects without a key repeated": promises.repeated_effects(effects),
+        "effects under a key not repeated": events["effect known"],
+    }
+
+
+def _endings(
+    crew: Crew, codes: set[int], runs: Sequence[Run], evidence: Evidence
+) -> dict[str, float]:
+    counters = [standing.counters for standing in evidence.at_last.values()]
+    return {
+        "runs cut off": sum(run.ended_us is None for run in runs),
+        "overlapping runs": overlaps(runs, crew.died_us),
+        "processes that died": len(crew.died_us),
+        "jobs lost with a process": sum(one.crashes > 0 for one in counters),
+        "most losses of one job": max((one.crashes for one in counters), default=0),
+        "most lone losses of one job": max((one.lone_crashes for one in counters), default=0),
+        "workers that left otherwise than asked at the end": sum(code != 0 for code in codes),
+    }
+
+
+def _uses(contest: Contest) -> dict[str, str]:
+    """The most of each limit that was used, of how much there was."""
+    uses = sorted((*claimed_at_once(contest), *granted_in_a_window(contest)), key=lambda u: u.gate)
+    return {use.gate: f"{use.most} of {use.limit}" for use in uses}
+
+
+def _asked(lines: Sequence[Line]) -> list[Asked]:
+    return [
+        _answer(line, msgspec.json.decode(line.note, type=Answer))
+        for line in lines
+        if line.event in ("submitted", "full") and line.note
+    ]
+
+
+def _answer(line: Line, answer: Answer) -> Asked:
+    return Asked(
+        task=answer.task,
+        asked_us=answer.asked_us,
+        answered_us=line.at_us,
+        job_id=line.job_id,
+        key=answer.key,
+        deduplicated=answer.deduplicated,
+        count=answer.count,
+    )

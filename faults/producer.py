@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""One of the rig's producers: python -m faults.producer SEED.
+
+Submits whatever fits, by chance of its seed, until it is told that this is enough; cancels some;
+writes down each request and its answer. It begins with some of every kind, so that each limit is
+met however slow the machine is. While the store is away it asks again with the same ids.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from faults.calls import COUNTS, KINDS, Made, Maker, queue_of
+from faults.records import RECORDS_VARIABLE, machine_us
+from faults.tasks import LIMITS, create_app, record
+from packhorse import Packhorse, QueueFull, StoreUnavailable
+from packhorse.clock import new_id
+
+__all__ = ["ENOUGH", "Answer", "Producer"]
+
+#: A file of this name beside the records tells producers to stop.
+ENOUGH: Final = "enough"
+#: The longest one goes on when nobody tells it so.
+SECONDS_MAX: Final = 3_600.0
+#: No more is submitted to a queue with so many waiting: it is to be drained when time is up.
+DEPTH_MAX: Final = 25
+#: How long one request is made again while the store is away, and how long between.
+AGAIN_S: Final = 60.0
+WAIT_S: Final = 0.1
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What is written down of a submit, beside the job it came to."""
+
+    task: str
+    asked_us: int
+    key: str = ""
+    deduplicated: bool = False
+    count: int = 1  #: how many were refused together
+
+
+class Producer:
+    """Submits and cancels through one app."""
+
+    def __init__(self, app: Packhorse, seed: int, enough: Path) -> None:
+        self._app = app
+        self._maker = Maker(app, seed)
+        self._enough = enough
+
+    def run(self) -> None:
+        """Submit until that is enough."""
+        self._open()
+        until = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < until and not self._enough.exists():
+            self._one()
+            time.sleep(self._maker.pause_s())
+
+    def _open(self) -> None:
+        """Some of every kind; of the narrow one more than may ever wait, which is refused."""
+        for kind in KINDS:
+            count = LIMITS.max_depth[kind] + 1 if kind == "narrow" else COUNTS[-1]
+            self.submit(kind, [self._maker.make(kind) for _ in range(count)])
+        self.submit("called", [self._maker.refused() for _ in range(COUNTS[-1])])
+
+    def _one(self) -> None:
+        kind = self._maker.kind()
+        try:
+            full = self._app.depth(queue_of(kind)) >= DEPTH_MAX
+        except StoreUnavailable:
+            return
+        if kind == "narrow" or not full:
+            self.submit(kind, [self._maker.make(kind) for _ in range(self._maker.count(kind))])
+
+    def submit(self, task: str, made: list[Made]) -> None:
+        """Submit until it is answered; what was not, and may be there, is written down first."""
+        asked_us = machine_us()
+        ids = [new_id() for _ in made]
+        calls = [call.using(job_id=job_id) for (call, _), job_id in zip(made, ids, strict=True)]
+        until = time.monotonic() + AGAIN_S
+        while time.monotonic() < until:
+            try:
+                jobs = self._app.enqueue_many(calls)
+            except QueueFull:
+                answer = Answer(task, asked_us, count=len(made))
+                record.write_line("full", "", note=_note(answer))
+                return
+            except StoreUnavailable as error:
+                word = "unsure" if error.maybe_stored else "refused"
+                for job_id in ids:
+                    record.write_line(word, job_id, note=str(error))
+                time.sleep(WAIT_S)
+            else:
+                for job, own, (_, key) in zip(jobs, ids, made, strict=True):
+                    # Asked a second time, a job that is there already is its own holder.
+                    known = job.deduplicated and job.id != own
+                    answer = Answer(task, asked_us, key, known)
+                    record.write_line("submitted", job.id, note=_note(answer))
+                self._cancel_some(task, ids)
+                return
+
+    def _cancel_some(self, task: str, ids: list[str]) -> None:
+        for job_id in ids:
+            if task == "patient" and self._maker.cancels():
+                self._cancel(job_id)
+
+    def _cancel(self, job_id: str) -> None:
+        """Ask once, a little later; whoever is not answered does not know."""
+        time.sleep(self._maker.pause_s())
+        try:
+            told = self._app.job(job_id).cancel()
+        except StoreUnavailable:
+            record.write_line("cancel unsure", job_id)
+        else:
+            record.write_line("cancel heard" if told else "cancel late", job_id)
+
+
+def _note(answer: Answer) -> str:
+    return msgspec.json.encode(answer).decode()
+
+
+if __name__ == "__main__":
+    opened = create_app()
+    Producer(opened, int(sys.argv[1]), Path(os.environ[RECORDS_VARIABLE]) / ENOUGH).run()
+    opened.close()

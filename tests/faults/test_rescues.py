@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""How soon a dead process's jobs went on: who is late, and who is excused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import pytest
+
+from faults.checking.evidence import Run
+from faults.checking.rescues import Loss, Losses, late, losses_of, summary
+
+SECOND: Final = 1_000_000
+LEASE: Final = 2 * SECOND
+IN_TIME: Final = Loss("one", 1, 10 * SECOND, 17 * SECOND, 20 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_late"),
+    [
+        (IN_TIME, False),
+        (msgspec.structs.replace(IN_TIME, taken_back_us=17 * SECOND + 1), True),
+        (msgspec.structs.replace(IN_TIME, taken_back_us=None), True),
+        (
+            msgspec.structs.replace(IN_TIME, taken_back_us=20 * SECOND, excused_us=3 * SECOND),
+            False,
+        ),
+        (
+            msgspec.structs.replace(IN_TIME, taken_back_us=20 * SECOND, excused_us=2 * SECOND),
+            True,
+        ),
+    ],
+)
+def test_a_loss_is_late_beyond_lease_and_five_seconds(loss: Loss, *, is_late: bool) -> None:
+    assert bool(list(late(Losses(LEASE, [loss])))) is is_late
+
+
+def test_losses_are_runs_whose_process_died_before_they_ended() -> None:
+    runs = [
+        Run("one", 1, 1, 10, 100),
+        Run("one", 2, 2, 11, 300),
+        Run("one", 3, 3, 12, 900, 950),
+        Run("two", 1, 1, 10, 100, 150),  # ended before its process died
+        Run("three", 1, 1, 13, 100),  # its process lives
+    ]
+
+    found = list(losses_of(runs, {10: 200, 11: 400}, {("one", 1): 250, ("one", 2): 500}))
+
+    assert found == [
+        Loss("one", 1, 200, 250, 300, number=1),
+        Loss("one", 2, 400, 500, 900, number=2),
+    ]
+
+
+def test_a_summary_tells_median_p99_and_the_longest() -> None:
+    losses = [
+        Loss(str(n), 1, 0, n * SECOND, 2 * n * SECOND, number=1 + n // 100) for n in range(1, 101)
+    ]
+
+    told = summary(Losses(LEASE, losses))
+
+    assert told["taken back: number"] == 100
+    assert told["taken back: median s"] == 50.5
+    assert told["taken back: p99 s"] == 99
+    assert told["taken back: max s"] == 100
+    assert told["run again after a first loss: max s"] == 198
+    assert told["run again after any loss: max s"] == 200
+
+
+def test_nothing_lost_is_nothing_told() -> None:
+    assert summary(Losses(LEASE)) == {}
