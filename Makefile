@@ -5,7 +5,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 # Of the demo and the benchmark: sqlite, postgres, redis; the demo also takes the URL of a store.
 STORE ?= sqlite
-# More for the benchmark, as OPTIONS="--only drain --peers none".
+# More for the benchmark and the comparison, as OPTIONS="--only drain --peers none".
 OPTIONS ?=
 
 VENV := .venv
@@ -20,10 +20,10 @@ PEERS := $(VENV)/.peers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check requirements bench pgbouncer coverage clean
+.PHONY: help demo test test-slow check requirements bench compare faults leaks pgbouncer postgres-versions coverage clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop, two workers, one of them killed half-way; STORE=postgres, redis or a URL
 	@$(BIN)/python examples/shop/demo.py $(STORE)
@@ -47,8 +47,20 @@ requirements: $(TOOLS) ## Which tests prove which requirement, and which have no
 bench: $(PEERS) ## Measure, side by side with peers and the bare loop; STORE=postgres or redis
 	@$(BIN)/python -m benchmarks.run --store $(STORE) $(OPTIONS)
 
+compare: $(PEERS) ## Kill and pause workers of Packhorse and its peers, count what became of the jobs
+	@$(BIN)/python -m comparison.run $(OPTIONS)
+
+leaks: $(TOOLS) ## Put a million jobs through one worker and see whether it grows; STORE=postgres or redis
+	@$(BIN)/python -m benchmarks.leaks --store $(STORE) $(OPTIONS)
+
+faults: $(TOOLS) ## Kill, stop, cut off and fill up, and count what broke; STORE=postgres, redis or all
+	@$(BIN)/python -m faults.run --store $(STORE) $(OPTIONS)
+
 pgbouncer: $(TOOLS) ## Run the PostgreSQL tests through a real PgBouncer in transaction mode
-	$(BIN)/python scripts/pgbouncer.py
+	$(BIN)/python -m scripts.pgbouncer
+
+postgres-versions: $(TOOLS) ## Run the PostgreSQL tests against versions 14 to 18; npm fetches them
+	$(BIN)/python -m scripts.postgres_versions
 
 coverage: $(TOOLS) ## Run the tests and show the branches they miss
 	$(BIN)/coverage erase

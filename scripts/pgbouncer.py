@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The PostgreSQL tests through a real PgBouncer in transaction mode.
 
-    python scripts/pgbouncer.py [options of pytest]
+    python -m scripts.pgbouncer [options of pytest]
 
 Takes `pgbouncer` from the path, or fetches Debian's package and unpacks it into a folder of its
 own; nothing is installed. A private PostgreSQL server stands behind it.
@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from packhorse.testing.servers.postgres import VARIABLE, PostgresServer
+from scripts.pytest_runs import run_pytest
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 #: What of the suite is run when no options are given: every promise, with both runners.
 TESTS: Final = ("tests/conformance/test_postgres.py", "-q", "-n", "2")
 #: The package and what Debian's slim images lack of its libraries.
 PACKAGES: Final = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 #: Fewer connections to the server than the tests open: whoever keeps state on one is found out.
+POOL: Final = 8
 SETTINGS: Final = """\
 [databases]
 * = host=127.0.0.1 port={server_port}
@@ -37,7 +38,7 @@ auth_type = trust
 auth_file = {folder}/users
 pool_mode = transaction
 max_client_conn = 500
-default_pool_size = 8
+default_pool_size = {pool}
 logfile = {folder}/log
 """
 
@@ -51,15 +52,12 @@ def main(options: list[str]) -> int:
         pooler, port = start(program(folder), folder, server.port)
         try:
             url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
-            return subprocess.run(  # noqa: S603 - our own tests
-                [sys.executable, "-m", "pytest", *(options or TESTS)],
-                cwd=ROOT,
-                env={**os.environ, VARIABLE: url},
-                check=False,
-            ).returncode
+            run = run_pytest(options or TESTS, {VARIABLE: url})
         finally:
             pooler.terminate()
             pooler.wait()
+        print(f"through PgBouncer in transaction mode, {POOL} connections to the server: {run}")
+        return run.code
     finally:
         server.remove()
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,7 +90,9 @@ def start(pgbouncer: Path, folder: Path, server_port: int) -> tuple[subprocess.P
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     settings = folder / "pgbouncer.ini"
-    settings.write_text(SETTINGS.format(server_port=server_port, port=port, folder=folder), "utf-8")
+    settings.write_text(
+        SETTINGS.format(server_port=server_port, port=port, folder=folder, pool=POOL), "utf-8"
+    )
     (folder / "users").write_text('"postgres" ""\n', "utf-8")
     user = "nobody" if os.geteuid() == 0 else None
     if user is not None:

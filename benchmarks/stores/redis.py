@@ -41,6 +41,8 @@ __all__ = ["redis_stage"]
 _NUMBERS: Final = range(1, 16)
 #: Keys removed in one go.
 _BATCH: Final = 1000
+#: Seconds that the server may take for one answer.
+_PATIENCE_S: Final = 120
 _METHOD: Final = """
 - Every measurement has an empty database on one server, which keeps nothing on disk, for everybody
   alike; what `appendfsync` costs is shown apart.
@@ -98,8 +100,8 @@ class _Databases:
         return self._commands() - before
 
     def client(self, number: int) -> redis.Redis:
-        """A client to look from aside."""
-        return redis.Redis.from_url(self._url(number))
+        """A client to look from aside, and to wait while very many keys are removed."""
+        return redis.Redis.from_url(self._url(number), socket_timeout=_PATIENCE_S)
 
     def facts(self) -> dict[str, str]:
         """What the server says about itself."""

@@ -144,14 +144,15 @@ def conclude(books: Books) -> int:
     if books.unfinished:
         print(f"{len(books.unfinished)} jobs had not finished after {TIME_LIMIT_S:g} s.")
     print(f"submitted {books.submitted}, finished {books.finished}, lost {len(books.missing)}")
-    print(_what_next(books) if outlives(STORE) else _SERVER_ENDS)
+    print(_what_next(books) if outlives(STORE) else _SERVER_ENDS.format(url=_OWN_URLS[STORE]))
     return 0 if books.all_well else 1
 
 
 _SERVER_ENDS: Final = """
 The server was started for the demo and ends with it. To look around afterwards, give the URL of
-one of your own: make demo STORE=postgresql://user@host/database
+one of your own: make demo STORE={url}
 """
+_OWN_URLS: Final = {"postgres": "postgresql://user@host/database", "redis": "redis://host:6379/0"}
 
 
 def _shares(books: Books) -> str:
