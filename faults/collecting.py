@@ -74,7 +74,7 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
     in_time = begun_in_time(contest)
     late = [run for run in runs if run not in in_time]
     evidence = _evidence(lines, jobs, rig.between)
-    evidence = msgspec.structs.replace(evidence, runs=in_time, late=late)
+    evidence = msgspec.structs.replace(evidence, runs=in_time, late=late, counted=_counted(rig.app))
     lost = _losses(rig, crew, runs, jobs, time)
     found = {
         **promises.judge(evidence).findings,
@@ -162,6 +162,14 @@ def _records(app: Packhorse) -> list[JobRecord]:
     return [record for record in found if record is not None]
 
 
+def _counted(app: Packhorse) -> Counter[str]:
+    """How many jobs of each status the store says there are, over all queues."""
+    counted: Counter[str] = Counter()
+    for counts in app.store.run(app.store.inspection.counts()):
+        counted.update({status.value: number for status, number in counts.by_status.items()})
+    return counted
+
+
 def _evidence(
     lines: Sequence[Line], jobs: Sequence[_Known], between: Sequence[Standing]
 ) -> Evidence:
@@ -190,21 +198,15 @@ def _losses(
         for job in jobs
         for line in job.history
     }
+    lease_us = round(rig.plan.lease_s * SECOND_US)
+    away = [(fault.at_us, fault.until_us) for fault in rig.faults if fault.away]
     found = [
-        msgspec.structs.replace(loss, excused_us=_excused_us(rig, time, loss))
+        msgspec.structs.replace(
+            loss, excused_us=rescues.excused_us(loss, lease_us, time, away, rig.stalls)
+        )
         for loss in losses_of(runs, crew.died_us, ended_us)
     ]
-    return Losses(round(rig.plan.lease_s * SECOND_US), found)
-
-
-def _excused_us(rig: Rig, time: Timeline, loss: rescues.Loss) -> int:
-    """How long nobody could rescue: the store was away, its clock set back, the machine busy."""
-    if loss.taken_back_us is None:
-        return 0
-    start_us, end_us = loss.died_us, loss.taken_back_us
-    away = [(fault.at_us, fault.until_us) for fault in rig.faults if fault.away]
-    spells = [min(end, end_us) - max(start, start_us) for start, end in (*away, *rig.stalls)]
-    return sum(spell for spell in spells if spell > 0) + time.set_back_us(start_us, end_us)
+    return Losses(lease_us, found)
 
 
 def _facts(

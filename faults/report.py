@@ -35,9 +35,11 @@ _EVERYSEC: Final = (
 )
 
 _RESCUES: Final = (
-    "Taken back must be within the lease and 5 s ({bound:g} s), without the time in which the "
-    "store was away or its clock was set back. A job that is lost again and again waits 2, 4, 8, … "
-    "seconds on top before it runs, by design, and from its second loss on it runs alone."
+    "Taken back must be within the lease and 5 s ({bound:g} s), without the time in which "
+    "nobody could see to it: the store was away, its clock was set, or the machine stood still, "
+    "each with what the rescuers need to look twice again. A job that is lost again "
+    "and again waits 2, 4, 8, … seconds on top before it runs, by design, and from its second "
+    "loss on it runs alone."
 )
 _NOT_JUDGED: Final = (
     "A process that is stopped and goes on runs beside its successor (overlap); an effect that has "

@@ -48,6 +48,7 @@ class Evidence(msgspec.Struct, frozen=True):
     unsure: frozenset[str] = frozenset()  #: ids whose submit failed, and may have been stored
     cancelled: frozenset[str] = frozenset()  #: ids for which `cancel` answered True
     effects: Sequence[tuple[str, str]] = ()  #: (key, job id), once for each effect under a key
+    counted: Mapping[str, int] = {}  #: how many jobs of each status the store says there are
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -70,13 +70,13 @@ def not_waited(contest: Contest) -> Iterator[str]:
     for job in contest.jobs:
         for closing in job.spans:
             met = (job.job_id, closing.attempt) in contest.pushed_back
-            if not (met and closing.given_back):  # else it died before it could say so
-                continue
+            if closing.doubtful or not (met and closing.given_back):
+                continue  # nobody can say when; or it died before it could say so
             until_us = closing.ended_us + contest.limits.closed_us[job.task]
             if stepped(contest, closing.started_us, until_us):
                 continue
             for span, other in keyed[job.task, job.rate_key]:
-                if closing.ended_us < span.started_us < until_us:
+                if closing.ended_us < span.started_us < until_us and not span.doubtful:
                     yield (
                         f"{other} attempt {span.attempt} started at {span.started_us} (until "
                         f"{span.ended_us}, {span.worker}), {until_us - span.started_us} us before "

@@ -131,6 +131,15 @@ def counters_fell(evidence: Evidence) -> Iterator[str]:
             yield f"{job_id} ran {len(runs)} times, counted {at_last.counters.attempts}"
 
 
+def miscounted(evidence: Evidence) -> Iterator[str]:
+    """The store counts other jobs than it has: limits of depth go by that."""
+    there = Counter(standing.status.value for standing in evidence.at_last.values())
+    for status in sorted({*there, *evidence.counted}):
+        counted = evidence.counted.get(status, 0)
+        if counted != there[status]:
+            yield f"{there[status]} are {status}, counted {counted}"
+
+
 def cancel_ignored(evidence: Evidence) -> Iterator[str]:
     """Somebody was told that it is or will be cancelled, and it ended otherwise."""
     for job_id in sorted(evidence.cancelled):
@@ -174,6 +183,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "innocent dead": innocent_dead,
         "guilty spared": guilty_spared,
         "counters fell": counters_fell,
+        "miscounted": miscounted,
         "cancel ignored": cancel_ignored,
         "effect under a key twice": effect_twice,
     }

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from faults.checking.evidence import Run, by_job
+from faults.checking.timeline import Timeline
+from packhorse.policies.lease import patience_us, suspicion_us
 
-__all__ = ["BEYOND_LEASE_US", "Loss", "Losses", "late", "losses_of", "summary"]
+__all__ = ["BEYOND_LEASE_US", "Loss", "Losses", "excused_us", "late", "losses_of", "summary"]
 
 #: What a rescue may take beyond the lease.
 BEYOND_LEASE_US: Final = 5_000_000
+#: Between two looks of a rescuer, at most.
+_LOOK_US: Final = 1_000_000
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -26,7 +30,7 @@ class Loss(msgspec.Struct, frozen=True):
     died_us: int
     taken_back_us: int | None  #: when the store wrote down that the attempt is over
     run_again_us: int | None
-    excused_us: int = 0  #: how long the store was away meanwhile, or its clock set back
+    excused_us: int = 0  #: for how long nobody could take it back; see `excused_us`
     number: int = 1  #: which loss of its job this is: each waits twice as long as the one before
 
 
@@ -53,6 +57,32 @@ def losses_of(
                 min(later, default=None),
                 number=number,
             )
+
+
+def excused_us(
+    loss: Loss,
+    lease_us: int,
+    time: Timeline,
+    away: Iterable[tuple[int, int]],
+    stalls: Iterable[tuple[int, int]],
+) -> int:
+    """For how long nobody could rescue: the store was away, its clock set, the machine busy.
+
+    A lease is gone when it was seen expired twice: that begins anew after each time that the
+    store was away. After a step ahead everybody gets the time to renew, after one back each lease
+    lasts so much longer.
+    """
+    if loss.taken_back_us is None:
+        return 0
+    start_us, end_us = loss.died_us, loss.taken_back_us
+    anew_us = suspicion_us(lease_us) + _LOOK_US
+    overlaps_us = [min(end, end_us) - max(start, start_us) for start, end in away]
+    excused = sum(spell + anew_us for spell in overlaps_us if spell > 0)
+    waits_us = [min(end, end_us) - max(start, start_us) for start, end in stalls]
+    excused += sum(spell for spell in waits_us if spell > 0)
+    moves_us = time.moves_us(start_us, end_us)
+    excused += sum(-move_us + anew_us for move_us in moves_us if move_us < 0)
+    return excused + sum(patience_us(lease_us) + _LOOK_US for move_us in moves_us if move_us > 0)
 
 
 def late(losses: Losses) -> Iterator[str]:

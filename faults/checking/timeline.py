@@ -48,15 +48,13 @@ class Timeline:
         """Whether it may have been at more than one moment."""
         return len(set(self._moments(store_us))) > 1
 
-    def set_back_us(self, from_us: int, until_us: int) -> int:
-        """By how much the store's clock was set back in that time."""
+    def moves_us(self, from_us: int, until_us: int) -> list[int]:
+        """By how much the store's clock was set each time, ahead or back, in that time."""
         offsets = [0, *(step.offset_us for step in self.steps)]
         moves = zip(self.steps, offsets, offsets[1:], strict=False)
-        return sum(
-            max(0, before - after)
-            for step, before, after in moves
-            if from_us <= step.at_us <= until_us
-        )
+        return [
+            after - before for step, before, after in moves if from_us <= step.at_us <= until_us
+        ]
 
     def _moments(self, store_us: int) -> list[int]:
         found = [

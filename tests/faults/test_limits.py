@@ -39,6 +39,9 @@ LIMITS: Final = Limits(
 )
 
 
+NOT_WAITED: Final = "limit not waited for"
+
+
 def job(name: str, task: str, *times: int, **fields: Any) -> Facts:
     """A job that was admitted, then started and ended as often as there are times for."""
     created_us, *rest = times
@@ -141,7 +144,7 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         with_jobs(job("called-2", "called", 0, 500, 510, 550, 560, rate_key="b")),
     ),
     "a key that was not waited for": (
-        "limit not waited for",
+        NOT_WAITED,
         with_jobs(job("called-1", "called", 0, 10, 20, 319, 330, rate_key="a")),
     ),
     "an overtaken retry": (
@@ -289,6 +292,17 @@ def test_a_grant_about_whose_moment_there_is_doubt_is_not_held_against_the_rate(
     )
 
     assert judge(contest).clean
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_key_closed_or_met_at_a_doubtful_moment_is_not_held_against_anybody(number: int) -> None:
+    soon = job("called-1", "called", 0, 10, 20, 150, 160, rate_key="a")
+    spans = list(soon.spans)
+    spans[number] = msgspec.structs.replace(spans[number], doubtful=True)
+    doubtful = with_jobs(msgspec.structs.replace(soon, spans=spans))
+
+    assert judge(msgspec.structs.replace(INNOCENT, **with_jobs(soon))).counts[NOT_WAITED] == 1
+    assert judge(msgspec.structs.replace(INNOCENT, **doubtful)).counts[NOT_WAITED] == 0
 
 
 def test_nothing_is_said_about_late_runs_where_the_stores_clock_was_set_back() -> None:

@@ -35,6 +35,7 @@ INNOCENT: Final = Evidence(
     cancelled=frozenset({"off"}),
     unsure=frozenset({"never stored"}),
     effects=(("one", "one"), ("order", "two")),
+    counted={"completed": 2, "dead": 1, "cancelled": 1},
     between=(
         Standing("two", JobStatus.PROCESSING, 1, Counters()),
         Standing("two", JobStatus.PENDING, 1, Counters(attempts=1, crashes=1)),
@@ -68,6 +69,11 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             },
         },
     ),
+    "one counted that is not there": (
+        "miscounted",
+        {"counted": {"completed": 2, "dead": 1, "cancelled": 1, "queued": 1}},
+    ),
+    "one there that is not counted": ("miscounted", {"counted": {"completed": 2, "dead": 1}}),
     "a cancel that did not count": (
         "cancel ignored",
         {"cancelled": frozenset({"off", "one"})},
@@ -143,8 +149,9 @@ def test_every_rule_has_a_planted_violation() -> None:
 
 def test_a_guilty_job_may_be_dead() -> None:
     at_last = changed(TWO, status=JobStatus.DEAD)
-    accepted = ("one",)
-    evidence = msgspec.structs.replace(INNOCENT, at_last=at_last, accepted=accepted)
+    counted = {"completed": 1, "dead": 2, "cancelled": 1}
+    evidence = msgspec.structs.replace(INNOCENT, at_last=at_last, accepted=("one",))
+    evidence = msgspec.structs.replace(evidence, counted=counted)
 
     verdict = judge(msgspec.structs.replace(evidence, guilty=frozenset({"poison", "two"})))
 

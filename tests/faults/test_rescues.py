@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import pytest
 
 from faults.checking.evidence import Run
-from faults.checking.rescues import Loss, Losses, late, losses_of, summary
+from faults.checking.rescues import Loss, Losses, excused_us, late, losses_of, summary
+from faults.checking.timeline import Step, Timeline
 
 SECOND: Final = 1_000_000
 LEASE: Final = 2 * SECOND
@@ -34,6 +36,39 @@ IN_TIME: Final = Loss("one", 1, 10 * SECOND, 17 * SECOND, 20 * SECOND)
 )
 def test_a_loss_is_late_beyond_lease_and_five_seconds(loss: Loss, *, is_late: bool) -> None:
     assert bool(list(late(Losses(LEASE, [loss])))) is is_late
+
+
+#: A sighting that begins anew: a second until the first look, a third of the lease to the next.
+ANEW: Final = LEASE // 3 + SECOND
+SLOW: Final = msgspec.structs.replace(IN_TIME, taken_back_us=30 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("steps", "away", "stalls", "expected"),
+    [
+        ([], [], [], 0),
+        ([], [(5 * SECOND, 9 * SECOND), (31 * SECOND, 40 * SECOND)], [], 0),
+        ([], [(12 * SECOND, 14 * SECOND)], [], 2 * SECOND + ANEW),
+        ([], [(5 * SECOND, 11 * SECOND), (29 * SECOND, 40 * SECOND)], [], 2 * (SECOND + ANEW)),
+        ([], [], [(12 * SECOND, 14 * SECOND), (1, 2)], 2 * SECOND),
+        ([Step(5 * SECOND, SECOND)], [], [], 0),
+        ([Step(12 * SECOND, -SECOND)], [], [], SECOND + ANEW),
+        ([Step(12 * SECOND, SECOND)], [], [], LEASE * 2 // 3 + SECOND),
+    ],
+)
+def test_excused_is_the_time_in_which_nobody_could_rescue(
+    steps: Sequence[Step],
+    away: Sequence[tuple[int, int]],
+    stalls: Sequence[tuple[int, int]],
+    expected: int,
+) -> None:
+    assert excused_us(SLOW, LEASE, Timeline(steps), away, stalls) == expected
+
+
+def test_who_was_never_taken_back_has_no_excuse() -> None:
+    never = msgspec.structs.replace(IN_TIME, taken_back_us=None)
+
+    assert excused_us(never, LEASE, Timeline(), [(12 * SECOND, 14 * SECOND)], []) == 0
 
 
 def test_losses_are_runs_whose_process_died_before_they_ended() -> None:

@@ -17,7 +17,7 @@ def test_without_steps_both_clocks_agree() -> None:
 
     assert time.earliest(5) == time.latest(5) == 5
     assert not time.doubtful(5)
-    assert time.set_back_us(0, 10) == 0
+    assert time.moves_us(0, 10) == []
 
 
 def test_between_steps_there_is_no_doubt() -> None:
@@ -40,6 +40,7 @@ def test_what_a_step_ahead_left_out_was_at_the_step() -> None:
     assert STEPPED.earliest(left_out) == STEPPED.latest(left_out) == 100 * SECOND
 
 
-def test_only_steps_back_in_the_time_asked_for_count_as_set_back() -> None:
-    assert STEPPED.set_back_us(0, 150 * SECOND) == 0
-    assert STEPPED.set_back_us(150 * SECOND, 250 * SECOND) == SECOND * 3 // 2
+def test_the_moves_of_a_time_are_those_that_lie_in_it() -> None:
+    assert STEPPED.moves_us(0, 150 * SECOND) == [SECOND]
+    assert STEPPED.moves_us(150 * SECOND, 250 * SECOND) == [-SECOND * 3 // 2]
+    assert STEPPED.moves_us(0, 250 * SECOND) == [SECOND, -SECOND * 3 // 2]

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from packhorse.clock import SystemClock
 from packhorse.errors import ConfigError, StoreUnavailable
-from packhorse.events import StoreTrouble
+from packhorse.events import StoreRecovered, StoreTrouble
 from packhorse.job import JobStatus, RateRule, RetryRule
-from packhorse.stores.requests import QueueSettings, TaskSettings
+from packhorse.stores.plan import Plan
+from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from packhorse.worker import settings as settings_module
 from packhorse.worker.settings import (
     Settings,
@@ -92,6 +94,28 @@ async def test_while_the_store_does_not_answer_what_was_declared_holds() -> None
         assert told == []
 
     assert [each.operation for each in yard.told(StoreTrouble)] == ["settings"]
+
+
+async def test_a_read_that_timed_out_is_no_costly_read(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "_REFRESH_S", 0.02)
+    monkeypatch.setattr(settings_module, "_AFTER_WAKE_S", 0.01)
+    outage = [1]
+    queues = yard.store.queues.queues
+
+    def slow_at_first() -> Plan[tuple[QueueState, ...]]:
+        if outage:
+            outage.pop()
+            time.sleep(0.5)  # a store that stands still, until the call is given up
+            raise StoreUnavailable("no answer within 0.5 s")
+        return queues()
+
+    yard.store.queues.queues = slow_at_first  # type: ignore[method-assign]
+    yard.record()
+
+    async with watching(yard):
+        await until(lambda: yard.told(StoreRecovered), within_s=20.0)  # not 200 times 0.5 s
 
 
 async def test_a_running_worker_hears_of_a_change_by_its_wake_up(

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from packhorse.clock import SystemChance
+from packhorse.context import Context
 from packhorse.errors import StoreUnavailable
 from packhorse.events import Event, EventBus, StoreRecovered, StoreTrouble
 from packhorse.job import JobStatus
@@ -94,6 +96,48 @@ async def test_a_store_that_is_gone_altogether_comes_back_to_a_worker_that_goes_
     assert yard.job(running).result == b'"kept"'
     assert len(yard.told(StoreTrouble)) == 1
     assert len(yard.told(StoreRecovered)) == 1
+
+
+@pytest.mark.req("S3-28")
+async def test_a_question_about_jobs_that_are_not_held_any_more_is_no_trouble() -> None:
+    weather = Weather("cancelled")
+    yard = Yard(weather)
+    go_on = asyncio.Event()
+    yard.task(go_on.wait, name="wait")
+    yard.record("store.*")
+    weather.left = 1_000_000  # and it stays so
+    yard.submit("wait")
+    async with yard.running():
+        await until(lambda: yard.told(StoreTrouble))
+        go_on.set()
+        await until(lambda: yard.told(StoreRecovered))
+
+
+@pytest.mark.req("S3-28")
+async def test_progress_of_a_job_that_ended_meanwhile_is_no_trouble() -> None:
+    yard = Yard()
+    arun = yard.store.arun
+    job_ids: list[str] = []
+
+    async def slow_progress(plan: Plan[Any]) -> Any:
+        if plan.verb == "note_progress":
+            await until(lambda: yard.status(job_ids[0]) is JobStatus.COMPLETED)
+            raise StoreUnavailable("given up")
+        return await arun(plan)
+
+    yard.store.arun = slow_progress  # type: ignore[method-assign]
+
+    async def tell(ctx: Context) -> None:
+        ctx.progress(1, 2)
+        await asyncio.sleep(0)  # its writer takes the note
+        await asyncio.sleep(0.01)
+
+    yard.task(tell)
+    yard.record("store.*")
+    async with yard.running():
+        job_ids.append(yard.submit("tell"))
+        await until(lambda: yard.told(StoreTrouble))
+        await until(lambda: yard.told(StoreRecovered))
 
 
 @pytest.mark.usefixtures("fast")

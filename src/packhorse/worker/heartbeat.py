@@ -85,6 +85,7 @@ class Heartbeat:
         self._lost = True  # there is none yet
         self._begun = False
         self._renew_at = self._look_at = self._looked_at = float("-inf")
+        self._unanswered = False  # which jobs are to be cancelled
         self._asked_loop_at: float | None = None
         self._told_blocked = False
         self._epoch = self.lease.epoch
@@ -203,15 +204,22 @@ class Heartbeat:
 
     def _look_for_cancelled(self) -> None:
         if not self._slots.held:
+            self._cancelled_answered()  # or need not be
             return
         try:
             cancelled = self._store.run(self._store.leases.cancelled(self._renewal.worker))
         except Exception as error:  # noqa: BLE001 - asked again in a second
+            self._unanswered = True
             self._post(self._calls.failed, "cancelled", error)
             return
-        self._post(self._calls.worked, "cancelled")
+        self._cancelled_answered()
         if cancelled:
             self._post(self._calls.cancelled, cancelled)
+
+    def _cancelled_answered(self) -> None:
+        if self._unanswered:
+            self._unanswered = False
+            self._post(self._calls.worked, "cancelled")
 
     def _look_at_lease(self) -> None:
         if not self._begun:

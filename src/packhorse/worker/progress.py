@@ -72,8 +72,9 @@ class ProgressBoard:
         except Exception as error:  # noqa: BLE001 - the store is in trouble; the notes wait
             self._health.failed("progress", error)
             self._put_back(notes)
-        else:
-            self._health.worked("progress")
+            if self.pending:
+                return
+        self._health.worked("progress")  # or need not be written any more
 
     async def _write(self, notes: dict[Attempt, Progress]) -> None:
         if notes:

@@ -94,18 +94,18 @@ class SettingsWatch:
                 await asyncio.wait_for(self._soon.wait(), _REFRESH_S - _AFTER_WAKE_S)
 
     async def _look(self) -> float:
-        """Read once, and say how long that took."""
+        """Read once, and say how long that took; a read that failed has cost the store nothing."""
         began = self._monotonic()
         try:
             # In a thread: it may take a while, and on the loop's runner it would hold up claims.
             settings = await asyncio.to_thread(self._read)
         except Exception as error:  # noqa: BLE001 - what was known goes on to hold
             self._health.failed("settings", error)
-        else:
-            self._health.worked("settings")
-            if settings != self._settings:
-                self._settings = settings
-                self._changed(settings)
+            return 0.0
+        self._health.worked("settings")
+        if settings != self._settings:
+            self._settings = settings
+            self._changed(settings)
         return self._monotonic() - began
 
     def _read(self) -> Settings:

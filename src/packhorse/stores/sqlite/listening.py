@@ -27,8 +27,9 @@ TOPIC_BYTES_MAX: Final = 1024
 _READ_MAX: Final = 256
 #: Characters of a socket's name: enough to be unique, few enough for a socket's path.
 _NAME_LENGTH: Final = 12
-#: How often a folder that is removed by others is made again for a socket.
-_TRIES: Final = 5
+#: How often a folder that is removed by others is made again for a socket: each time, somebody
+#: else must have come and gone in between.
+_TRIES: Final = 100
 #: Stands for any topic: something changed, look yourself.
 _ANYTHING: Final = "*"
 
@@ -206,7 +207,8 @@ def _bind(address: Path, path: Path) -> socket.socket | None:
     bound.setblocking(False)
     for _ in range(_TRIES):
         try:
-            address.parent.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):  # `exist_ok` would look again, and find it gone
+                address.parent.mkdir(mode=0o700)
             if not is_trusted(address.parent.stat(), path):
                 break
             bound.bind(str(address))
