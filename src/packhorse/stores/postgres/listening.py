@@ -19,6 +19,7 @@ from typing import Any, Final
 from psycopg import Connection, Error
 
 from packhorse.clock import Chance, SystemChance, SystemClock, new_id
+from packhorse.stores.hearing import ANYTHING, LoopListener
 
 __all__ = ["FLOOR_S", "Hearing", "PostgresListener"]
 
@@ -29,8 +30,6 @@ _TEST_S: Final = 2.0
 _TEST_EVERY_S: Final = 60.0
 #: Between two tries to connect: from, to.
 _RETRY_S: Final = (0.1, 5.0)
-#: Stands for any topic: something changed, look yourself.
-_ANYTHING: Final = "*"
 #: What a test word begins with; no short topic does.
 _TEST: Final = "?"
 _STOP_S: Final = 5.0
@@ -41,52 +40,29 @@ _READY_S: Final = 0.5
 _LINGER_S: Final = 10.0
 
 
-class PostgresListener:
-    """Hears topics in one event loop; see `Listener`."""
+class PostgresListener(LoopListener):
+    """One of those that a thread tells what it hears."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, hearing: Hearing, topics: dict[str, str]
     ) -> None:
+        super().__init__()
         self.loop = loop
         self.topics = topics  #: by their short names
         self._hearing = hearing
-        self._heard: set[str] = set()
-        self._waiting: asyncio.Future[None] | None = None
-        self._closed = False
-
-    async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        if not self._heard and not self._closed:
-            self._waiting = self.loop.create_future()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._waiting
-        heard, self._heard = frozenset(self._heard), set()
-        return heard
-
-    def hear(self, topics: frozenset[str]) -> None:
-        """In the event loop's own thread."""
-        self._heard |= topics
-        self._end_wait()
 
     def tell(self, names: frozenset[str]) -> None:
         """From the thread that hears: short topics, or everything."""
-        if _ANYTHING in names:
-            topics = frozenset({_ANYTHING})
+        if ANYTHING in names:
+            topics = frozenset({ANYTHING})
         else:
             topics = frozenset(self.topics[name] for name in names & self.topics.keys())
         if topics:
             with suppress(RuntimeError):  # its loop is closed
                 self.loop.call_soon_threadsafe(self.hear, topics)
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._end_wait()
-            self._hearing.leave(self)
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+    def _leave(self) -> None:
+        self._hearing.leave(self)
 
 
 class Hearing:
@@ -137,7 +113,7 @@ class Hearing:
             self._listeners = {one for one in self._listeners if not one.loop.is_closed()}
             self._listeners.add(listener)
         if not heard_from_now_on:
-            listener.tell(frozenset({_ANYTHING}))
+            listener.tell(frozenset({ANYTHING}))
 
     def leave(self, listener: PostgresListener) -> None:
         with self._lock:
@@ -176,14 +152,14 @@ class Hearing:
         until = self._time.monotonic() + span_s
         while not self._stopped and (left_s := until - self._time.monotonic()) > 0:
             self._rung(None, min(left_s, FLOOR_S))
-            self._tell_all(frozenset({_ANYTHING}))
+            self._tell_all(frozenset({ANYTHING}))
 
     def _listen(self) -> None:
         connection = self._connect()
         try:
             connection.execute(f'listen "{self._channel}"'.encode())
             self._ready.set()
-            self._tell_all(frozenset({_ANYTHING}))  # what was told before was not heard
+            self._tell_all(frozenset({ANYTHING}))  # what was told before was not heard
             self._hear(connection)
         finally:
             self._ready.clear()
@@ -199,7 +175,7 @@ class Hearing:
             self._tell_all(self._heard(connection))
             if self._word and self._time.monotonic() - tested_at >= _TEST_S:
                 self.works = False
-                self._tell_all(frozenset({_ANYTHING}))
+                self._tell_all(frozenset({ANYTHING}))
             if self._time.monotonic() - tested_at >= _TEST_EVERY_S:
                 tested_at = self._test()
             if self.is_deserted and self._time.monotonic() - self._deserted_at > _LINGER_S:

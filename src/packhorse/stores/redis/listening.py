@@ -14,6 +14,7 @@ from typing import Any, Final
 from hiredis import PushNotification
 
 from packhorse.errors import PackhorseError
+from packhorse.stores.hearing import ANYTHING, LoopListener
 from packhorse.stores.redis.connection import Wire
 from packhorse.stores.redis.faults import Lost, ReplyError
 from packhorse.stores.redis.flow import Flow
@@ -29,8 +30,6 @@ _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
 #: How often a silent connection is asked whether it still is one; as long it may take to answer.
 _PING_S: Final = 15.0
-#: Stands for any topic: something changed, look yourself.
-_ANYTHING: Final = "*"
 #: Kinds of topics with many names and few messages: all of a kind share one channel.
 _SHARED: Final = ("job", "cancel")
 
@@ -41,41 +40,16 @@ def channel_of(tag: str, topic: str) -> str:
     return f"{tag}:wake:{kind if kind in _SHARED else topic}"
 
 
-class RedisListener:
-    """Hears topics in one event loop; see `Listener`."""
+class RedisListener(LoopListener):
+    """One of those that share an ear."""
 
     def __init__(self, ear: Ear, topics: frozenset[str]) -> None:
+        super().__init__()
         self.topics = topics
         self._ear = ear
-        self._heard: set[str] = set()
-        self._waiting: asyncio.Future[None] | None = None
-        self._closed = False
 
-    async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        if not self._heard and not self._closed:
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._waiting
-            except TimeoutError:
-                pass
-        heard, self._heard = frozenset(self._heard), set()
-        return heard
-
-    def hear(self, topic: str) -> None:
-        """Called by the ear."""
-        self._heard.add(topic)
-        self._end_wait()
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._end_wait()
-            self._ear.leave(self)
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+    def _leave(self) -> None:
+        self._ear.leave(self)
 
 
 class Ear:
@@ -215,11 +189,11 @@ class Ear:
         if kind == b"message":
             topic = reply[2].decode("utf-8", "replace")
             for listener in tuple(self._by_topic.get(topic, ())):
-                listener.hear(topic)
+                listener.hear((topic,))
         elif kind == b"subscribe":
             self._confirmed.add(channel)
 
     def _hear_all(self) -> None:
         for listeners in tuple(self._by_topic.values()):
             for listener in tuple(listeners):
-                listener.hear(_ANYTHING)
+                listener.hear((ANYTHING,))

@@ -8,13 +8,14 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packhorse.clock import new_id
 from packhorse.errors import StoreError
+from packhorse.stores.hearing import ANYTHING, LoopListener
 from packhorse.stores.sqlite.connection import SqliteSettings, connect
 
 __all__ = ["FLOOR_S", "TOPIC_BYTES_MAX", "Ear", "SqliteListener", "is_trusted"]
@@ -30,41 +31,21 @@ _NAME_LENGTH: Final = 12
 #: How often a folder that is removed by others is made again for a socket: each time, somebody
 #: else must have come and gone in between.
 _TRIES: Final = 100
-#: Stands for any topic: something changed, look yourself.
-_ANYTHING: Final = "*"
 
 
-class SqliteListener:
-    """Hears topics in one event loop; see `Listener`."""
+class SqliteListener(LoopListener):
+    """One of those that share an ear, which sees to the floor while they wait."""
 
     def __init__(self, ear: Ear, topics: frozenset[str]) -> None:
+        super().__init__()
         self.topics = topics
         self._ear = ear
-        self._heard: set[str] = set()
-        self._waiting: asyncio.Future[None] | None = None
-        self._closed = False
 
-    async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        if not self._heard and not self._closed:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._ear.wait(self._waiting, timeout_s)
-        heard, self._heard = frozenset(self._heard), set()
-        return heard
+    async def _wait_for(self, heard: asyncio.Future[None], timeout_s: float | None) -> None:
+        await self._ear.wait(super()._wait_for(heard, timeout_s))
 
-    def hear(self, topic: str) -> None:
-        """Called by the ear."""
-        self._heard.add(topic)
-        self._end_wait()
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._end_wait()
-            self._ear.leave(self)
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+    def _leave(self) -> None:
+        self._ear.leave(self)
 
 
 class Ear:
@@ -104,16 +85,13 @@ class Ear:
         if not self._listeners:
             self.close()
 
-    async def wait(self, heard: asyncio.Future[None], timeout_s: float | None) -> None:
-        """Wait until something was heard, and see to the floor meanwhile."""
+    async def wait(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """See to the floor while somebody waits."""
         self._waiting += 1
         try:
             if self._floor is None:
                 self._look_at_floor()
-            async with asyncio.timeout(timeout_s):
-                await heard
-        except TimeoutError:
-            pass
+            await waiting
         finally:
             self._waiting -= 1
 
@@ -169,7 +147,7 @@ class Ear:
                 break
         for topic in heard & self._by_topic.keys():
             for listener in self._by_topic[topic]:
-                listener.hear(topic.decode())
+                listener.hear((topic.decode(),))
 
     def _look_at_floor(self) -> None:
         """Has anybody committed? At most once in `FLOOR_S`, however often somebody waits."""
@@ -179,7 +157,7 @@ class Ear:
         self._floor = self.loop.call_later(FLOOR_S, self._look_at_floor)
         if self._has_changed():
             for listener in self._listeners:
-                listener.hear(_ANYTHING)
+                listener.hear((ANYTHING,))
 
     def _has_changed(self) -> bool:
         """Whether another connection has committed since the last time, as far as can be told."""
