@@ -136,7 +136,6 @@ class _Known:
         time = self._time
         return Span(
             *(line.attempt, time.latest(line.started_us), time.earliest(line.finished_us)),
-            given_back=line.status is JobStatus.QUEUED,
             worker=line.worker,
             doubtful=time.doubtful(line.started_us) or time.doubtful(line.finished_us),
         )

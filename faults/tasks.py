@@ -14,7 +14,7 @@ from faults.checking.contest import Limits
 from faults.records import RECORDS_VARIABLE, SMALL_FILE_LINES, Recorder
 from packhorse import Context, Packhorse, RateLimited, RetryPolicy, Unique
 from packhorse.clock import SECOND_US, Clock
-from packhorse.events import JobCompleted, JobStale
+from packhorse.events import JobCompleted, JobLimited, JobStale
 
 __all__ = ["GUILTY", "LIMITS", "PROCESS_QUEUE", "create_app", "record"]
 
@@ -80,6 +80,7 @@ def create_app(url: str | None = None, *, clock: Clock | None = None) -> Packhor
     app.task(queue=PROCESS_QUEUE, executor="process", max_crashes=1)(poison_child)
     app.on(JobCompleted)(_note)
     app.on(JobStale)(_note)
+    app.on(JobLimited)(_note_limit)
     return app
 
 
@@ -99,6 +100,11 @@ def _rate(rule: tuple[int, int]) -> tuple[int, float]:
 def _note(event: JobCompleted | JobStale) -> None:
     """What the store answered this worker, written down with the handlers' own lines."""
     record.write_line(event.status, event.job_id, event.attempt)
+
+
+def _note_limit(event: JobLimited) -> None:
+    """The store knows of a limit that a handler met; until then its key is open."""
+    record.write_line("limited", event.job_id, event.attempt)
 
 
 def _done(ctx: Context, key: str | None = None) -> dict[str, int]:
@@ -156,7 +162,6 @@ async def called(ctx: Context, key: str, seconds: float, refusals: int) -> dict[
     if ctx.job.attempt > refusals:
         return await _work(ctx, seconds)
     record.write("start", ctx)
-    record.write("limited", ctx)
     record.write("end", ctx)
     raise RateLimited(LIMITS.closed_us["called"] / SECOND_US)
 

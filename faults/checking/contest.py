@@ -70,7 +70,6 @@ class Span(msgspec.Struct, frozen=True):
     attempt: int
     started_us: int
     ended_us: int
-    given_back: bool = False  #: by its own worker, which is how one that met a limit ends
     worker: str = ""  #: who ran it
     doubtful: bool = False  #: the store's clock was set back about then
 
@@ -113,7 +112,9 @@ class Contest(msgspec.Struct, frozen=True):
     jobs: Sequence[Facts]  #: in the order of admission
     runs: Sequence[Run] = ()
     asked: Sequence[Asked] = ()
-    pushed_back: frozenset[tuple[str, int]] = frozenset()  #: (job, attempt) that met a limit
+    pushed_back: frozenset[tuple[str, int]] = (
+        frozenset()
+    )  #: (job, attempt) that met a limit, as the store knows
     steps_us: Sequence[int] = ()  #: when the store's clock was stepped; no window spans that
 
 

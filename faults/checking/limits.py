@@ -70,8 +70,8 @@ def not_waited(contest: Contest) -> Iterator[str]:
     for job in contest.jobs:
         for closing in job.spans:
             met = (job.job_id, closing.attempt) in contest.pushed_back
-            if closing.doubtful or not (met and closing.given_back):
-                continue  # nobody can say when; or it died before it could say so
+            if closing.doubtful or not met:
+                continue
             until_us = closing.ended_us + contest.limits.closed_us[job.task]
             if stepped(contest, closing.started_us, until_us):
                 continue

@@ -46,7 +46,7 @@ def job(name: str, task: str, *times: int, **fields: Any) -> Facts:
     """A job that was admitted, then started and ended as often as there are times for."""
     created_us, *rest = times
     spans = [
-        Span(number + 1, start, end, given_back=True)
+        Span(number + 1, start, end)
         for number, (start, end) in enumerate(zip(rest[::2], rest[1::2], strict=True))
     ]
     known = {"finished_us": rest[-1] if rest else None, "queue": task, **fields}
@@ -234,11 +234,11 @@ def test_what_a_handler_did_after_its_job_was_taken_from_it_is_no_violation_but_
 
 def test_who_met_a_limit_and_died_before_he_could_say_so_closes_nothing() -> None:
     soon = job("called-1", "called", 0, 10, 20, 150, 160, rate_key="a")
-    died = [msgspec.structs.replace(span, given_back=False) for span in soon.spans]
-    unheard = msgspec.structs.replace(soon, spans=died)
+    told = msgspec.structs.replace(INNOCENT, **with_jobs(soon))
+    unheard = msgspec.structs.replace(told, pushed_back=frozenset())
 
-    assert not judge(msgspec.structs.replace(INNOCENT, **with_jobs(soon))).clean
-    assert judge(msgspec.structs.replace(INNOCENT, **with_jobs(unheard))).clean
+    assert judge(told).counts[NOT_WAITED] == 1
+    assert judge(unheard).counts[NOT_WAITED] == 0
 
 
 def test_what_began_after_its_job_was_taken_from_it_is_told_apart() -> None:
