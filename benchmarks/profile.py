@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks import hot_path, machine
 from benchmarks.hot_path import Parts
 
-__all__ = ["main"]
+__all__ = ["function_lines", "main"]
 
 _HERE: Final = Path(__file__).resolve().parent
 _WORK: Final = _HERE.parent / ".cache" / "benchmarks"
@@ -73,19 +73,19 @@ def _page(folder: Path, synchronous: str, jobs: int, facts: dict[str, str]) -> I
         yield ""
         yield f"## Functions by own time, in {title}"
         yield ""
-        yield from _function_lines(stats, jobs, _TOP)
+        yield from function_lines(stats, jobs, _TOP)
     with (folder / "lines").open("w", encoding="utf-8") as lines:
         told, _ = hot_path.drain_profile(folder / "lines.db", synchronous, jobs, lines=lines)
     yield ""
     yield "## Functions by own time, in the event loop's thread, with a JSON line per start and end"
     yield ""
-    yield from _function_lines(told, jobs, _TOP)
+    yield from function_lines(told, jobs, _TOP)
     for title, many in (("one at a time", False), ("many", True)):
         stats = hot_path.submit_profile(folder / f"{many}.db", "NORMAL", jobs, many=many)
         yield ""
         yield f"## Functions by own time, submitting {title} (NORMAL)"
         yield ""
-        yield from _function_lines(stats, jobs, _SUBMIT_TOP)
+        yield from function_lines(stats, jobs, _SUBMIT_TOP)
 
 
 def _part_lines(parts: Parts, loop: pstats.Stats) -> Iterator[str]:
@@ -123,7 +123,7 @@ def own_time_by_part(stats: pstats.Stats) -> dict[str, float]:
     return parts
 
 
-def _function_lines(stats: pstats.Stats, jobs: int, top: int) -> Iterator[str]:
+def function_lines(stats: pstats.Stats, jobs: int, top: int) -> Iterator[str]:
     """Times under the profiler: larger than without it, most of all for small functions."""
     yield "| Own µs a job | With callees | Calls a job | Function |"
     yield "| ---: | ---: | ---: | --- |"

@@ -47,6 +47,8 @@ __all__ = [
 Rate = tuple[int, int]
 Interval = tuple[int, int]
 NEVER: Final = 1 << 62
+#: How far the moments of a job may be off about which the store's clock was set.
+_DOUBT_US: Final = 2_000_000
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -276,6 +278,8 @@ def waits(job: Facts, at_us: int) -> bool:
 def may_wait(job: Facts, asked: Asked) -> bool:
     """Whether a job may have waited at some moment of a submit."""
     spells = [(job.created_us, finished_us(job))] if job.hidden else _waiting(job)
+    if job.doubtful:
+        spells = [(start - _DOUBT_US, end + _DOUBT_US) for start, end in spells]
     return any(start <= asked.answered_us and end >= asked.asked_us for start, end in spells)
 
 

@@ -258,6 +258,18 @@ def test_a_claim_given_back_without_a_trace_is_not_held_against_the_queue() -> N
     assert judge(msgspec.structs.replace(INNOCENT, **with_jobs(hidden, known))).clean
 
 
+def test_who_may_have_waited_when_the_clock_was_set_may_have_filled_the_queue() -> None:
+    refused = msgspec.structs.replace(INNOCENT, asked=(asked("", "narrow", 100, 101),))
+    doubtful = [
+        msgspec.structs.replace(each, doubtful=True, hidden=1)
+        for each in JOBS
+        if each.queue == "narrow"
+    ]
+
+    assert judge(refused).counts["refused with room"] == 1
+    assert judge(msgspec.structs.replace(refused, **with_jobs(*doubtful))).clean
+
+
 def test_dead_and_cancelled_jobs_hold_no_window() -> None:
     dead = job("throttled-1", "throttled", 0, 10, 20, status=JobStatus.DEAD)
     soon = job("throttled-2", "throttled", 50, 110, 120)
