@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from packhorse.clock import SECOND_US
 from packhorse.policies.priority import aged_rank, claim_rank, queue_order
-from packhorse.policies.retention import DAY_US, Retention, first_expiry_us, may_prune
+from packhorse.policies.retention import (
+    DAY_US,
+    GHOST_US,
+    Retention,
+    first_expiry_us,
+    is_ghost,
+    may_prune,
+)
 
 instants = st.integers(0, 10**15)
 lifetimes = st.none() | st.integers(0, 10**15)
@@ -67,6 +74,12 @@ def test_a_lifetime_ends_on_its_last_microsecond() -> None:
     assert not may_prune(100, 50, 149)
     assert may_prune(100, 50, 150)
     assert not may_prune(100, None, 10**18)
+
+
+def test_a_worker_is_a_ghost_a_day_after_its_lease_has_ended() -> None:
+    assert GHOST_US == DAY_US
+    assert not is_ghost(100, 99 + DAY_US)
+    assert is_ghost(100, 100 + DAY_US)
 
 
 @pytest.mark.req("S2-18")

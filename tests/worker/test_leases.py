@@ -184,7 +184,10 @@ async def test_a_lost_and_regained_lease_is_told_once_each() -> None:
     assert len(yard.told(LeaseRegained)) == 1
 
 
-async def test_a_lease_that_lapsed_unnoticed_is_found_out_and_its_jobs_know(yard: Yard) -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_lease_that_lapsed_unnoticed_is_found_out_and_its_jobs_know(
+    yard: Yard, *, forgotten: bool
+) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
     lost: list[bool] = []
 
@@ -201,7 +204,10 @@ async def test_a_lease_that_lapsed_unnoticed_is_found_out_and_its_jobs_know(yard
     yard.submit("wait")
     async with yard.running():
         await heard(began)
-        yard.store_clock.ahead_us += 60 * SECOND_US  # the store has not heard of it for too long
+        if forgotten:  # as a worker is that slept for days, with a clock that slept too
+            yard.store._state.workers.clear()
+        else:
+            yard.store_clock.ahead_us += 60 * SECOND_US  # it has not been heard of for too long
         later = yard.submit("noop")
         await until(lambda: yard.status(later) is JobStatus.COMPLETED)
         go_on.set()

@@ -9,9 +9,11 @@ import msgspec
 
 from packhorse.clock import SECOND_US
 
-__all__ = ["DAY_US", "Retention", "first_expiry_us", "may_prune"]
+__all__ = ["DAY_US", "GHOST_US", "Retention", "first_expiry_us", "is_ghost", "may_prune"]
 
 DAY_US: Final = 24 * 3600 * SECOND_US
+#: How long a worker that went without leaving is still shown, from the end of its lease.
+GHOST_US: Final = DAY_US
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -33,3 +35,8 @@ def first_expiry_us(
 def may_prune(finished_us: int, keep_us: int | None, now_us: int) -> bool:
     """Whether a finished job's whole record may go."""
     return keep_us is not None and finished_us + keep_us <= now_us
+
+
+def is_ghost(expires_us: int, now_us: int) -> bool:
+    """Whether a worker's record may go, provided that it holds no job any more."""
+    return expires_us + GHOST_US <= now_us

@@ -154,14 +154,13 @@ class LeaseStore(Protocol):
     """Who lives, who holds what, and what was lost."""
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
-        """Extend or begin the worker's lease; `lapsed` tells if it had run out.
+        """Extend or begin the worker's lease; `lapsed` tells that there was no live one.
 
-        With a lease of no length it has run out at once, and its jobs stay as they are.
-
-        When `held` is given, processing jobs of this worker that are not in it are released: they
-        become queued in their old place, and only `releases` rises.
-
-        Jobs it was given before the clock was set forward by `step_us` may be held so much longer.
+        It had run out, or the store does not know the worker. With a lease of no length it has run
+        out at once, and its jobs stay as they are. When `held` is given, processing jobs of this
+        worker that are not in it are released: they become queued in their old place, and only
+        `releases` rises. Jobs it was given before the clock was set forward by `step_us` may be
+        held so much longer.
         """
         ...
 
@@ -176,16 +175,14 @@ class LeaseStore(Protocol):
     def expired(self) -> Plan[ExpiredLeases]:
         """Leases that have run out while their workers hold jobs, and the clock. Reads only.
 
-        Jobs held by a worker the store does not know at all count as held under a lease that
-        expired at instant 0.
+        Jobs of a worker that the store does not know are held under one that expired at instant 0.
         """
         ...
 
     def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
         """Processing jobs that nobody holds rightfully any more, at most `limit`. Reads only.
 
-        Those of `workers` whose lease is still expired, and those of anybody whose hold limit has
-        passed.
+        Those of `workers` whose lease is still expired, and of anybody whose hold limit has passed.
         """
         ...
 
@@ -227,8 +224,7 @@ class QueueStore(Protocol):
         """Stop or go on giving out a queue's jobs; says whether that changed anything.
 
         With `key`, only those whose ordering, concurrency or rate key it is; with `tenant`, only
-        that tenant's; both at once are a `ConfigError`. Running jobs go on. Resuming wakes
-        workers.
+        that tenant's; both are a `ConfigError`. Running jobs go on. Resuming wakes workers.
         """
         ...
 
@@ -258,8 +254,7 @@ class UpkeepStore(Protocol):
     def promote(self, *, limit: int) -> Plan[int]:
         """Make due jobs of every queue queued, at most `limit` a queue, in (due, sequence) order.
 
-        Says how many. A rescued job keeps the place it had; any other takes a new one. Workers
-        are woken.
+        Says how many. A rescued job keeps its place; any other takes a new one. Workers are woken.
         """
         ...
 
@@ -278,7 +273,12 @@ class UpkeepStore(Protocol):
         ...
 
     def prune(self, *, limit: int) -> Plan[int]:
-        """Remove at most `limit` records and results whose lifetime has passed; says how many."""
+        """Remove at most `limit` records and results whose lifetime has passed; says how many.
+
+        With what jobs leave of `limit`, workers go too who are ghosts by `policies.retention`.
+        A worker that holds a job stays until that was rescued, and a living one always stays.
+        Closings of rate gates whose time has passed are forgotten as well, and not counted.
+        """
         ...
 
 

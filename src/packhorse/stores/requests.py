@@ -111,7 +111,7 @@ class Renewed(msgspec.Struct, frozen=True):
 
     expires_us: int
     now_us: int
-    lapsed: bool  #: the lease had run out in between; jobs may have been given away
+    lapsed: bool  #: there was no live lease; jobs held under an earlier one may be given away
     released: int = 0  #: jobs the store held for this worker that it did not know of
 
 

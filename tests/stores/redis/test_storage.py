@@ -10,6 +10,7 @@ import redis
 
 from packhorse.clock import SECOND_US
 from packhorse.job import Job, NewJob
+from packhorse.policies.retention import GHOST_US
 from packhorse.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -118,3 +119,22 @@ def test_a_claim_gets_past_more_lines_than_one_script_sets_aside(store: RedisSto
 
     assert [job.id for job in _claim(store)] == ["limited-0", "free"]
     assert _claim(store) == ()
+
+
+def test_nothing_is_left_of_workers_gone_for_long_and_closings_that_are_over(
+    namespace: str,
+) -> None:
+    clock = VirtualClock()
+    store = open_store(f"{redis_url()}?namespace={namespace}", clock=clock)
+    store.run(store.jobs.submit([new_job("job", queue="default")]))
+    (job,) = _claim(store)
+    store.run(store.jobs.settle([settlement_of(SettlementKind.LIMITED, job)]))
+    kept = {f"{{{namespace}}}:{name}".encode() for name in ("leases", "workers", "shut", "shuts")}
+    store.run(store.upkeep.prune(limit=10))
+    assert kept <= {*_keys(namespace)}
+
+    clock.advance((LEASE_US + GHOST_US) / SECOND_US)
+    assert store.run(store.upkeep.prune(limit=10)) == 1
+
+    assert kept.isdisjoint(_keys(namespace))
+    store.close()

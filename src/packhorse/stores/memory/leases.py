@@ -65,7 +65,7 @@ def _renew(access: Access, renewal: Renewal) -> Renewed:
         known = frozenset(renewal.held)
         unknown = [row for row in _held(access, worker) if (row.new.id, row.fence) not in known]
         released = release_held(access, unknown)
-    lapsed = before is not None and not before.live(now_us)
+    lapsed = before is None or not before.live(now_us)
     return Renewed(expires_us=after.expires_us, now_us=now_us, lapsed=lapsed, released=released)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from heapq import nsmallest
 
 from packhorse.job import DeadReason, JobStatus, RateRule
-from packhorse.policies.retention import may_prune
+from packhorse.policies.retention import is_ghost, may_prune
 from packhorse.stores.memory.access import Access, plan
 from packhorse.stores.memory.rows import JobRow
 from packhorse.stores.memory.state import Index
@@ -119,6 +119,11 @@ def _oldest(
 
 def _prune(access: Access, limit: int) -> int:
     _forget_gates(access)
+    pruned = _prune_jobs(access, limit)
+    return pruned + _forget_ghosts(access, limit - pruned)
+
+
+def _prune_jobs(access: Access, limit: int) -> int:
     expired = access.state.expiries.group().up_to(access.now_us, limit=limit)
     for row in access.rows(expired):
         finished_us = row.finished_us or 0
@@ -127,6 +132,20 @@ def _prune(access: Access, limit: int) -> int:
         else:
             _drop_result(access, row, finished_us)
     return len(expired)
+
+
+def _forget_ghosts(access: Access, limit: int) -> int:
+    """Workers that went long ago; one that holds a job is kept for whoever rescues it."""
+    workers = access.state.workers
+    gone = [
+        (row.expires_us, worker)
+        for worker, row in workers.items()
+        if is_ghost(row.expires_us, access.now_us) and not access.state.held.group(worker)
+    ]
+    chosen = nsmallest(limit, gone)
+    for _, worker in chosen:
+        del workers[worker]
+    return len(chosen)
 
 
 def _forget_gates(access: Access) -> None:

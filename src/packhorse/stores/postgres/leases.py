@@ -54,7 +54,7 @@ def _renew_in_one(renewal: Renewal) -> Steps[Renewed | None]:
     [(now_us, before_us, lost)] = yield Once(sql("lease_renew"), _renewed(renewal, anyway=False))
     if lost:
         return None
-    return Renewed(now_us + renewal.lease_us, now_us, before_us is not None and before_us <= now_us)
+    return Renewed(now_us + renewal.lease_us, now_us, before_us is None or before_us <= now_us)
 
 
 def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
@@ -67,5 +67,5 @@ def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
     released = 0
     if renewal.held is not None:
         released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held), now_us)
-    lapsed = before_us is not None and before_us <= now_us
+    lapsed = before_us is None or before_us <= now_us
     return Renewed(now_us + renewal.lease_us, now_us, lapsed, released)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from packhorse.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.statements import Script
 
@@ -24,11 +25,11 @@ class RedisUpkeep:
         return Plan("park", partial(_park, after_us, limit))
 
     def prune(self, *, limit: int) -> Plan[int]:
-        return Plan("prune", partial(_counted, "prune", limit))
+        return Plan("prune", partial(_counted, "prune", limit, GHOST_US))
 
 
-def _counted(script: str, limit: int) -> Steps[int]:
-    reply = yield Script(script, [max(0, limit)])
+def _counted(script: str, limit: int, *more: int) -> Steps[int]:
+    reply = yield Script(script, [max(0, limit), *more])
     return int(reply)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from packhorse.job import DeadReason
+from packhorse.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.finishing import give_up
@@ -14,7 +15,7 @@ from packhorse.stores.sql.lines import anybody_held_back, join_lines, let_go
 from packhorse.stores.sql.promoting import promote_queue
 from packhorse.stores.sql.removing import remove_steps
 from packhorse.stores.sql.rows import Lane
-from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.steps import NOW, Change, Rows
 
 __all__ = ["SqlUpkeep"]
 
@@ -22,6 +23,8 @@ __all__ = ["SqlUpkeep"]
 _PARK_WINDOW: Final = 10_000
 #: Gates that are tried in one run of upkeep, and lines of order.
 _GATES_TRIED_MAX: Final = 100
+#: Closings that are over and are forgotten in one run of upkeep.
+_CLOSINGS_MAX: Final = 1000
 
 
 class SqlUpkeep:
@@ -58,7 +61,9 @@ class SqlUpkeep:
     def prune(self, *, limit: int) -> Plan[int]:
         def look() -> Steps[int | None]:
             rows = yield from _expired_records(self._dialect, 1)
-            return None if rows else 0
+            ghosts = yield from _ghosts(self._dialect, 1)
+            closings = yield from _passed_closings(self._dialect, 1)
+            return None if rows or ghosts or closings else 0
 
         return Plan("prune", lambda: _prune(self._dialect, limit), look=look)
 
@@ -156,14 +161,51 @@ def _expired_records(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]
     return _within(dialect, "expired_records", limit)
 
 
+def _ghosts(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    now_us = yield NOW
+    asked = {"latest": now_us - GHOST_US, "limit": limit}
+    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("ghosts"), asked)
+    return rows
+
+
+def _passed_closings(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    return _within(dialect, "shut_passed", limit)
+
+
 def _prune(dialect: Dialect, limit: int) -> Steps[int]:
     yield from dialect.lock_all()
+    pruned: int = yield from _prune_jobs(dialect, limit)
+    pruned += yield from _forget_ghosts(dialect, limit - pruned)
+    yield from _forget_closings(dialect)
+    return pruned
+
+
+def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
     rows = yield from _expired_records(dialect, limit)
     yield from remove_steps(dialect, [seq for seq, whole in rows if whole])
     fading = [seq for seq, whole in rows if not whole]
     if fading:
         yield dialect.write_each(dialect.sql("result_drop"), fading)
     return len(rows)
+
+
+def _forget_ghosts(dialect: Dialect, limit: int) -> Steps[int]:
+    """A renewal waits for no lock, so the lease is judged once more where the record is removed."""
+    rows = yield from _ghosts(dialect, limit)
+    if not rows:
+        return 0
+    now_us = yield NOW
+    gone = {"workers": dialect.many([worker for (worker,) in rows]), "latest": now_us - GHOST_US}
+    forgotten: int = yield Change(dialect.sql("ghosts_forget"), gone)
+    return forgotten
+
+
+def _forget_closings(dialect: Dialect) -> Steps[None]:
+    rows = yield from _passed_closings(dialect, _CLOSINGS_MAX)
+    if rows:
+        gates = dialect.many([gate for (gate,) in rows])
+        yield dialect.write(dialect.sql("shut_forget"), (gates,))
+        yield from dialect.settings_changed()
 
 
 def _within(dialect: Dialect, name: str, limit: int) -> Steps[list[tuple[Any, ...]]]:

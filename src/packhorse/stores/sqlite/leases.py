@@ -50,5 +50,5 @@ def _renew(renewal: Renewal) -> Steps[Renewed]:
     released = 0
     if renewal.held is not None:
         released = yield from release_unknown(SQLITE, renewal.worker, set(renewal.held), now_us)
-    lapsed = bool(before) and before[0][0] <= now_us
+    lapsed = not before or before[0][0] <= now_us
     return Renewed(expires_us, now_us, lapsed, released)

@@ -23,7 +23,6 @@ class TestLeases:
 
         assert renewed.now_us == trial.now_us()
         assert renewed.expires_us == trial.now_us() + LEASE_US
-        assert not renewed.lapsed
         assert renewed.released == 0
 
     def test_a_renewal_extends_the_lease_from_now(self, trial: Trial) -> None:
@@ -41,6 +40,14 @@ class TestLeases:
 
         assert trial.renew(ANNA).lapsed
         assert not trial.renew(ANNA).lapsed
+
+    def test_a_worker_that_the_store_does_not_know_is_told_that_it_had_no_lease(
+        self, trial: Trial
+    ) -> None:
+        assert trial.renew(ANNA).lapsed
+        assert not trial.renew(ANNA).lapsed
+        trial.run(trial.store.leases.leave(ANNA))
+        assert trial.renew(ANNA).lapsed
 
     def test_a_renewed_worker_keeps_its_jobs_beyond_one_lease(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)

@@ -183,6 +183,7 @@ class TestRedriving:
         trial.advance_us(23 * 3600 * SECOND_US)
         _redrive(trial, "job")
         trial.advance_us(2 * 3600 * SECOND_US)
+        trial.renew()
 
         assert trial.run(trial.store.upkeep.prune(limit=10)) == 0
         trial.end(trial.claim_only())

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from packhorse.clock import SECOND_US
 from packhorse.job import TERMINAL, DeadReason, JobStatus
-from packhorse.policies.retention import DAY_US, Retention, may_prune
-from packhorse.settlement import SettlementKind
+from packhorse.policies.retention import DAY_US, GHOST_US, Retention, is_ghost, may_prune
+from packhorse.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.properties import a_few_examples
-from packhorse.testing.conformance.samples import new_job
+from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial, Trials
 
-__all__ = ["TestDeleting", "TestPruning"]
+__all__ = ["TestDeleting", "TestGhosts", "TestPruning"]
 
 _lifetimes = st.none() | st.integers(1, 6)
 
@@ -52,7 +52,7 @@ class TestPruning:
         trial.finish(new_job("job"), SettlementKind.DEAD)
         trial.advance_us(1000 * DAY_US)
 
-        assert _prune(trial) == 0
+        _prune(trial)
         assert trial.status("job") is JobStatus.DEAD
 
     def test_a_dead_letter_with_a_lifetime_is_removed_after_it(self, trial: Trial) -> None:
@@ -130,7 +130,7 @@ class TestPruning:
         bring_to(trial, status, "job")
         trial.advance_us(1000 * DAY_US)
 
-        assert _prune(trial) == 0
+        _prune(trial)
         assert trial.find("job") is not None
 
     def test_no_more_than_the_limit_is_removed(self, trial: Trial) -> None:
@@ -160,6 +160,96 @@ class TestPruning:
             record = trial.find(job.id)
             assert (record is None) is gone
             assert record is None or (record.result is None) is without_result
+
+
+class TestGhosts:
+    """Records of workers that went without leaving are removed, once nothing depends on them."""
+
+    def test_a_ghost_is_removed_a_day_after_its_lease_ended_and_not_before(
+        self, trial: Trial
+    ) -> None:
+        trial.renew(ANNA)
+
+        trial.advance_us(LEASE_US + GHOST_US - 1)
+        assert _prune(trial) == 0
+        assert _workers(trial) == [ANNA]
+        trial.advance_us(1)
+        assert _prune(trial) == 1
+        assert _workers(trial) == []
+        assert _prune(trial) == 0
+
+    def test_a_ghost_that_holds_a_job_stays_until_the_job_was_rescued(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.advance_us(LEASE_US + GHOST_US)
+
+        assert _prune(trial) == 0
+        assert _workers(trial) == [ANNA]
+        assert trial.orphans(ANNA)[job.id].worker == ANNA
+        assert trial.rescue(ANNA) == {job.id: Verdict.APPLIED}
+        assert _prune(trial) == 1
+        assert _workers(trial) == []
+
+    def test_a_ghost_that_holds_a_job_does_not_keep_others_from_being_removed(
+        self, trial: Trial
+    ) -> None:
+        trial.take(worker=ANNA)
+        trial.renew(BEN)
+        trial.advance_us(LEASE_US + GHOST_US)
+
+        assert _prune(trial, limit=1) == 1
+        assert _workers(trial) == [ANNA]
+
+    def test_a_living_worker_is_never_removed(self, trial: Trial) -> None:
+        trial.renew(ANNA, lease_us=1000 * DAY_US)
+        trial.renew(BEN)
+        trial.advance_us(999 * DAY_US)
+        trial.renew(BEN)
+
+        assert _prune(trial) == 0
+        assert _workers(trial) == [ANNA, BEN]
+
+    def test_no_more_than_the_limit_is_removed_jobs_and_ghosts_together(self, trial: Trial) -> None:
+        for number in range(3):
+            trial.finish(new_job())
+            trial.renew(f"worker-{number}")
+        trial.run(trial.store.leases.leave(ANNA))
+        trial.advance_us(LEASE_US + GHOST_US)
+
+        assert _prune(trial, limit=4) == 4
+        assert trial.search() == []
+        assert len(_workers(trial)) == 2
+        assert [_prune(trial, limit=1) for _ in range(3)] == [1, 1, 0]
+
+    def test_a_ghost_that_comes_back_begins_anew_and_is_told_so(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        trial.advance_us(LEASE_US)
+        trial.rescue(ANNA)
+        trial.advance_us(GHOST_US)
+        _prune(trial)
+
+        assert trial.ask(ANNA).lease_lost
+        renewed = trial.renew(ANNA, held=((job.id, job.fence),))
+        assert (renewed.lapsed, renewed.released) == (True, 0)
+        assert trial.end(job) is Verdict.STALE
+        assert not trial.renew(ANNA).lapsed
+        assert trial.claim_any(ANNA).id == job.id
+
+    @a_few_examples
+    @given(ends_us=st.lists(st.integers(0, 4), max_size=3), limit=st.integers(0, 3))
+    def test_who_goes_is_what_the_policy_says(
+        self, trials: Trials, ends_us: list[int], limit: int
+    ) -> None:
+        with trials.fresh() as trial:
+            for number, end_us in enumerate(ends_us):
+                trial.renew(f"worker-{number}", lease_us=end_us)
+            leases = {f"worker-{n}": trial.now_us() + end for n, end in enumerate(ends_us)}
+            trial.advance_us(GHOST_US + 2)
+
+            ghosts = {name for name, us in leases.items() if is_ghost(us, trial.now_us())}
+            assert _prune(trial, limit=limit) == min(limit, len(ghosts))
+            assert len(ghosts & {*_workers(trial)}) == max(0, len(ghosts) - limit)
+            _prune(trial)
+            assert _workers(trial) == sorted(leases.keys() - ghosts)
 
 
 class TestDeleting:
@@ -221,6 +311,10 @@ class TestDeleting:
 
 def _prune(trial: Trial, limit: int = EVERYTHING) -> int:
     return trial.run(trial.store.upkeep.prune(limit=limit))
+
+
+def _workers(trial: Trial) -> list[str]:
+    return [record.worker for record in trial.run(trial.store.leases.workers())]
 
 
 def _delete(trial: Trial, chosen: JobFilter | None = None, limit: int = EVERYTHING) -> int:

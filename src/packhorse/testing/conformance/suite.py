@@ -35,7 +35,7 @@ from packhorse.testing.conformance.races import TestRaces
 from packhorse.testing.conformance.rates import TestRates
 from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
-from packhorse.testing.conformance.retention import TestDeleting, TestPruning
+from packhorse.testing.conformance.retention import TestDeleting, TestGhosts, TestPruning
 from packhorse.testing.conformance.runners import TestRunners
 from packhorse.testing.conformance.settling import TestSettling
 from packhorse.testing.conformance.submitting import TestSubmitting
@@ -89,6 +89,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestPromoting,
     TestDeleting,
     TestPruning,
+    TestGhosts,
     TestCounts,
     TestJobs,
     TestOutlook,

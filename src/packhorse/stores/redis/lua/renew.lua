@@ -2,7 +2,7 @@
 -- Extends or begins a worker's lease, and releases what it does not know that it holds.
 -- Arguments: worker, length of the lease, the renewal as JSON text, by how much the clock was set
 -- forward, 1 if it tells what it holds else 0, then job id and fence of each.
--- Answer: expiry, clock, 1 if the lease had run out, how many were released, 1 if there are more.
+-- Answer: expiry, clock, 1 if there was no live lease, how many were released, 1 if there are more.
 -- needs: keys clock wakes jobs queues sigs pending lines index places holders entering endings
 local HELD_MAX = 10000 -- jobs of one worker that are looked at
 local RELEASED_MAX = 1000 -- jobs that one script releases
@@ -60,5 +60,5 @@ if ARGV[6] == '1' then
   end
 end
 index.flush()
-local lapsed = before and tonumber(before) <= now
+local lapsed = not before or tonumber(before) <= now
 return {expires, now, lapsed and 1 or 0, released, more}
