@@ -18,6 +18,7 @@ from packhorse.policies.rate_limit import (
     check_weight,
     current,
     granted,
+    is_over,
     next_free_us,
     slot_end_us,
 )
@@ -47,6 +48,16 @@ def attempted(rule: RateRule, tries: list[Any]) -> tuple[Grants, Grants, RateLog
         else:
             refused.append((now_us, weight))
     return given_out, refused, log, now_us
+
+
+@given(rules, attempts, st.integers(0, 130), st.integers(0, 2))
+def test_a_log_is_over_when_nothing_in_it_counts(
+    rule: RateRule, tries: list[Any], slots: int, more: int
+) -> None:
+    _, _, log, now_us = attempted(rule, tries)
+    now_us += slots * -(-rule.window_us // SLOTS) + more
+
+    assert is_over(log, rule.window_us, now_us) is (current(log, rule, now_us) == ())
 
 
 @pytest.mark.req("S1-22", "S0-15")

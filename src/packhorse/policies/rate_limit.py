@@ -25,6 +25,7 @@ __all__ = [
     "check_weight",
     "current",
     "granted",
+    "is_over",
     "next_free_us",
     "slot_end_us",
 ]
@@ -82,6 +83,11 @@ def granted(log: RateLog, rule: RateRule, weight: int, now_us: int) -> RateLog:
     end_us = slot_end_us(now_us, rule)
     counted[end_us] = counted.get(end_us, 0) + weight
     return tuple(counted.items())
+
+
+def is_over(log: RateLog, window_us: int, now_us: int) -> bool:
+    """Whether no grant of a log counts any more, if no window is longer than this."""
+    return all(end_us + window_us <= now_us for end_us, _ in log)
 
 
 def check_rate(rule: RateRule | None, *, setting: str = "rate_limit") -> None:

@@ -277,7 +277,7 @@ class UpkeepStore(Protocol):
 
         With what jobs leave of `limit`, workers go too who are ghosts by `policies.retention`.
         A worker that holds a job stays until that was rescued, and a living one always stays.
-        Closings of rate gates whose time has passed are forgotten as well, and not counted.
+        Closings and logs of rate gates that are over are forgotten as well, and not counted.
         """
         ...
 

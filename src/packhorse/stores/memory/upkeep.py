@@ -8,6 +8,7 @@ from functools import partial
 from heapq import nsmallest
 
 from packhorse.job import DeadReason, JobStatus, RateRule
+from packhorse.policies.rate_limit import is_over
 from packhorse.policies.retention import is_ghost, may_prune
 from packhorse.stores.memory.access import Access, plan
 from packhorse.stores.memory.rows import JobRow
@@ -156,9 +157,9 @@ def _forget_gates(access: Access) -> None:
         for gate, until_us in state.shut.items()
         if until_us is None or until_us > now_us
     }
-    windows = [rule.window_us for rule in _rules(access)]
-    oldest_us = now_us - max(windows, default=0)
-    state.grants = {gate: log for gate, log in state.grants.items() if log[-1][0] > oldest_us}
+    window_us = max([rule.window_us for rule in _rules(access)], default=0)
+    grants = state.grants.items()
+    state.grants = {gate: log for gate, log in grants if not is_over(log, window_us, now_us)}
 
 
 def _rules(access: Access) -> Iterator[RateRule]:

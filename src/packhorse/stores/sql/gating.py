@@ -26,6 +26,7 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.lines import Keys, gate_text, let_go
+from packhorse.stores.sql.rate_logs import read_log
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.steps import ChangeMany, Rows
 
@@ -354,7 +355,7 @@ class GateBook:
                 return Standing(gate, limit=queue.concurrency, running=running)
             case GateKind.TASK_RATE | GateKind.TENANT_RATE | GateKind.QUEUE_RATE:
                 rule = _rule(gate.kind, queue, task)
-                log = yield from _read_log(self.dialect, gate)
+                log = yield from read_log(self.dialect, gate)
                 log = self._as_of_now(gate, log, rule)
                 until_us = self._shut.get(gate) or 0
                 return Standing(gate, until_us=until_us, rule=rule, log=log)
@@ -373,11 +374,3 @@ def _rule(kind: GateKind, queue: QueueLimits, task: TaskLimits | None) -> RateRu
     if kind is GateKind.TASK_RATE:
         return None if task is None else task.rate
     return queue.tenant_rate if kind is GateKind.TENANT_RATE else queue.rate
-
-
-def _read_log(dialect: Dialect, gate: Gate) -> Steps[RateLog]:
-    """What was granted at a rate gate."""
-    rows = yield Rows(dialect.sql("rate_log"), (gate_text(gate),))
-    if not rows:
-        return ()
-    return msgspec.json.decode(rows[0][0], type=tuple[tuple[int, int], ...])

@@ -13,6 +13,7 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.finishing import give_up
 from packhorse.stores.sql.lines import anybody_held_back, join_lines, let_go
 from packhorse.stores.sql.promoting import promote_queue
+from packhorse.stores.sql.rate_logs import any_log_to_do, forget_logs
 from packhorse.stores.sql.removing import remove_steps
 from packhorse.stores.sql.rows import Lane
 from packhorse.stores.sql.steps import NOW, Change, Rows
@@ -63,7 +64,8 @@ class SqlUpkeep:
             rows = yield from _expired_records(self._dialect, 1)
             ghosts = yield from _ghosts(self._dialect, 1)
             closings = yield from _passed_closings(self._dialect, 1)
-            return None if rows or ghosts or closings else 0
+            logs = yield from any_log_to_do(self._dialect)
+            return None if rows or ghosts or closings or logs else 0
 
         return Plan("prune", lambda: _prune(self._dialect, limit), look=look)
 
@@ -177,6 +179,7 @@ def _prune(dialect: Dialect, limit: int) -> Steps[int]:
     pruned: int = yield from _prune_jobs(dialect, limit)
     pruned += yield from _forget_ghosts(dialect, limit - pruned)
     yield from _forget_closings(dialect)
+    yield from forget_logs(dialect)
     return pruned
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from packhorse.clock import SECOND_US
 from packhorse.job import JobStatus, RateRule
 from packhorse.policies.rate_limit import RateLog, granted, next_free_us
+from packhorse.policies.retention import DAY_US
 from packhorse.settlement import SettlementKind
 from packhorse.stores.requests import ClaimRequest
 from packhorse.testing.conformance.contention import at_once
@@ -286,18 +287,34 @@ class TestRates:
         assert trial.ask().suspects
         assert [job.id for job in trial.ask(quarantine=True).jobs] == ["suspect"]
 
+    @pytest.mark.parametrize("window_us", [_WINDOW_US, 3 * DAY_US], ids=["short", "long"])
     @everywhere
-    def test_upkeep_does_not_forget_what_still_counts(self, trial: Trial, where: str) -> None:
-        limit_rate(trial, where, _ONE)
+    def test_upkeep_does_not_forget_what_still_counts(
+        self, trial: Trial, where: str, window_us: int
+    ) -> None:
+        limit_rate(trial, where, RateRule(1, window_us))
         submit(trial, "a", "b")
         trial.claim()
-        trial.advance_us(_WINDOW_US - 1)
+        trial.advance_us(window_us - 1)
 
         trial.run(trial.store.upkeep.prune(limit=10))
         trial.run(trial.store.upkeep.promote(limit=10))
 
         assert given(trial) == []
         assert trial.status("b") is JobStatus.QUEUED
+
+    @everywhere
+    def test_what_upkeep_forgets_had_stopped_to_count(self, trial: Trial, where: str) -> None:
+        limit_rate(trial, where, _ONE)
+        submit(trial, "a", "b", "c")
+        trial.claim()
+        trial.advance_us(2 * DAY_US)
+        trial.renew()
+
+        trial.run(trial.store.upkeep.prune(limit=10))
+
+        assert given(trial) == ["b"]
+        assert given(trial) == []
 
 
 def _asking(worker: str) -> ClaimRequest:
