@@ -81,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     _WORK.mkdir(parents=True, exist_ok=True)
     facts = machine.facts(_WORK)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_WORK)))
-        server = stack.enter_context(_SERVERS[options.store](folder))
+    with _SERVERS[options.store](_WORK) as server:
         text = "\n".join(_page(server, options.store, options.jobs, facts))
     path = options.output / f"submit-profile-{options.store}.md"
     path.write_text(text + "\n", encoding="utf-8")
@@ -226,11 +224,12 @@ def _postgres(folder: Path) -> Iterator[_Server]:
 
 @contextmanager
 def _redis(folder: Path) -> Iterator[_Server]:
-    server = RedisServer(folder / "redis", port=free_port())
-    try:
-        yield _Server(server.pid, lambda number: f"{server.url}/{number}")
-    finally:
-        server.stop()
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        server = RedisServer(Path(own), port=free_port())
+        try:
+            yield _Server(server.pid, lambda number: f"{server.url}/{number}")
+        finally:
+            server.stop()
 
 
 _SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[_Server]]]] = {
