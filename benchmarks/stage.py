@@ -20,7 +20,10 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-__all__ = ["Entry", "PeerNote", "Stage"]
+__all__ = ["Bounds", "Entry", "PeerNote", "Stage"]
+
+#: What the figures of a run are held against.
+Bounds = Callable[[Settings, Ledger], Sequence[Bound]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Stage:
     server: Callable[[Path], str]  #: where a folder's database is on the server, if there is one
     rounds: Mapping[str, Callable[[Bench, int], None]]
     once: Mapping[str, Callable[[Bench], None]]
-    bounds: Callable[[Settings, Ledger], Sequence[Bound]]
+    bounds: Bounds
     charted: Sequence[str]
     method: str  #: what a reader of the figures must know, as a list
     facts: Mapping[str, str]

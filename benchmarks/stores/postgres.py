@@ -9,29 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
 from benchmarks import machine
-from benchmarks.measures import (
-    drain,
-    idle,
-    memory,
-    pickup,
-    scaling,
-    server_claims,
-    snapshot,
-    submit,
-)
+from benchmarks.measures import snapshot
 from benchmarks.peers.catalogue import invited
 from benchmarks.stage import Stage
-from benchmarks.stores.lines import CHARTED, Lines
+from benchmarks.stores.lines import Lines
 from benchmarks.stores.server_bounds import postgres_bounds
+from benchmarks.stores.staging import Databases, staged
 from benchmarks.workloads import bare_postgres
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -155,43 +145,19 @@ def postgres_stage(
             bare_finished=bare_postgres.finished,
             peers=peers,
         )
-        ours = lines.ours()
-        claims = partial(server_claims.measure, counted=databases.counted, unit="buffers")
-        yield Stage(
-            name="postgres",
-            title="Packhorse on PostgreSQL, measured",
-            ours=ours,
-            with_slots=lambda slots: lines.ours(slots=slots),
-            drains=lines.drains(),
-            submits=list(lines.submits()),
-            waiting=[ours],
-            open_store=lambda folder: open_store(databases.of(folder)),
-            server=databases.of,
-            rounds=MappingProxyType(
-                {
-                    "drain": drain.measure_round,
-                    "submit": submit.measure_round,
-                    "scaling": scaling.measure_round,
-                }
+        yield staged(
+            "postgres",
+            "Packhorse on PostgreSQL, measured",
+            lines,
+            Databases(
+                databases.of, databases.place, databases.counted, "buffers", databases.vacuum
             ),
-            once=MappingProxyType(
-                {
-                    "pickup": pickup.measure,
-                    "idle": idle.measure,
-                    "claims": claims,
-                    "snapshot": snapshot.measure,
-                    "memory": memory.measure,
-                }
-            ),
+            once={"snapshot": snapshot.measure},
             bounds=postgres_bounds,
-            charted=CHARTED,
             method=_METHOD,
             facts={
                 **databases.facts(),
                 "server": whose,
                 "driver": machine.versions_of("psycopg", "psycopg-binary"),
             },
-            peers=peers.notes,
-            place=databases.place,
-            after_filling=databases.vacuum,
         )

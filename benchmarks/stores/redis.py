@@ -7,29 +7,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
 
 from benchmarks import machine
-from benchmarks.measures import (
-    drain,
-    durability,
-    idle,
-    memory,
-    pickup,
-    scaling,
-    server_claims,
-    submit,
-)
+from benchmarks.measures import durability
 from benchmarks.peers.catalogue import invited
 from benchmarks.stage import Stage
-from benchmarks.stores.lines import CHARTED, Lines
+from benchmarks.stores.lines import Lines
 from benchmarks.stores.server_bounds import redis_bounds
+from benchmarks.stores.staging import Databases, staged
 from benchmarks.workloads import bare_redis
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -164,43 +154,17 @@ def redis_stage(
             bare_finished=bare_redis.finished,
             peers=peers,
         )
-        ours = lines.ours()
-        claims = partial(server_claims.measure, counted=databases.counted, unit="commands")
-        yield Stage(
-            name="redis",
-            title="Packhorse on Redis, measured",
-            ours=ours,
-            with_slots=lambda slots: lines.ours(slots=slots),
-            drains=lines.drains(),
-            submits=list(lines.submits()),
-            waiting=[ours],
-            open_store=lambda folder: open_store(databases.of(folder)),
-            server=databases.of,
-            rounds=MappingProxyType(
-                {
-                    "drain": drain.measure_round,
-                    "submit": submit.measure_round,
-                    "scaling": scaling.measure_round,
-                }
-            ),
-            once=MappingProxyType(
-                {
-                    "pickup": pickup.measure,
-                    "idle": idle.measure,
-                    "claims": claims,
-                    "durability": durability.measure,
-                    "memory": memory.measure,
-                }
-            ),
+        yield staged(
+            "redis",
+            "Packhorse on Redis, measured",
+            lines,
+            Databases(databases.of, databases.place, databases.counted, "commands"),
+            once={"durability": durability.measure},
             bounds=redis_bounds,
-            charted=CHARTED,
             method=_METHOD,
             facts={
                 **databases.facts(),
                 "server": "the run's own" if databases.own else f"named by {VARIABLE}",
                 "driver": machine.versions_of("redis", "hiredis"),
             },
-            peers=peers.notes,
-            place=databases.place,
-            after_filling=lambda _: None,
         )

@@ -230,6 +230,17 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     expires_us: int
     live: bool
 
+    @classmethod
+    def of(
+        cls, said: Renewal, *, started_us: int, renewed_us: int, expires_us: int, now_us: int
+    ) -> WorkerRecord:
+        """What a worker said of itself, and when."""
+        return cls(
+            *(said.worker, said.host, said.pid, said.version, said.queues, said.tasks),
+            *(said.concurrency, said.running, started_us, renewed_us, expires_us),
+            live=expires_us > now_us,
+        )
+
 
 class Outlook(msgspec.Struct, frozen=True):
     """What a worker's queues still hold for it; a burst worker leaves when nothing does."""

@@ -141,18 +141,10 @@ def _workers(access: Access) -> tuple[WorkerRecord, ...]:
 
 
 def _record(row: WorkerRow, now_us: int) -> WorkerRecord:
-    said = row.renewal
-    return WorkerRecord(
-        worker=said.worker,
-        host=said.host,
-        pid=said.pid,
-        version=said.version,
-        queues=said.queues,
-        tasks=said.tasks,
-        concurrency=said.concurrency,
-        running=said.running,
+    return WorkerRecord.of(
+        row.renewal,
         started_us=row.started_us,
         renewed_us=row.renewed_us,
         expires_us=row.expires_us,
-        live=row.live(now_us),
+        now_us=now_us,
     )

@@ -97,18 +97,10 @@ def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
 def read_worker(text: bytes, now_us: int) -> WorkerRecord:
     """A worker as it is shown."""
     row = _read_row(text)
-    said = _read_renewal(row.renewal)
-    return WorkerRecord(
-        worker=said.worker,
-        host=said.host,
-        pid=said.pid,
-        version=said.version,
-        queues=said.queues,
-        tasks=said.tasks,
-        concurrency=said.concurrency,
-        running=said.running,
+    return WorkerRecord.of(
+        _read_renewal(row.renewal),
         started_us=row.started_us,
         renewed_us=row.renewed_us,
         expires_us=row.expires_us,
-        live=row.expires_us > now_us,
+        now_us=now_us,
     )
