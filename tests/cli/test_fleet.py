@@ -21,6 +21,7 @@ from packhorse.testing.virtual_clock import VirtualClock
 from tests.cli.project import PATIENCE_S, Project
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
+USR1, USR2 = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Pretended:
@@ -123,6 +124,17 @@ def test_those_that_take_too_long_to_stop_are_hurried_and_that_is_no_failure(yar
 
     assert yard.heard() == [[TERM, TERM]]
     assert (yard.fleet.empty, yard.fleet.exit_code) == (True, 0)
+
+
+def test_quiet_and_resume_are_handed_on_to_all(yard: Yard) -> None:
+    yard.fleet.resize(2)
+
+    yard.fleet.hand_on(USR1)
+    assert yard.fleet.quiet
+    yard.fleet.hand_on(USR2)
+
+    assert not yard.fleet.quiet
+    assert yard.heard() == [[USR1, USR2], [USR1, USR2]]
 
 
 @pytest.mark.parametrize(
@@ -292,13 +304,15 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
 
     jobs = scaled.tasks["linger"].enqueue_many([{}] * 4)
     soon(lambda: [job.status() for job in jobs].count(JobStatus.PROCESSING) == 2)
+    process.send_signal(USR1)  # nothing is claimed, nobody dies of it
+    soon(lambda: _draining(scaled))
     process.send_signal(TERM)
     project.write("go", "")
     _, errors = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, errors
     assert "Worker processes: 1 running, 2 wanted" in errors
-    assert [job.status() for job in jobs].count(JobStatus.COMPLETED) >= 2
+    assert [job.status() for job in jobs].count(JobStatus.COMPLETED) == 2
     assert {job.info().attempts for job in jobs} <= {0, 1}
 
 
@@ -338,6 +352,8 @@ def _draining(app: Packhorse) -> bool:
         (("--autoscale", "3..1"), "the fewest first"),
         (("--autoscale", "1..2", "--burst"), "leave --processes and --burst out"),
         (("--autoscale", "1..2", "-p", "3"), "leave --processes and --burst out"),
+        (("--autoscale", "1..2", "--http", "9191"), "leave --http, --reload and"),
+        (("--autoscale", "1..2", "--reload"), "leave --http, --reload and"),
     ],
 )
 def test_an_autoscale_that_cannot_work_is_refused(

@@ -65,6 +65,7 @@ class Fleet:
         self._children: list[_Child] = []
         self._received: list[int] = []
         self._stopping_s: float | None = None
+        self.quiet = False  #: nobody claims, and nobody is started
         self.exit_code = int(ExitCode.OK)
 
     @property
@@ -87,6 +88,12 @@ class Fleet:
         self._received += signals
         if self._stopping_s is None:
             self._stopping_s = self._clock.monotonic()
+
+    def hand_on(self, number: int) -> None:
+        """Tell all to stop claiming (SIGUSR1), or to go on (SIGUSR2)."""
+        self.quiet = number == signal.SIGUSR1
+        for child in self._children:
+            child.process.send_signal(number)
 
     def resize(self, wanted: int) -> None:
         """Start processes until there are so many, or let the youngest drain."""
@@ -151,7 +158,7 @@ def run_fleet(
     fleet, changed = Fleet(start, clock), threading.Event()
     with _heard(fleet, changed):
         while not (fleet.stopping and fleet.empty):
-            if not fleet.stopping:
+            if not (fleet.stopping or fleet.quiet):
                 fleet.resize(wanted())
             fleet.keep_time(shutdown_timeout_s)
             changed.wait(_LOOK_S)
@@ -168,12 +175,18 @@ def _heard(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
         fleet.stop(number)
         changed.set()
 
+    def hand_on(number: int, _frame: object) -> None:
+        fleet.hand_on(number)
+        changed.set()
+
     def ended(_number: int, _frame: object) -> None:
         changed.set()
 
     handlers: dict[int, Callable[[int, Any], None]] = {
         signal.SIGTERM: stop,
         signal.SIGINT: stop,
+        signal.SIGUSR1: hand_on,
+        signal.SIGUSR2: hand_on,
         signal.SIGCHLD: ended,
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -46,8 +46,13 @@ class _ListeningLoop(asyncio.SelectorEventLoop):
 
 
 def leave_when_told() -> None:
-    """Until the worker listens itself, SIGTERM ends it as it should end: nothing has begun."""
+    """Until the worker listens itself, SIGTERM ends it as it should end: nothing has begun.
+
+    SIGUSR1 and SIGUSR2, which would end it too, are for workers that have begun.
+    """
     signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -20,13 +20,22 @@ from packhorse.running import run_options
 __all__ = ["run_scaled"]
 
 
-def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -> int:
-    """Be the parent of as many worker processes, each under its own supervisor; the exit code."""
+def _refuse_others(flags: Mapping[str, Any]) -> None:
     if flags["burst"] or flags["processes"] > 1:
         raise click.UsageError(
             "--autoscale decides by itself how many processes there are, and goes on until told to "
             "stop; leave --processes and --burst out"
         )
+    if flags["http"] or flags["reload"] or flags["in_process"]:
+        raise click.UsageError(
+            "--autoscale runs several workers, which come and go; leave --http, --reload and "
+            "--in-process out (`packhorse health` and `packhorse workers list` tell how they are)"
+        )
+
+
+def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -> int:
+    """Be the parent of as many worker processes, each under its own supervisor; the exit code."""
+    _refuse_others(flags)
     found, clock = found_app(app_name, quiet=not flags["banner"]), SystemClock()
     app, options = found.app, chosen_run_options(flags)
     try:
