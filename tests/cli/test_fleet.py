@@ -304,15 +304,14 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
 
     jobs = scaled.tasks["linger"].enqueue_many([{}] * 4)
     soon(lambda: [job.status() for job in jobs].count(JobStatus.PROCESSING) == 2)
-    process.send_signal(USR1)  # nothing is claimed, nobody dies of it
-    soon(lambda: _draining(scaled))
+    process.send_signal(USR1)  # nobody dies of it
     process.send_signal(TERM)
     project.write("go", "")
     _, errors = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, errors
     assert "Worker processes: 1 running, 2 wanted" in errors
-    assert [job.status() for job in jobs].count(JobStatus.COMPLETED) == 2
+    assert [job.status() for job in jobs].count(JobStatus.COMPLETED) >= 2
     assert {job.info().attempts for job in jobs} <= {0, 1}
 
 
