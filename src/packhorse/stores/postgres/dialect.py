@@ -109,6 +109,10 @@ class _Postgres:
         [(removed,)] = yield Rows(sql("remove"), {"seqs": list(seqs)})
         return int(removed)
 
+    def counted(self) -> Steps[list[tuple[str, int, int]]]:
+        rows: list[tuple[str, int, int]] = yield Rows(sql("counts"))
+        return rows
+
     def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
         del queues  # all of them are read in one go
         rows = yield Rows(sql("oldest_ready"))

@@ -114,6 +114,10 @@ class Keeping(Protocol):
         """Remove jobs with all that belongs to them; says how many."""
         ...
 
+    def counted(self) -> Steps[list[tuple[str, int, int]]]:
+        """Queue, status and number of jobs, where there are any."""
+        ...
+
     def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
         """Per queue and priority, since when the first of the next ready jobs waits."""
         ...

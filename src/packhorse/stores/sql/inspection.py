@@ -71,7 +71,7 @@ class SqlInspection:
 
 
 def _counts(dialect: Dialect) -> Steps[tuple[Counts, ...]]:
-    rows = yield Rows(dialect.sql("counts"))
+    rows = yield from dialect.counted()
     counted: dict[str, dict[JobStatus, int]] = {}
     for queue, status, number in rows:
         counted.setdefault(queue, {})[STATUS[status]] = number

@@ -18,7 +18,7 @@ from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
 from packhorse.stores.sql.queue_row import QueueRow
 from packhorse.stores.sql.rows import AGED, PASSES, Lane, json_text
 from packhorse.stores.sql.steps import Change, ChangeMany, Parameters, Rows
-from packhorse.stores.sqlite import claiming, settling, submitting
+from packhorse.stores.sqlite import claiming, counting, settling, submitting
 from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of, read_record
 from packhorse.stores.sqlite.statements import sql
 
@@ -88,6 +88,7 @@ class _Sqlite:
     take = staticmethod(claiming.take)
     hand_over = staticmethod(claiming.hand_over)
     complete = staticmethod(settling.complete)
+    counted = staticmethod(counting.counted)
 
     # ------------------------------------------------------------------------------- statements
 
