@@ -45,15 +45,15 @@ LOOK_EVERY_S: Final = 0.2
 
 def main() -> int:
     """Tell the story; 1 if a job was lost."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # so that the workers are stopped then, too
     print(f"Everything happens in {FOLDER}, the store is {app.store.label}\n", flush=True)
     try:
         with workers(FOLDER, URL) as crew, open_screen() as screen:
             books = Story(crew, screen).tell()
-    except KeyboardInterrupt:
+    except SystemExit:
         print(f"\nStopped. What there is lies in {FOLDER}")
-        return 130
+        raise
     finally:
         app.close()
     return conclude(books)
