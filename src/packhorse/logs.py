@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
 from packhorse import events
-from packhorse.clock import SECOND_US, Clock, SystemClock
+from packhorse.clock import Clock, moments
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
 from packhorse.log_lines import LineHandler
@@ -178,9 +178,9 @@ def attach(
     Only events whose level the logger lets through now are subscribed to.
     """
     target = logging.getLogger(LOGGER) if logger is None else logger
-    now_us = (clock or SystemClock()).now_us
+    now = moments(clock)
     ends = [
-        bus.subscribe(kind, _observer(target, kind, level, sentence, now_us))
+        bus.subscribe(kind, _observer(target, kind, level, sentence, now))
         for kind, (level, sentence) in _SENTENCES.items()
         if target.isEnabledFor(level)
     ]
@@ -197,7 +197,7 @@ def _observer(
     kind: type[Event],
     level: int,
     sentence: str,
-    now_us: Callable[[], int],
+    now: Callable[[], datetime],
 ) -> Callable[[Event], None]:
     """What logs one kind of event.
 
@@ -213,16 +213,15 @@ def _observer(
     def log_event(event: Event) -> None:
         if not target.isEnabledFor(level):
             return
-        message, created = message_of(event), now_us() / SECOND_US
+        message, moment = message_of(event), now()
         handler = _only_handler(target)
         if handler is not None:
-            moment = datetime.fromtimestamp(created, UTC)
             handler.add(line_of(event, moment, message), level)
             return
         record = EventRecord.__new__(EventRecord)
         record.__dict__.update(blank)
         record.msg = message
-        record.created = created
+        record.created = moment.timestamp()
         record.msecs = int(record.created % 1 * 1000) + 0.0
         record.fields = event_fields(event)
         record.__dict__.update(record.fields)
