@@ -18,6 +18,7 @@ from packhorse.waiting import at_fork
 
 __all__ = ["LineHandler"]
 
+_UTF_8: Final = ("utf-8", "utf8")
 #: Lines written together at most.
 _LINES_MAX: Final = 1000
 
@@ -30,7 +31,7 @@ class LineHandler(logging.Handler):
         self._stream = stream
         self._delay_s = delay_s
         self._lock = threading.RLock()  # that of the base class may be None
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
         self._due = threading.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -43,9 +44,9 @@ class LineHandler(logging.Handler):
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
         else:
-            self.add(line, record.levelno)
+            self.add(line.encode(errors="backslashreplace"), record.levelno)
 
-    def add(self, line: str, level: int) -> None:
+    def add(self, line: bytes, level: int) -> None:
         """Write a line without a record, or keep it for a moment."""
         with self._lock:
             lines = self._lines
@@ -73,8 +74,7 @@ class LineHandler(logging.Handler):
         lines, self._lines = self._lines, []
         if lines:
             with suppress(OSError, ValueError):  # the stream is gone: nobody is left to tell
-                self._stream.write("\n".join(lines) + "\n")
-                self._stream.flush()
+                _put(b"\n".join(lines) + b"\n", self._stream)
 
     def _write_soon(self) -> None:
         if self._thread is None:
@@ -96,6 +96,18 @@ class LineHandler(logging.Handler):
         """In a forked child: the kept lines are the parent's to write, and so is the thread."""
         self._lock, self._lines, self._thread = threading.RLock(), [], None
         self._due, self._ended = threading.Event(), threading.Event()
+
+
+def _put(text: bytes, stream: TextIO) -> None:
+    """Write UTF-8; most streams take it as it is."""
+    below = getattr(stream, "buffer", None)
+    stream.flush()  # what was written to it before
+    if below is None or (stream.encoding or "").lower() not in _UTF_8:
+        stream.write(text.decode())
+        stream.flush()
+    else:
+        below.write(text)
+        below.flush()
 
 
 def _serve(

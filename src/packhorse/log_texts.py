@@ -49,7 +49,7 @@ def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
 
 def line_writer(
     kind: type[Event], *, level: str, logger: str
-) -> Callable[[Event, datetime, str], str]:
+) -> Callable[[Event, datetime, str], bytes]:
     """What writes events of this kind, with a moment and a sentence, as JSON lines."""
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     always = [name for name in known if name not in _OPTIONAL]
@@ -64,11 +64,12 @@ def line_writer(
             *((name, Any, known[name].default) for name in filled),
         ],
         omit_defaults=True,
+        gc=False,  # it lives for a moment, and holds nothing that could hold it
     )
     values, name = attrgetter(*always, *filled), kind.name
 
-    def write(event: Event, moment: datetime, message: str) -> str:
-        return _json(line(moment, level, logger, message, name, *values(event))).decode()
+    def write(event: Event, moment: datetime, message: str) -> bytes:
+        return _json(line(moment, level, logger, message, name, *values(event)))
 
     return write
 

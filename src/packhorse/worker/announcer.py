@@ -38,7 +38,7 @@ _ENDS: Final = (
     *(JobCancelling, JobLimited, JobReleased, JobStale),
 )
 #: Span ids are eight bytes, as trace context has them.
-_SPAN_IDS: Final = 1 << 64
+_SPAN_IDS: Final = float(1 << 64)
 _COMPLETED: Final = JobStatus.COMPLETED.value
 
 

@@ -102,3 +102,36 @@ def test_a_claim_of_none_tells_how_the_queues_stand(store: PostgresStore, run: R
     claimed = run(store, store.jobs.claim(claiming(limit=0)))
 
     assert (claimed.jobs, claimed.lease_lost, claimed.suspects) == ((), False, False)
+
+
+def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, run: Run) -> None:
+    plain = new_job("plain")
+    jobs = [
+        plain,
+        msgspec.structs.replace(plain, id="like it", payload=b'{"number":2}'),
+        msgspec.structs.replace(plain, id="umlaut", payload='{"name":"Käte"}'.encode()),
+        msgspec.structs.replace(plain, id="bounded", timeout_us=5_000_000),
+        msgspec.structs.replace(plain, id="bounded too", timeout_us=5_000_000, payload=b"{}"),
+        msgspec.structs.replace(plain, id="pressing", priority=0, created_by="Anna"),
+        msgspec.structs.replace(plain, id="parted\x1eid"),
+        msgspec.structs.replace(plain, id="traced", trace_id="of another"),
+        msgspec.structs.replace(plain, id="elsewhere", queue="other"),
+        msgspec.structs.replace(plain, id="plain again"),
+    ]
+
+    for job in jobs:
+        run(store, store.jobs.submit([job]))
+
+    for job in jobs:
+        record = run(store, store.inspection.job(job.id))
+        assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
+        assert (record.timeout_us, record.priority) == (job.timeout_us, job.priority)
+        assert (record.created_by, record.status) == (job.created_by, JobStatus.QUEUED)
+    assert run(store, store.inspection.job("traced")).trace_id == "of another"
+
+
+def test_a_nul_is_refused_where_the_last_job_was_plain(store: PostgresStore, run: Run) -> None:
+    run(store, submitting(store, "plain"))
+
+    with pytest.raises(PayloadError, match="NUL"):
+        run(store, store.jobs.submit([msgspec.structs.replace(new_job("a"), payload=b'"\0"')]))

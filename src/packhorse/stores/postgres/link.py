@@ -211,6 +211,7 @@ class AsyncLink:
         self._future: asyncio.Future[Any] | None = None
         self._finished: Callable[[], None] = _nothing
         self._timer: asyncio.TimerHandle | None = None
+        self._until = 0.0  # by the loop's time: so long the conversation may take
         self._writing = False
         self.line = _line(connection, settings)
         self._socket = self.line.pgconn.socket
@@ -227,7 +228,9 @@ class AsyncLink:
         """Begin a conversation; `finished` is called when the link is free again."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._conversation, self._future, self._finished = conversation, future, finished
-        self._timer = self._loop.call_later(self._patience_s, self._give_up)
+        self._until = self._loop.time() + self._patience_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._until, self._look_at_time)
         self._step(None)
         return future
 
@@ -244,6 +247,8 @@ class AsyncLink:
     def close(self) -> None:
         """In the event loop's own thread, or when it does not run any more."""
         self._look_away()
+        if self._timer is not None:
+            self._timer.cancel()
         # Not `AsyncConnection.close`, which wants to be awaited to do the same.
         self.line.pgconn.finish()
 
@@ -288,9 +293,14 @@ class AsyncLink:
             else:
                 self._loop.remove_writer(self._socket)
 
-    def _give_up(self) -> None:
-        conversation = self._conversation
-        if conversation is not None:
+    def _look_at_time(self) -> None:
+        """One timer for many conversations, each of which would pay more for one of its own."""
+        self._timer, conversation = None, self._conversation
+        if conversation is None:
+            return
+        if self._loop.time() < self._until:
+            self._timer = self._loop.call_at(self._until, self._look_at_time)
+        else:
             conversation.close()
             message = f"no answer within {self._patience_s:g} s; the connection was given up"
             self._end(None, OperationalError(message))
@@ -298,8 +308,6 @@ class AsyncLink:
     def _end(self, answer: Any, error: Exception | None) -> None:
         future, finished = self._future, self._finished
         self._conversation, self._future, self._finished = None, None, _nothing
-        if self._timer is not None:
-            self._timer.cancel()
         if self.line.pgconn.status == ConnStatus.BAD:
             self._look_away()
         else:

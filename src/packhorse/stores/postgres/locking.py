@@ -60,6 +60,9 @@ class Memory:
 
     def __init__(self) -> None:
         self.special = PLAIN
+        #: Of the last plain job of each task: what it shares with others like it, and how that is
+        #: told. It need not be worked out again for the next one.
+        self.plain: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
 
 class Level:

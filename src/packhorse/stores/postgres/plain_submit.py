@@ -12,7 +12,7 @@ from packhorse.job import JobStatus, NewJob
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.postgres.locking import Level, Memory, Special
 from packhorse.stores.postgres.rows import extra_of, options_of, worded
-from packhorse.stores.postgres.statements import Once, Short, sql
+from packhorse.stores.postgres.statements import Like, Once, Short, sql
 from packhorse.stores.postgres.submitting import is_plain
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import PASSES, STATUS, payload_text, trace_of
@@ -23,6 +23,8 @@ __all__ = ["goes_in_one", "short_submit", "submit_in_one"]
 
 #: Parts texts that are sent as one. JSON has no such character, and names of jobs have none.
 _PART: Final = "\x1e"
+#: Tasks whose last job is remembered.
+_REMEMBERED_MAX: Final = 1000
 #: What must be the same; whether a job is plain depends on nothing else.
 _alike: Final = attrgetter(*sorted(set(NewJob.__struct_fields__) - {"id", "payload", "trace_id"}))
 
@@ -31,6 +33,8 @@ def goes_in_one(jobs: Sequence[NewJob]) -> bool:
     """Whether these are plain, and alike in all but id, payload and trace."""
     if not jobs or not is_plain(jobs[0]):
         return False
+    if len(jobs) == 1:
+        return True
     first = _alike(jobs[0])
     return all(_alike(job) == first for job in jobs[1:])
 
@@ -43,14 +47,33 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     special = memory.special
     if not goes_in_one(jobs) or jobs[0].queue in special.queues or jobs[0].task in special.tasks:
         return None
+    topics = (f"queue:{jobs[0].queue}",)
+    rare = _is_rare(jobs[0])
+    like = _like_last(jobs[0], memory) if len(jobs) == 1 and not rare else None
+    if like is not None:
+        return Short(sql("submit_alike"), like, topics, partial(_read, jobs), counts=True)
     row = _row(jobs)
     if row is None:
         return None
-    topics = (f"queue:{jobs[0].queue}",)
-    if _is_rare(jobs[0]):
+    if rare:
         text, row = worded("submit_plain", conflict=""), {**row, **_rare(jobs)}
         return Short(text, row, topics, partial(_read_rare, jobs), counts=False)
     return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
+
+
+def _like_last(job: NewJob, memory: Memory) -> Like | None:
+    """What differs from the last job of its task; None if the careful way must look at it."""
+    job_id = job.id.encode()
+    texts = job_id + job.payload
+    usual = job.payload.isascii() and job_id and job.payload and trace_of(job) is None
+    if not usual or _PART.encode() in texts or b"\0" in texts:
+        return None
+    shape, known = _alike(job), memory.plain.get(job.task)
+    if known is None or known[0] != shape:
+        if len(memory.plain) >= _REMEMBERED_MAX:
+            memory.plain.clear()
+        known = memory.plain[job.task] = (shape, {**_common(job), "traces": None})
+    return Like(known[1], {"ids": job_id, "payloads": job.payload})
 
 
 def _read(jobs: Sequence[NewJob], count: int) -> tuple[Submitted, ...] | None:
@@ -94,11 +117,12 @@ def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
     payloads = _payloads(jobs)
     if ids.count(_PART) + payloads.count(_PART) != 2 * (len(jobs) - 1) or "" in (ids, payloads):
         return None
-    first = jobs[0]
+    return {"ids": ids, "payloads": payloads, "traces": _traces(jobs), **_common(jobs[0])}
+
+
+def _common(first: NewJob) -> dict[str, Any]:
+    """What jobs that are alike have in common."""
     return {
-        "ids": ids,
-        "payloads": payloads,
-        "traces": _traces(jobs),
         "task": first.task,
         "queue": first.queue,
         "priority": int(first.priority),

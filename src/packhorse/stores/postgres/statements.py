@@ -7,7 +7,7 @@ until something does, and travels with it, or with the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ __all__ = [
     "Change",
     "ChangeMany",
     "Given",
+    "Like",
     "Lock",
     "Now",
     "Once",
@@ -58,6 +59,13 @@ class Once(NamedTuple):
     parameters: Parameters = ()
 
 
+class Like(NamedTuple):
+    """Parameters by name of which most are those of the last call: these need no binding again."""
+
+    shared: Mapping[str, Any]  #: the very object of the last call
+    own: Mapping[str, bytes]  #: texts, in UTF-8
+
+
 class Short(Generic[T]):
     """A verb that is one statement, mostly; it may share its commit with others.
 
@@ -70,7 +78,7 @@ class Short(Generic[T]):
     def __init__(
         self,
         text: str,
-        parameters: Parameters,
+        parameters: Parameters | Like,
         topics: Sequence[str],
         answer: Callable[[Any], T | None],
         *,

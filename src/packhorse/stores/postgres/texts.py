@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from packhorse.stores.postgres.statements import Parameters
+from packhorse.stores.postgres.statements import Like, Parameters
+from packhorse.stores.postgres.values import Bound, bound
 
 __all__ = ["SERVER_NOW", "Statement", "Texts"]
 
@@ -26,7 +27,7 @@ _PARAMETER: Final = re.compile(r"%(?:\(([a-z_0-9]+)\))?(.)", re.DOTALL)
 class Statement:
     """One text as the server is sent it."""
 
-    __slots__ = ("lasting", "name", "names", "query", "types")
+    __slots__ = ("_last", "_places", "lasting", "name", "names", "query", "types")
 
     def __init__(self, query: str, names: tuple[str, ...] | None) -> None:
         self.lasting = True  #: it will be sent again, so that it is worth preparing
@@ -37,8 +38,27 @@ class Statement:
         #: The same for the same text everywhere: whoever is given somebody else's connection by a
         #: pooler cannot run another statement than the one meant.
         self.name = b"ph_" + hashlib.sha256(self.query).hexdigest()[:20].encode()
+        self._places = {name: place for place, name in enumerate(names or ())}
+        self._last: tuple[Mapping[str, Any], Bound] | None = None
 
-    def arguments(self, parameters: Parameters) -> Sequence[Any]:
+    def bound(self, parameters: Parameters | Like) -> Bound:
+        """The parameters as libpq takes them."""
+        if not isinstance(parameters, Like):
+            return bound(self._arguments(parameters))
+        shared, own = parameters
+        last = self._last
+        if last is None or last[0] is not shared:
+            texts = {name: text.decode() for name, text in own.items()}
+            whole = bound(self._arguments({**shared, **texts}))
+            self._last = shared, whole
+            return whole
+        _, (values, types, formats) = last
+        values = values.copy()  # other threads take from the same
+        for name, text in own.items():
+            values[self._places[name]] = text
+        return Bound(values, types, formats)
+
+    def _arguments(self, parameters: Parameters) -> Sequence[Any]:
         """The parameters in the order they are sent."""
         if self.names is None:
             assert not isinstance(parameters, Mapping)  # noqa: S101 - the text says so

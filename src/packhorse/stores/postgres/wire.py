@@ -20,9 +20,8 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatu
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from packhorse.stores.postgres.statements import Parameters
+from packhorse.stores.postgres.statements import Like, Parameters
 from packhorse.stores.postgres.texts import Statement
-from packhorse.stores.postgres.values import bound
 
 __all__ = ["Call", "Conversation", "Line", "converse"]
 
@@ -48,7 +47,7 @@ class Call(NamedTuple):
     """A statement with its parameters."""
 
     statement: Statement
-    parameters: Parameters = ()
+    parameters: Parameters | Like = ()
 
 
 class Line:
@@ -85,7 +84,7 @@ class Line:
     def send(self, call: Call) -> tuple[_Key | None, ...]:
         """Put one call into the buffer; for each result it will have, what that prepares."""
         statement = call.statement
-        values, types, formats = bound(statement.arguments(call.parameters))
+        values, types, formats = statement.bound(call.parameters)
         declared = _declared(statement, types)
         key = (statement.name, declared)
         name = self._prepared.get(key)
