@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,25 @@ async def test_no_folder_is_left_in_the_temporary_one(
     listener.close()
 
     assert list(folder.glob("packhorse-*")) == []
+    store.close()
+
+
+async def test_a_folder_that_is_gone_again_when_it_was_said_to_be_there_is_made_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, mkdir, gone = opened(folder / "jobs.db"), Path.mkdir, [1]
+
+    def too_late(path: Path, *args: Any, **kwargs: Any) -> None:
+        if gone:
+            gone.pop()
+            raise FileExistsError(path)
+        mkdir(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    listener = store.wakeups.listen(TOPICS)
+
+    assert listener._ear._socket is not None
+    listener.close()
     store.close()
 
 

@@ -136,6 +136,22 @@ def worker_options(**options: Any) -> WorkerOptions:
     return WorkerOptions(**chosen | options)
 
 
+class Even:
+    """A chance that always falls in the middle."""
+
+    def roll(self) -> float:
+        return 0.5
+
+
+class HandClock(SystemClock):
+    """A clock whose spans are those that a test says."""
+
+    seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
 async def until(true: Callable[[], Any], *, within_s: float = PATIENCE_S) -> None:
     """Let the event loop turn until something holds; for what no event tells of."""
     async with asyncio.timeout(within_s):

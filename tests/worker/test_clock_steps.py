@@ -8,29 +8,15 @@ import time
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
+from packhorse.clock import SECOND_US
 from packhorse.events import JobRescued
 from packhorse.job import JobStatus
 from packhorse.services.rescuer import Rescuer
 from packhorse.stores.requests import Renewal
-from tests.worker.support import Yard, heard, until
+from tests.worker.support import Even, HandClock, Yard, heard, until
 
 LEASE_US = 30 * SECOND_US
 HOLD_S = 60 + 30  # the timeout of a job claimed by hand, and the grace
-
-
-class Even:
-    """A chance that always falls in the middle."""
-
-    def roll(self) -> float:
-        return 0.5
-
-
-class HandClock(SystemClock):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 class Rescue:

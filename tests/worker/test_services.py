@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
+from packhorse.clock import SECOND_US
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobRescued, TasksParked
 from packhorse.job import DeadReason, JobStatus, NewJob
@@ -21,21 +21,7 @@ from packhorse.services.rescuer import Rescuer
 from packhorse.services.service import Driver, spread
 from packhorse.stores.requests import Renewal
 from packhorse.worker.shutdown import Shutdown
-from tests.worker.support import Yard, until
-
-
-class Even:
-    """A chance that always falls in the middle."""
-
-    def roll(self) -> float:
-        return 0.5
-
-
-class HandClock(SystemClock):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
+from tests.worker.support import Even, HandClock, Yard, until
 
 
 class Rescue:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from faults.proxy import Proxy
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.servers.postgres import PostgresServer
@@ -37,6 +38,14 @@ def own_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.remove()
+
+
+@pytest.fixture
+def proxy(own_server: PostgresServer) -> Iterator[Proxy]:
+    """A way to that server on which anything can happen."""
+    opened = Proxy("127.0.0.1", own_server.port)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(params=["run", "arun"])

@@ -53,13 +53,6 @@ def direct(own_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(own_server: PostgresServer) -> Iterator[Proxy]:
-    opened = Proxy("127.0.0.1", own_server.port)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def remote(direct: str, own_server: PostgresServer, proxy: Proxy) -> Iterator[PostgresStore]:
     """The same store, reached through the proxy."""
     store = postgres_store(direct.replace(str(own_server.port), str(proxy.port)))

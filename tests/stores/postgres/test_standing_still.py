@@ -31,13 +31,6 @@ def direct(own_server: PostgresServer) -> Iterator[str]:
     drop_schema(own_server.url(), schema)
 
 
-@pytest.fixture
-def proxy(own_server: PostgresServer) -> Iterator[Proxy]:
-    opened = Proxy("127.0.0.1", own_server.port)
-    yield opened
-    opened.close()
-
-
 @pytest.mark.slow  # waits for time-outs of the server
 @pytest.mark.timeout(180)
 @pytest.mark.req("S3-28")
