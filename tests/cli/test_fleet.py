@@ -301,10 +301,12 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
     process = project.start(*command)
     processes.append(process)
     soon(lambda: running(scaled) == 1)
+    process.send_signal(USR1)
+    soon(lambda: _draining(scaled))
+    process.send_signal(USR2)
 
     jobs = scaled.tasks["linger"].enqueue_many([{}] * 4)
     soon(lambda: [job.status() for job in jobs].count(JobStatus.PROCESSING) == 2)
-    process.send_signal(USR1)  # nobody dies of it
     process.send_signal(TERM)
     project.write("go", "")
     _, errors = process.communicate(timeout=PATIENCE_S)

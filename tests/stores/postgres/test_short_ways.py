@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from packhorse import PayloadError, QueueFull
-from packhorse.job import JobStatus
+from packhorse.job import JobStatus, NewJob
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import QueueSettings
@@ -104,24 +104,29 @@ def test_a_claim_of_none_tells_how_the_queues_stand(store: PostgresStore, run: R
     assert (claimed.jobs, claimed.lease_lost, claimed.suspects) == ((), False, False)
 
 
+def usual_job(name: str, **fields: Any) -> NewJob:
+    """A job whose trace is made from its id, as that of a call without one is."""
+    return msgspec.structs.replace(new_job(name), trace_id=name, **fields)
+
+
 def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, run: Run) -> None:
-    plain = new_job("plain")
     jobs = [
-        plain,
-        msgspec.structs.replace(plain, id="like it", payload=b'{"number":2}'),
-        msgspec.structs.replace(plain, id="umlaut", payload='{"name":"Käte"}'.encode()),
-        msgspec.structs.replace(plain, id="bounded", timeout_us=5_000_000),
-        msgspec.structs.replace(plain, id="bounded too", timeout_us=5_000_000, payload=b"{}"),
-        msgspec.structs.replace(plain, id="pressing", priority=0, created_by="Anna"),
-        msgspec.structs.replace(plain, id="parted\x1eid"),
-        msgspec.structs.replace(plain, id="traced", trace_id="of another"),
-        msgspec.structs.replace(plain, id="elsewhere", queue="other"),
-        msgspec.structs.replace(plain, id="plain again"),
+        usual_job("plain"),
+        usual_job("like it", payload=b'{"number":2}'),
+        usual_job("umlaut", payload='{"name":"K\u00e4te"}'.encode()),
+        usual_job("bounded", timeout_us=5_000_000),
+        usual_job("bounded too", timeout_us=5_000_000, payload=b"{}"),
+        usual_job("pressing", priority=0, created_by="Anna"),
+        usual_job("parted\x1eid"),
+        msgspec.structs.replace(usual_job("traced"), trace_id="of another"),
+        usual_job("elsewhere", queue="other"),
+        usual_job("plain again"),
     ]
 
     for job in jobs:
         run(store, store.jobs.submit([job]))
 
+    assert len(store.jobs._memory.plain) == 1
     for job in jobs:
         record = run(store, store.inspection.job(job.id))
         assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
@@ -131,7 +136,7 @@ def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, ru
 
 
 def test_a_nul_is_refused_where_the_last_job_was_plain(store: PostgresStore, run: Run) -> None:
-    run(store, submitting(store, "plain"))
+    run(store, store.jobs.submit([usual_job("plain")]))
 
     with pytest.raises(PayloadError, match="NUL"):
-        run(store, store.jobs.submit([msgspec.structs.replace(new_job("a"), payload=b'"\0"')]))
+        run(store, store.jobs.submit([usual_job("a", payload=b'"\0"')]))
