@@ -389,3 +389,20 @@ def test_a_renewal_after_the_clock_was_set_ahead_saves_what_the_worker_holds(dir
     assert renewed.lapsed
     assert orphans == ()
     assert (rescued, settled) == ((Verdict.STALE,), (Verdict.APPLIED,))
+
+
+async def test_an_answer_that_never_comes_is_given_up_also_after_others_came(
+    direct: str, proxy: Proxy, own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.stores.postgres.link.PATIENCE_S", 0.2)
+    url = direct.replace(str(own_server.port), str(proxy.port))
+    store = postgres_store(f"{url}&statement_timeout=3s")
+    for name in ("one", "two"):
+        await store.arun(submitting(store, name))
+
+    proxy.hold()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(StoreUnavailable, match=r"no answer within 3\.2 s"):
+            await store.arun(submitting(store, "three"))
+    proxy.let_go()
+    store.close()
