@@ -46,6 +46,14 @@ class Proxy:
         """Carry again, and what was held first."""
         self._flows.set()
 
+    def say(self, words: bytes) -> None:
+        """Say something to every client in the server's place, while it says nothing itself."""
+        with self._lock:
+            clients = [client for client, _ in self._pairs]
+        for client in clients:
+            with suppress(OSError):
+                client.sendall(words)
+
     def cut(self) -> None:
         """Cut every connection there is."""
         with self._lock:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Final, Protocol
 
 __all__ = [
@@ -31,8 +32,10 @@ MICROSECOND: Final = timedelta(microseconds=1)
 _NOISE_BYTES: Final = 10  #: of chance in an id
 _TAIL_BYTES: Final = 6  #: of these at the end of an id
 _COUNTED: Final = 4096  #: ids of one moment that are told apart by a number
-_ID: Final = "%08x-%04x-7%03x-%04x-%012x"
 _VARIANT: Final = 0x8000  #: the bits of an id that say how the rest is to be read
+#: The same for their first digit.
+_VARIANT_DIGIT: Final = MappingProxyType({f"{each:x}": f"{8 | each & 3:x}" for each in range(16)})
+_BURST: Final = 16  #: ids for which chance is asked for at once
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,11 +62,10 @@ class Chance(Protocol):
 class SystemClock:
     """The machine's own time."""
 
+    monotonic = staticmethod(time.monotonic)  # asked at every submit, so without a step between
+
     def now_us(self) -> int:
         return time.time_ns() // 1000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def moments(clock: Clock | None = None) -> Callable[[], datetime]:
@@ -88,11 +90,50 @@ def new_id() -> str:
 
     Only uniqueness is relied upon; order always comes from the store's own sequence.
     """
-    moment, noise = time.time_ns() // 1_000_000, int.from_bytes(os.urandom(_NOISE_BYTES), "big")
-    return _ID % (
-        *(moment >> 16, moment & 0xFFFF, noise & 0xFFF),
-        *(_VARIANT | noise >> 12 & 0x3FFF, noise >> 32),
-    )
+    moment = time.time_ns() // 1_000_000
+    known, head, noises = _burst.now
+    if moment != known:
+        head, noise = _head_of(moment), os.urandom(_NOISE_BYTES).hex()
+        _burst.now = (moment, head, [])
+    else:
+        try:
+            noise = noises.pop()
+        except IndexError:  # also when another thread was faster
+            noise = _burst.draw(noises)
+    return f"{head}{noise[:3]}-{_VARIANT_DIGIT[noise[3]]}{noise[4:7]}-{noise[8:]}"
+
+
+class _Burst:
+    """What the ids of one millisecond share: how they begin, and chance that was asked for at once.
+
+    Chance is never kept for longer than that, nor over a fork: a copy of this process, or of the
+    machine, must not use it again.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now: tuple[int, str, list[str]] = (0, "", [])
+
+    def draw(self, noises: list[str]) -> str:
+        """Chance for one id, and some for those that will follow."""
+        drawn = os.urandom(_NOISE_BYTES * _BURST).hex(" ", _NOISE_BYTES).split()
+        noise = drawn.pop()
+        noises += drawn
+        return noise
+
+    def forget(self) -> None:
+        self.now = (0, "", [])
+
+
+_burst: Final = _Burst()
+os.register_at_fork(after_in_child=_burst.forget)
+
+
+def _head_of(moment: int) -> str:
+    """What an id begins with that is made in this millisecond."""
+    text = f"{moment:012x}"
+    return f"{text[:8]}-{text[8:]}-7"
 
 
 def new_ids(count: int) -> list[str]:
@@ -107,8 +148,7 @@ def new_ids(count: int) -> list[str]:
     group = f"{_VARIANT | int.from_bytes(os.urandom(2), 'big') & 0x3FFF:04x}"
     ids: list[str] = []
     for start in range(0, count, _COUNTED):
-        moment = f"{first + start // _COUNTED:012x}"
-        head = f"{moment[:8]}-{moment[8:]}-7"
+        head = _head_of(first + start // _COUNTED)
         noise = os.urandom(_TAIL_BYTES * min(_COUNTED, count - start)).hex(" ", _TAIL_BYTES)
         ids += [
             f"{head}{number}-{group}-{tail}"

@@ -17,7 +17,7 @@ import msgspec
 from packhorse.clock import Clock
 from packhorse.declarations import Declarations, changed_tasks
 from packhorse.errors import QueueFull, StoreError, StoreUnavailable, UsageError
-from packhorse.events import EventBus, QueueConflict, TaskConflict
+from packhorse.events import EventBus, QueueConflict, QueueFilling, TaskConflict
 from packhorse.filling import FillingWatch
 from packhorse.job import NewJob
 from packhorse.registry import Registry
@@ -93,63 +93,67 @@ class Connection:
 
     # ------------------------------------------------------------------------------ submitting
 
-    def submit(
-        self, jobs: Sequence[NewJob], *, wait_us: int | None = None
-    ) -> tuple[Submitted, ...]:
+    def submit(self, jobs: Sequence[NewJob], wait_us: int | None = None) -> tuple[Submitted, ...]:
         """Store jobs, all or none, after the queues were declared; wait for room if that is asked.
 
         `wait_us` is how long at most; None is what the queue says.
         """
         try:
-            if not self.declarations.all_told:
+            if self.declarations.told != self.registry.news:
                 self.declare()
-            answers = self._submit(jobs, wait_us)
+            store = self._store or self.store
+            try:
+                answers = store.run(store.jobs.submit(jobs))
+            except QueueFull as full:
+                answers = self._submit_later(jobs, full, wait_us)
         except StoreUnavailable as error:
             raise _named(error, jobs) from error
-        if self._filling.wanted:
+        if QueueFilling in self.bus.observers:
             self._watch(jobs)
         return answers
 
     async def asubmit(
-        self, jobs: Sequence[NewJob], *, wait_us: int | None = None
+        self, jobs: Sequence[NewJob], wait_us: int | None = None
     ) -> tuple[Submitted, ...]:
         """As `submit`, without blocking the event loop."""
         try:
-            if not self.declarations.all_told:
+            if self.declarations.told != self.registry.news:
                 await self.adeclare()
-            answers = await self._asubmit(jobs, wait_us)
+            store = self._store or await self.astore()
+            try:
+                answers = await store.arun(store.jobs.submit(jobs))
+            except QueueFull as full:
+                answers = await self._asubmit_later(jobs, full, wait_us)
         except StoreUnavailable as error:
             raise _named(error, jobs) from error
-        if self._filling.wanted:
+        if QueueFilling in self.bus.observers:
             await self._awatch(jobs)
         return answers
 
-    def _submit(self, jobs: Sequence[NewJob], wait_us: int | None) -> tuple[Submitted, ...]:
-        try:
-            store = self._store or self.store
-            return store.run(store.jobs.submit(jobs))
-        except QueueFull as full:
-            states = self.run(lambda store: store.queues.queues())
-            patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
-            if patient is None:
-                raise
-            if in_event_loop():
-                raise UsageError(
-                    f"queue {full.queue!r} is full, and waiting for room would block the running "
-                    "event loop, which may have to make it: use 'await task.aenqueue()', or "
-                    "wait=0 to be told at once; nothing was stored"
-                ) from full
+    def _submit_later(
+        self, jobs: Sequence[NewJob], full: QueueFull, wait_us: int | None
+    ) -> tuple[Submitted, ...]:
+        """Wait for room, if that is wanted."""
+        states = self.run(lambda store: store.queues.queues())
+        patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
+        if patient is None:
+            raise full
+        if in_event_loop():
+            raise UsageError(
+                f"queue {full.queue!r} is full, and waiting for room would block the running "
+                "event loop, which may have to make it: use 'await task.aenqueue()', or "
+                "wait=0 to be told at once; nothing was stored"
+            ) from full
         return self.wait(self._with_room(jobs, patient))
 
-    async def _asubmit(self, jobs: Sequence[NewJob], wait_us: int | None) -> tuple[Submitted, ...]:
-        try:
-            store = self._store or await self.astore()
-            return await store.arun(store.jobs.submit(jobs))
-        except QueueFull as full:
-            states = await self.arun(lambda store: store.queues.queues())
-            patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
-            if patient is None:
-                raise
+    async def _asubmit_later(
+        self, jobs: Sequence[NewJob], full: QueueFull, wait_us: int | None
+    ) -> tuple[Submitted, ...]:
+        """As `_submit_later`, without blocking the event loop."""
+        states = await self.arun(lambda store: store.queues.queues())
+        patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
+        if patient is None:
+            raise full
         return await self._with_room(jobs, patient)(await self.astore())
 
     def _with_room(
@@ -180,23 +184,25 @@ class Connection:
     def declare(self) -> None:
         """Tell the store of declarations it has not heard."""
         # Told twice is harmless, so that nobody has to hold a lock while the store works.
-        if self.declarations.all_told:
+        news = self.registry.news
+        if self.declarations.told == news:
             return
         self.declarations.check_all()
-        version, queues = self.declarations.version, tuple(self.queues.values())
+        queues = tuple(self.queues.values())
         if queues:
             self._note_queues(queues, self.run(lambda store: store.queues.declare(queues)))
         tasks = self.declarations.limits(everything=False)
         if tasks:
             self._note_tasks(tasks, self.run(lambda store: store.queues.declare_tasks(tasks)))
-        self.declarations.note_told(version)
+        self.declarations.told = news
 
     async def adeclare(self) -> None:
         """As `declare`, without blocking the event loop."""
-        if self.declarations.all_told:
+        news = self.registry.news
+        if self.declarations.told == news:
             return
         self.declarations.check_all()
-        version, queues = self.declarations.version, tuple(self.queues.values())
+        queues = tuple(self.queues.values())
         if queues:
             before = await self.arun(lambda store: store.queues.declare(queues))
             self._note_queues(queues, before)
@@ -204,7 +210,7 @@ class Connection:
         if tasks:
             replaced = await self.arun(lambda store: store.queues.declare_tasks(tasks))
             self._note_tasks(tasks, replaced)
-        self.declarations.note_told(version)
+        self.declarations.told = news
 
     async def adeclare_all(self) -> None:
         """Tell the store of everything, as a worker does: limits that are gone are forgotten."""
@@ -239,7 +245,7 @@ class Connection:
         self._waits.close()
         with self._lock:
             store, self._store = self._store, None
-            self.declarations.forget_told()
+            self.declarations.told = 0  # the next store hears it all
         return store
 
     def _forget_lock(self) -> None:

@@ -35,8 +35,8 @@ class Declarations:
         self._registry = registry
         self._lock = threading.Lock()
         self._queues: dict[str, QueueDeclaration] = {}
-        self._added = 0
-        self._told = (0, 0)
+        #: The registry's `news` of which the store has heard all; asked at every submit.
+        self.told = 0
 
     def add(self, declaration: QueueDeclaration) -> None:
         """Take a queue in; a later declaration of the same name replaces it."""
@@ -46,7 +46,7 @@ class Declarations:
                 _check_window(task, settings)
         with self._lock:
             self._queues[settings.name] = declaration
-            self._added += 1
+            self._registry.note_news()
 
     @property
     def queues(self) -> dict[str, QueueSettings]:
@@ -80,26 +80,7 @@ class Declarations:
         check_window(window_us, kept_us, f"task {task.name} in queue {queue!r}: ")
         return window_us
 
-    # --------------------------------------------------------------- what the store has heard
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Another one whenever there is something new to tell."""
-        return self._added, self._registry.restricted
-
-    @property
-    def all_told(self) -> bool:
-        """Whether the store has heard everything."""
-        added, restricted = self._told
-        return added == self._added and restricted == self._registry.restricted
-
-    def note_told(self, version: tuple[int, int]) -> None:
-        """The store has heard all there was at that version."""
-        self._told = version
-
-    def forget_told(self) -> None:
-        """The store was let go; the next one hears it all."""
-        self._told = (0, 0)
+    # --------------------------------------------------------------- what the store has to hear
 
     def check_all(self) -> None:
         """Refuse tasks that contradict their queues, now that all are declared."""

@@ -31,11 +31,6 @@ class FillingWatch:
         self._above: frozenset[str] = frozenset()
 
     @property
-    def wanted(self) -> bool:
-        """Whether anybody listens."""
-        return self._bus.wants(QueueFilling)
-
-    @property
     def stale(self) -> bool:
         """Whether the settings should be read again."""
         age_s = None if self._read_at is None else self._clock.monotonic() - self._read_at

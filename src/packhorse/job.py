@@ -22,6 +22,7 @@ __all__ = [
     "AttemptRecord",
     "Counters",
     "DeadReason",
+    "FreshJobs",
     "IdempotencyRule",
     "Job",
     "JobOptions",
@@ -194,7 +195,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     task: str
     payload: bytes  #: JSON text
     queue: str = "default"
-    priority: int = Priority.NORMAL
+    priority: int = int(Priority.NORMAL)  #: a plain number, which drivers take as it is
     tenant: str = ""
     tags: tuple[str, ...] = ()
     delay_us: int = 0  #: the store adds its clock; 0 is due now
@@ -213,11 +214,20 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     idempotency: IdempotencyRule | None = None
 
 
-class LikeJobs(tuple[NewJob, ...]):
-    """New jobs that differ in ids and arguments only, with traces made from their ids.
+class FreshJobs(tuple[NewJob, ...]):
+    """New jobs whose ids were made for them just now, so that no store can know one of them.
 
-    Whoever makes one knows that they do, so that a store that is faster with those need not
-    compare them.
+    Not those that are submitted again: whoever is not sure hands over any other sequence.
+    """
+
+    __slots__ = ()
+
+
+class LikeJobs(FreshJobs):
+    """Fresh jobs of one task, due now, that have nothing but arguments, a queue and a timeout.
+
+    Their traces are made from their ids. Whoever makes one knows it, so that a store that is faster
+    with those need not look.
     """
 
     __slots__ = ()

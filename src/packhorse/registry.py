@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +68,12 @@ class TaskDefinition:
     unique: Unique | None = None
     idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
+    #: Whether its jobs have nothing but their arguments, a queue and a timeout.
+    is_plain: bool = field(init=False)  # asked at every submit
+
+    def __post_init__(self) -> None:
+        adding = (self.unique, self.max_crashes, self.concurrency_key, self.rate_key)
+        object.__setattr__(self, "is_plain", all(each is None for each in adding))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,16 +84,6 @@ class TaskDefinition:
     def limited(self) -> bool:
         """Whether the store has to know of a limit."""
         return self.concurrency is not None or self.rate is not None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its jobs have nothing but their arguments, a queue and a timeout."""
-        return (
-            self.unique is None
-            and self.max_crashes is None
-            and self.concurrency_key is None
-            and self.rate_key is None
-        )
 
     def plain_arguments(self, payload: bytes) -> Mapping[str, Any]:
         """The arguments of a call as JSON data; those left out as the function's defaults."""
@@ -114,7 +111,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, TaskDefinition] = {}
-        self.restricted = 0  #: how many tasks there are with something to check or tell of
+        #: Another number whenever there is something new to check or to tell the store.
+        self.news = 0
+        self._numbers = itertools.count(1)
 
     def add(self, definition: TaskDefinition) -> None:
         """Take a task in, under its name and its aliases."""
@@ -127,7 +126,12 @@ class Registry:
                     f"{definition.where}; give one of them another name="
                 )
         self._by_name.update(dict.fromkeys(names, definition))
-        self.restricted += definition.limited or definition.idempotency_window_us is not None
+        if definition.limited or definition.idempotency_window_us is not None:
+            self.note_news()
+
+    def note_news(self) -> None:
+        """There is something new, of a task or of a queue; safe between threads."""
+        self.news = next(self._numbers)
 
     def get(self, name: str) -> TaskDefinition | None:
         """The task of a name or an alias."""

@@ -15,7 +15,7 @@ from packhorse.connection import Connection
 from packhorse.declarations import Declarations
 from packhorse.errors import ConfigError, PayloadError, UsageError
 from packhorse.handle import JobHandle
-from packhorse.job import IdempotencyRule, JobOptions, LikeJobs, NewJob
+from packhorse.job import FreshJobs, IdempotencyRule, JobOptions, LikeJobs, NewJob
 from packhorse.keys import taken_key
 from packhorse.registry import TaskDefinition
 from packhorse.unique import Unique, payload_digest, unique_rule
@@ -36,21 +36,21 @@ class Submission:
     def submit_one(self, call: Call[R], verb: str) -> JobHandle[R]:
         """As `submit`, of one call."""
         connection = self.connection
-        job = new_job(call, connection.declarations)
+        jobs, wait_us = _only_job(call, connection.declarations)
         if in_event_loop():
             self.warn_of_blocking(verb)
-        if len(job.payload) > PAYLOAD_BYTES_WARNING:
-            self._check_sizes((job,))
-        [answer] = connection.submit((job,), wait_us=call.choices.values.get("wait"))
+        if len(call.payload) > PAYLOAD_BYTES_WARNING:
+            self._check_sizes(jobs)
+        [answer] = connection.submit(jobs, wait_us)
         return JobHandle(answer.job_id, answer.deduplicated, connection)
 
     async def asubmit_one(self, call: Call[R]) -> JobHandle[R]:
         """As `asubmit`, of one call."""
         connection = self.connection
-        job = new_job(call, connection.declarations)
-        if len(job.payload) > PAYLOAD_BYTES_WARNING:
-            self._check_sizes((job,))
-        [answer] = await connection.asubmit((job,), wait_us=call.choices.values.get("wait"))
+        jobs, wait_us = _only_job(call, connection.declarations)
+        if len(call.payload) > PAYLOAD_BYTES_WARNING:
+            self._check_sizes(jobs)
+        [answer] = await connection.asubmit(jobs, wait_us)
         return JobHandle(answer.job_id, answer.deduplicated, connection)
 
     def submit(self, calls: Iterable[Call[R]], verb: str) -> list[JobHandle[R]]:
@@ -132,19 +132,20 @@ class Submission:
         )
 
 
+def _only_job(call: Call[Any], declarations: Declarations) -> tuple[tuple[NewJob, ...], int | None]:
+    """One call as it is stored, and how long it waits for room. A chosen id may be known."""
+    if call.choices is NO_CHOICES and call.definition.is_plain:
+        return LikeJobs((_plain_job(call, new_id()),)), None
+    job, chosen = new_job(call, declarations), call.choices.values
+    return (job,) if "job_id" in chosen else FreshJobs((job,)), chosen.get("wait")
+
+
 def new_job(call: Call[Any], declarations: Declarations, job_id: str | None = None) -> NewJob:
     """A call as it is stored: under the id its caller chose, this one, or one of its own."""
     task = call.definition
     job_id = job_id or new_id()
     if call.choices is NO_CHOICES and task.is_plain:
-        return NewJob(
-            job_id,
-            task.name,
-            call.payload,
-            task.queue,
-            timeout_us=task.timeout_us,
-            trace_id=job_id.replace("-", ""),
-        )
+        return _plain_job(call, job_id)
     chosen = call.choices.fields()
     job_id = chosen.pop("id", None) or job_id
     retry, key = chosen.pop("retry", None), chosen.get("idempotency_key")
@@ -166,6 +167,19 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str | None = No
         options=options,
         idempotency=idempotency,
         **{**keys, **chosen},
+    )
+
+
+def _plain_job(call: Call[Any], job_id: str) -> NewJob:
+    """As `new_job`, of a plain task whose caller left everything to it."""
+    task = call.definition
+    return NewJob(
+        job_id,
+        task.name,
+        call.payload,
+        task.queue,
+        timeout_us=task.timeout_us,
+        trace_id=job_id.replace("-", ""),
     )
 
 

@@ -135,7 +135,7 @@ def _child(app: Packhorse, number: int) -> int:
 
 def _connection(app: Packhorse) -> object:
     """The SQLite connection of this thread."""
-    return app.store._local._runner()._connection  # type: ignore[attr-defined]
+    return app.store._local.own.runner._connection  # type: ignore[attr-defined]
 
 
 def _use(app: Packhorse, number: int) -> None:

@@ -33,7 +33,7 @@ def test_a_full_disk_is_named_with_what_to_do(world: World) -> None:
     app = create_app(world.url)
     quick = app.tasks["quick"]
     kept = quick.enqueue(1)
-    connection = app.store._local._runner()._connection  # type: ignore[attr-defined]
+    connection = app.store._local.own.runner._connection  # type: ignore[attr-defined]
     (pages,) = connection.execute("pragma page_count").fetchone()
     connection.execute(f"pragma max_page_count = {pages + 2}")
 

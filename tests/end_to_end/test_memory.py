@@ -79,7 +79,7 @@ def peak_kib(pid: int) -> int:
 def ticks_by_verb(app: Packhorse) -> dict[str, int]:
     """How much SQLite has to do for each verb that workers repeat though nothing has changed."""
     store = app.store
-    connection: sqlite3.Connection = store._local._runner()._connection  # type: ignore[attr-defined]
+    connection: sqlite3.Connection = store._local.own.runner._connection  # type: ignore[attr-defined]
     return {plan.verb: _ticks(store, plan, connection) for plan in _repeated(store, app)}
 
 

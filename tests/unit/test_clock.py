@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 import uuid
@@ -23,6 +25,7 @@ from packhorse.clock import (
     to_datetime,
 )
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.support.children import in_threads
 
 YEAR_9999_US = from_datetime(datetime(9999, 12, 31, tzinfo=UTC))
 
@@ -70,6 +73,58 @@ def test_an_id_is_a_version_seven_uuid_made_now() -> None:
 
 def test_ids_are_unique() -> None:
     assert len({new_id() for _ in range(10_000)}) == 10_000
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond that does not end: ids differ by chance alone."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+
+
+@pytest.mark.usefixtures("stopped")
+def test_ids_of_one_millisecond_are_unique_and_like_any_other() -> None:
+    ids = [new_id() for _ in range(10_000)]
+
+    assert len(set(ids)) == len(ids)
+    for text in ids:
+        value = uuid.UUID(text)
+        assert str(value) == text
+        assert (value.version, value.variant) == (7, uuid.RFC_4122)
+        assert value.int >> 80 == 1_700_000_000_000
+    for position in {*range(15, 18), *range(20, 23), *range(24, 36)}:  # where chance is
+        assert len({text[position] for text in ids}) == 16
+    assert {text[19] for text in ids} == set("89ab")
+
+
+@pytest.mark.usefixtures("stopped")
+def test_threads_that_make_ids_in_one_millisecond_make_different_ones() -> None:
+    made: list[list[str]] = []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_001)
+    try:
+        in_threads(*[lambda: made.append([new_id() for _ in range(5_000)])] * 4)
+    finally:
+        sys.setswitchinterval(before)
+
+    assert len({text for ids in made for text in ids}) == 20_000
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("stopped")
+def test_a_forked_process_makes_other_ids_in_the_same_millisecond() -> None:
+    first = [new_id(), new_id()]  # now there is chance left for the next ones
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, " ".join([new_id() for _ in range(20)]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 4096).decode().split()
+    os.close(reading)
+    os.close(writing)
+
+    ids = [*first, *theirs, *(new_id() for _ in range(20))]
+    assert len(set(ids)) == len(ids) == 42
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4096, 4097, 10_000])

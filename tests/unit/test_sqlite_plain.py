@@ -13,7 +13,7 @@ import pytest
 
 from packhorse.clock import SECOND_US
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, QueueClosed, QueueFull
-from packhorse.job import JobOptions, JobStatus, NewJob, RateRule
+from packhorse.job import FreshJobs, JobOptions, JobStatus, LikeJobs, NewJob, RateRule
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
 from packhorse.stores.sqlite import admission
 from packhorse.stores.sqlite.connection import connect
@@ -34,6 +34,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "traced": {"trace_id": "a-trace"},
     "traced by its id": {"trace_id": None},
     "with options": {"options": JobOptions(max_crashes=9), "created_by": "somebody"},
+    "usual": {"trace_id": None, "timeout_us": 7},
     "elsewhere": {"queue": "other"},
 }
 
@@ -101,6 +102,25 @@ def the_long_way(store: SqliteStore, jobs: Sequence[NewJob]) -> tuple[Submitted,
 
 @pytest.mark.parametrize("set_up", SETUPS.values(), ids=SETUPS)
 @pytest.mark.parametrize("fields", PLAIN.values(), ids=PLAIN)
+def test_the_intake_comes_to_the_same_rows(
+    tmp_path: Path, set_up: SetUp, fields: dict[str, Any]
+) -> None:
+    """Both ways into it, and what is submitted between them."""
+    jobs = [plain_job(f"job-{number}", fields) for number in range(4)]
+    short, long = opened(tmp_path / "short", set_up), opened(tmp_path / "long", set_up)
+    with closing(short), closing(long):
+        answers = [short.run(short.jobs.submit(FreshJobs((job,)))) for job in jobs[:2]]
+        answers += [short.run(short.jobs.submit([jobs[2]]))]
+        kind = LikeJobs if jobs[3].trace_id == "job3" else FreshJobs
+        answers += [short.run(short.jobs.submit(kind((jobs[3],))))]
+        short.run(short.queues.depth(QUEUE))
+
+        assert answers == [the_long_way(long, [job]) for job in jobs]
+        assert rows(short) == rows(long)
+
+
+@pytest.mark.parametrize("set_up", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("fields", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("count", [1, 3, 250])
 def test_a_short_way_writes_the_same_rows(
     tmp_path: Path, set_up: SetUp, fields: dict[str, Any], count: int
@@ -160,7 +180,7 @@ def test_one_plain_job_is_one_statement(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "store", declared())) as store:
         store.run(store.jobs.submit([new_job("first")]))
         said: list[str] = []
-        connection = store._local._runner()._connected()
+        connection = store._local.own.runner._connected()
         connection.set_trace_callback(said.append)
 
         store.run(store.jobs.submit([new_job("second")]))

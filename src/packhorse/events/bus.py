@@ -67,7 +67,7 @@ class EventBus:
 
     def __init__(self) -> None:
         # Replaced as a whole on every change, so that emitting from any thread needs no lock.
-        self._observers: Mapping[type[Event], tuple[Observer, ...]] = {}
+        self.observers: Mapping[type[Event], tuple[Observer, ...]] = {}
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every such event; returns what ends it.
@@ -80,19 +80,19 @@ class EventBus:
                 "make it a def, and start a task in it if it must wait"
             )
         kinds = _kinds(event)
-        table = dict(self._observers)
+        table = dict(self.observers)
         for kind in kinds:
             table[kind] = (*table.get(kind, ()), observer)
-        self._observers = table
+        self.observers = table
         return lambda: self._unsubscribe(kinds, observer)
 
     def wants(self, event: type[Event]) -> bool:
         """Whether anybody listens; if not, the event need not even be made."""
-        return event in self._observers
+        return event in self.observers
 
     def emit(self, event: Event) -> None:
         """Tell everybody who asked for this kind of event."""
-        for observer in self._observers.get(type(event), ()):
+        for observer in self.observers.get(type(event), ()):
             try:
                 observer(event)
             except BaseException as error:  # noqa: BLE001 - nothing an observer does may matter
@@ -113,13 +113,13 @@ class EventBus:
         )
 
     def _unsubscribe(self, kinds: tuple[type[Event], ...], observer: Observer) -> None:
-        table = dict(self._observers)
+        table = dict(self.observers)
         for kind in kinds:
             left = tuple(other for other in table.get(kind, ()) if other is not observer)
             table[kind] = left
             if not left:
                 del table[kind]
-        self._observers = table
+        self.observers = table
 
 
 def _kinds(event: type[Event] | str) -> tuple[type[Event], ...]:

@@ -47,9 +47,7 @@ class SpoolingConnection(Connection):
         self._set_up()
         at_fork(self._set_up)
 
-    def submit(
-        self, jobs: Sequence[NewJob], *, wait_us: int | None = None
-    ) -> tuple[Submitted, ...]:
+    def submit(self, jobs: Sequence[NewJob], wait_us: int | None = None) -> tuple[Submitted, ...]:
         if self._goes_behind(jobs):
             return _kept(jobs)
         try:
@@ -58,7 +56,7 @@ class SpoolingConnection(Connection):
             return self._keep(jobs, error)
 
     async def asubmit(
-        self, jobs: Sequence[NewJob], *, wait_us: int | None = None
+        self, jobs: Sequence[NewJob], wait_us: int | None = None
     ) -> tuple[Submitted, ...]:
         import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
 

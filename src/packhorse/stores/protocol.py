@@ -58,8 +58,8 @@ class JobStore(Protocol):
         """Store all of `jobs` or none, and answer each in order.
 
         A job due now is queued and takes its place behind those already ready; one due later is
-        pending. A job whose id is known is left as it is and answered `deduplicated`, also when
-        the id comes twice in one call. Workers that wait on the queue are woken.
+        pending. A job whose id is known (not of `FreshJobs`) is left as it is and answered
+        `deduplicated`, also when the id comes twice in one call. Workers of the queue are woken.
 
         For jobs whose id is new, in this order: a queue that is some queue's dead-letter shelf is
         a `ConfigError`; a closed queue is `QueueClosed`; a weight that a rate limit of the job

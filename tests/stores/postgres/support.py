@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
+from psycopg.pq import ConnStatus
 
 from packhorse.clock import Clock
 from packhorse.stores.plan import Plan
+from packhorse.stores.postgres.link import AsyncLink, SyncLink
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, Renewal
@@ -72,6 +75,13 @@ def end_sessions(url: str) -> int:
         "and datname = current_database() and application_name = 'packhorse'",
     )
     return len(ended)
+
+
+def links_to(processes: set[int]) -> list[SyncLink | AsyncLink]:
+    """The connections of this process to those of a server, but for those it knows to be closed."""
+    links = [found for found in gc.get_objects() if isinstance(found, SyncLink | AsyncLink)]
+    open_ones = [link for link in links if link.line.pgconn.status == ConnStatus.OK]
+    return [link for link in open_ones if link.line.pgconn.backend_pid in processes]
 
 
 def sessions(url: str) -> list[tuple[Any, ...]]:

@@ -24,10 +24,13 @@ from packhorse.testing.servers.postgres import PostgresServer, drop_schema
 from tests.stores.postgres.support import (
     PATIENCE_S,
     claiming,
+    links_to,
     names_in,
     postgres_store,
     renewing,
+    sessions,
     submitting,
+    until,
 )
 
 #: Jobs of a batch that is interrupted.
@@ -185,6 +188,22 @@ def test_a_submit_whose_answer_is_lost_may_be_stored_and_is_not_stored_twice(
     [again] = run("precious")
     assert again.deduplicated
     assert names_in(direct) == ["before", "precious"]
+
+
+def test_a_connection_on_which_the_server_said_goodbye_is_replaced(
+    remote: PostgresStore, proxy: Proxy, direct: str
+) -> None:
+    """It is not used any more, also before the server has hung up."""
+    remote.run(submitting(remote, "before"))
+    before = {pid for (pid,) in sessions(direct)}
+    words = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
+    proxy.say(b"E" + (len(words) + 4).to_bytes(4, "big") + words)
+    until(lambda: not any(link.usable for link in links_to(before)))
+
+    remote.run(submitting(remote, "after"))
+
+    assert names_in(direct) == ["before", "after"]
+    assert before.isdisjoint({pid for (pid,) in sessions(direct)})
 
 
 async def test_submits_that_share_a_commit_are_all_told_when_its_answer_is_lost(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from psycopg import AsyncConnection, Connection, Error, OperationalError
@@ -117,16 +116,12 @@ def _is_at_rest(line: Line) -> bool:
 
 
 def _is_usable(line: Line) -> bool:
-    """Whether nothing is under way on it, and the server has not hung up while it was idle."""
-    pgconn = line.pgconn
-    if not _is_at_rest(line):
-        return False
-    if not _has_said_something(pgconn):
-        return True
-    with suppress(Error):
-        pgconn.consume_input()  # a word in between, such as a changed setting
-        return not _has_said_something(pgconn)  # the end can be read for ever
-    return False
+    """Whether nothing is under way on it, and the server has said nothing while it was idle.
+
+    What a server says unasked is mostly that it will hang up, a moment before it does. A changed
+    setting is told, too, and costs a new connection.
+    """
+    return _is_at_rest(line) and not _has_said_something(line.pgconn)
 
 
 def _has_said_something(pgconn: PGconn) -> bool:

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from packhorse.job import JobStatus, LikeJobs, NewJob
+import msgspec
+
+from packhorse.job import FreshJobs, JobStatus, LikeJobs, NewJob
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
-from packhorse.stores.sql.steps import Change
-from packhorse.stores.sql.submitting import has_keys
+from packhorse.stores.sql.steps import Change, Parameters
+from packhorse.stores.sql.submitting import due_us_of, fresh_answer, has_keys, place_of
+from packhorse.stores.sqlite.intake import IntakeSubmit
 from packhorse.stores.sqlite.rows import extra_of
-from packhorse.stores.sqlite.statements import sql
+from packhorse.stores.sqlite.statements import Short, sql
 
 __all__ = ["Alike", "ShortSubmit", "alike", "short_submit"]
 
@@ -44,36 +47,31 @@ def _is_plain(job: NewJob) -> bool:
     return not (keyed or job.tenant or _is_rare(job))
 
 
-def short_submit(jobs: Sequence[NewJob]) -> ShortSubmit | None:
-    """The short way for one plain job; None for others."""
-    return ShortSubmit(jobs[0]) if len(jobs) == 1 and _is_plain(jobs[0]) else None
+def short_submit(jobs: Sequence[NewJob]) -> Short | None:
+    """The short way for one plain job, the shortest if its id is new; None for others."""
+    if len(jobs) != 1:
+        return None
+    if not _is_plain(jobs[0]):
+        return None
+    return (IntakeSubmit if isinstance(jobs, FreshJobs) else ShortSubmit)(jobs[0])
 
 
-class ShortSubmit:
-    """Adds one plain job; see `Short`. Its queue may turn out to have a say after all."""
+class ShortSubmit(msgspec.Struct, frozen=True, gc=False):
+    """Adds one plain job of any id; see `Short`. Its queue may have a say after all."""
 
-    __slots__ = ("_job", "_ready", "text", "topic")
+    text: ClassVar[str] = sql("submit_one")
+    taken_in: ClassVar[bool] = False
 
-    def __init__(self, job: NewJob) -> None:
-        self.text = sql("submit_one")
-        self.topic = f"queue:{job.queue}"
-        self._job = job
-        self._ready = True
+    job: NewJob
 
-    def parameters(self, now_us: int) -> tuple[Any, ...]:
-        job = self._job
-        due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
-        self._ready = due_us <= now_us
-        status, lane = _QUEUED if self._ready else _PENDING
-        rank = job.priority * PASSES if self._ready else due_us
-        return (
-            *(job.id, job.task, job.queue, status, lane, rank, job.priority, due_us, now_us),
-            *(job.timeout_us, trace_of(job), extra_of(job), payload_text(job)),
+    def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
+        job = self.job
+        parameters = (
+            *(job.id, job.task, job.queue, *place_of(job, now_us), job.priority),
+            *(due_us_of(job, now_us), now_us, job.timeout_us),
+            *(trace_of(job), extra_of(job), payload_text(job)),
         )
-
-    def answer(self, _now_us: int) -> tuple[Submitted, ...]:
-        status = JobStatus.QUEUED if self._ready else JobStatus.PENDING
-        return (Submitted(self._job.id, False, status),)
+        return parameters, (fresh_answer(job, now_us),)
 
 
 class Alike(NamedTuple):

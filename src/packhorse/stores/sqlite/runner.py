@@ -19,6 +19,7 @@ from packhorse.clock import Clock
 from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan, Steps, Wake, drive
 from packhorse.stores.sqlite.connection import LOCKED, SqliteSettings, translated
+from packhorse.stores.sqlite.intake import INTAKE_MAX, is_loaded, unload
 from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows, Short
 
 __all__ = ["PlanRunner", "RunnerParts"]
@@ -38,7 +39,7 @@ class RunnerParts:
     settings: SqliteSettings
     clock: Clock
     send: Send
-    send_new: Callable[[str], None]  #: as `send`, for one topic that only workers wait for
+    send_new: Callable[[str], None]  #: as `send`, to the workers of a queue
     connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
     #: Writers of one process queue here: SQLite lets them sleep and try again, and some starve.
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -51,6 +52,7 @@ class PlanRunner:
         self._parts = parts
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None  # of that connection, for the short ways
 
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in a transaction of its own."""
@@ -79,7 +81,7 @@ class PlanRunner:
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use opens anew."""
         with self._lock:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self._cursor = self._connection, None, None
             if connection is not None:
                 connection.close()
 
@@ -95,6 +97,7 @@ class PlanRunner:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._parts.connect()
+            self._cursor = self._connection.cursor()
         return self._connection
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
@@ -111,7 +114,7 @@ class PlanRunner:
 
     def _look(self, plan: Plan[T]) -> T | None:
         """Ask the cheap question first, if the plan has one; None when it must be run."""
-        if plan.look is None:
+        if plan.look is None or is_loaded(self._connected()):
             return None
         return self._drive(plan.look(), [])
 
@@ -130,7 +133,7 @@ class PlanRunner:
 
     def _alone(self, plan: Plan[T]) -> T:
         wakes: list[str] = []
-        answer = self._transact(lambda: self._drive(plan.steps(), wakes), writes=plan.writes)
+        answer = self._transact(lambda: self._longly(plan, wakes), writes=plan.writes)
         self._parts.send(wakes)
         return answer
 
@@ -156,32 +159,47 @@ class PlanRunner:
     def _shortly(self, short: Short) -> Any:
         """The common case, in the transaction that one statement is; None when it is not that."""
         parts = self._parts
-        connection = self._connection or self._connected()
+        cursor = self._cursor or self._connected().cursor()
+        connection = cursor.connection
         if connection.in_transaction:
             raise StoreError(_NESTED)
-        if not parts.turn.acquire(timeout=parts.settings.busy_timeout_s):
+        turn = parts.turn
+        if not (turn.acquire(False) or turn.acquire(timeout=parts.settings.busy_timeout_s)):
             raise sqlite3.OperationalError(LOCKED)
         try:
-            now_us = parts.clock.now_us()
-            changed = connection.execute(short.text, short.parameters(now_us)).rowcount
+            parameters, answer = short.at(parts.clock.now_us())
+            cursor.execute(short.text, parameters)
         finally:
-            parts.turn.release()
-        if changed != 1:
+            turn.release()
+        if cursor.rowcount != 1:
             return None
-        parts.send_new(short.topic)
-        return short.answer(now_us)
+        parts.send_new(short.job.queue)
+        if short.taken_in and (cursor.lastrowid or 0) >= INTAKE_MAX:
+            # The job is stored whatever becomes of this; whoever comes next tries it again.
+            with suppress(sqlite3.Error):
+                self._transact(lambda: unload(connection), writes=True)
+        return answer
 
     def _steps(self, plan: Plan[T], wakes: list[str]) -> T:
         """All of a plan, inside a transaction."""
         short = plan.short
         if short is not None:
-            now_us = self._parts.clock.now_us()
-            changed = self._connected().execute(short.text, short.parameters(now_us)).rowcount
-            if changed == 1:
-                if short.topic not in wakes:
-                    wakes.append(short.topic)
-                answer: T = short.answer(now_us)
-                return answer
+            connection = self._connected()
+            parameters, answer = short.at(self._parts.clock.now_us())
+            cursor = connection.execute(short.text, parameters)
+            if cursor.rowcount == 1:
+                topic = f"queue:{short.job.queue}"
+                if topic not in wakes:
+                    wakes.append(topic)
+                if short.taken_in and (cursor.lastrowid or 0) >= INTAKE_MAX:
+                    unload(connection)
+                stored: T = answer
+                return stored
+        return self._longly(plan, wakes)
+
+    def _longly(self, plan: Plan[T], wakes: list[str]) -> T:
+        """The steps of a plan, once all who came before have their places."""
+        unload(self._connected())
         return self._drive(plan.steps(), wakes)
 
     def _guarded(self, plan: Plan[Any], wakes: list[str]) -> Any:
@@ -197,21 +215,30 @@ class PlanRunner:
         return answer
 
     def _transact(self, body: Callable[[], T], *, writes: bool) -> T:
+        """Who reads, and finds that jobs stand in the intake, writes as well."""
         connection, turn = self._connected(), self._parts.turn
         if connection.in_transaction:
             raise StoreError(_NESTED)
-        if writes and not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
+        if not writes:
+            read = self._within("begin", lambda: None if is_loaded(connection) else (body(),))
+            if read is not None:
+                return read[0]
+        if not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
             raise sqlite3.OperationalError(LOCKED)
         try:
-            connection.execute("begin immediate" if writes else "begin")
+            return self._within("begin immediate", body)
+        finally:
+            turn.release()
+
+    def _within(self, begin: str, body: Callable[[], T]) -> T:
+        connection = self._connected()
+        try:
+            connection.execute(begin)
             answer = body()
             connection.execute("commit")
         except BaseException:  # also what interrupts the wait for the lock, once it is there
             self._undo(connection)
             raise
-        finally:
-            if writes:
-                turn.release()
         return answer
 
     def _undo(self, connection: sqlite3.Connection) -> None:

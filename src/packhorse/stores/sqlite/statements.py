@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from packhorse.job import NewJob
 from packhorse.stores.sql.steps import NOW, Change, ChangeMany, Now, Parameters, Rows
 
 __all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "Short", "sql"]
@@ -18,15 +19,16 @@ class Short(Protocol):
     It changes one row, or none: then this is not the common case, and the plan's steps are taken.
     """
 
-    text: str
-    topic: str  #: to be woken
+    text: ClassVar[str]
+    taken_in: ClassVar[bool]  #: the row goes to the intake
 
-    def parameters(self, now_us: int) -> Parameters:
-        """What is put into the text."""
+    @property
+    def job(self) -> NewJob:
+        """The job it is about."""
         ...
 
-    def answer(self, now_us: int) -> Any:
-        """The answer of the verb, when a row was changed."""
+    def at(self, now_us: int) -> tuple[Parameters, Any]:
+        """What is put into the text, and the answer of the verb when a row was changed."""
         ...
 
 

@@ -51,7 +51,7 @@ class SqliteStore:
         _at_fork(self)
 
     def run(self, plan: Plan[T]) -> T:
-        return self._local.run(plan)
+        return self._local.own.runner.run(plan)
 
     async def arun(self, plan: Plan[T]) -> T:
         owner = self._writer if plan.writes else self._reader

@@ -27,17 +27,21 @@ T = TypeVar("T")
 _GROUP_MAX: Final = 512
 
 
+class _Own(threading.local):
+    """What each thread has of its own, made when it first asks."""
+
+    def __init__(self, make: Callable[[], PlanRunner]) -> None:
+        self.runner = make()
+
+
 class LocalRunner:
-    """A runner for each thread that runs plans itself."""
+    """A runner for each thread that runs plans itself: `own.runner` is that of the caller."""
 
     def __init__(self, make: Callable[[], PlanRunner]) -> None:
         self._make = make
-        self._local = threading.local()
         self._lock = threading.RLock()
         self._known: list[tuple[threading.Thread, PlanRunner]] = []
-
-    def run(self, plan: Plan[T]) -> T:
-        return self._runner().run(plan)
+        self.own = _Own(self._new_runner)
 
     def close(self) -> None:
         """Close every thread's connection, after the plan it runs now."""
@@ -59,14 +63,11 @@ class LocalRunner:
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
-    def _runner(self) -> PlanRunner:
-        runner: PlanRunner | None = getattr(self._local, "runner", None)
-        if runner is None:
-            runner = self._make()
-            with self._lock:
-                self._close_abandoned()
-                self._known.append((threading.current_thread(), runner))
-            self._local.runner = runner
+    def _new_runner(self) -> PlanRunner:
+        runner = self._make()
+        with self._lock:
+            self._close_abandoned()
+            self._known.append((threading.current_thread(), runner))
         return runner
 
     def _close_abandoned(self) -> None:

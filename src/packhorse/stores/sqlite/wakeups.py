@@ -58,8 +58,8 @@ class SqliteWakeups:
                 self._ears[loop] = Ear(self._settings, self._folder, self._drop)
             return self._ears[loop].listener(topics)
 
-    def send_new(self, topic: str) -> None:
-        """Tell those who wait for new jobs; who has come in this moment may have to look himself.
+    def send_new(self, queue: str) -> None:
+        """Tell a queue's workers of a job; who has come in this moment may have to look himself.
 
         A worker looks when it has come, so it is late by the floor at most, and only then.
         """
@@ -68,7 +68,7 @@ class SqliteWakeups:
             self._looked_s = now_s
             self._listeners()
         if self._known[1]:
-            self._send((topic,), self._known[1])
+            self._send((f"queue:{queue}",), self._known[1])
 
     def send(self, topics: Sequence[str]) -> None:
         """Tell every listener, after the commit. What cannot be delivered is left to the floor."""

@@ -118,15 +118,18 @@ class LimitsMachine(StoreMachine):
         target=StoreMachine.jobs,
         wishes=st.lists(drawn_limits.wishes, min_size=1, max_size=4),
         known=st.none() | StoreMachine.jobs,
+        singly=st.booleans(),
     )
-    def submit(self, wishes: list[dict[str, Any]], known: str | None = None) -> Any:
+    def submit(
+        self, wishes: list[dict[str, Any]], known: str | None = None, *, singly: bool = True
+    ) -> Any:
         """The first may be of an id that is, or once was, there already."""
         now_us = self.clock.now_us()
         ids = [f"job-{self.submitted + number}" for number in range(len(wishes))]
         self.submitted += len(wishes)
         ids[0] = ids[0] if known is None else known
         new = [drawn.as_new_job(*pair, now_us) for pair in zip(ids, wishes, strict=True)]
-        answers = self.both(lambda store: store.jobs.submit(new)) or ()
+        answers = self.stored(new, singly=singly and known is None)
         stored = [answer.job_id for answer in answers if not answer.deduplicated]
         return multiple(*(job_id for job_id in stored if job_id != known))
 

@@ -8,8 +8,9 @@ must be the same; and no step may break what holds for every job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ from hypothesis.stateful import (
 
 from packhorse.clock import SECOND_US
 from packhorse.errors import PackhorseError
-from packhorse.job import WAITING, Job, JobStatus, Progress
+from packhorse.job import WAITING, FreshJobs, Job, JobStatus, NewJob, Progress
 from packhorse.lifecycle import Limits, Orphan, rescue
 from packhorse.lifecycle import settle as decide
 from packhorse.outcome import Outcome
@@ -42,6 +43,7 @@ from packhorse.stores.requests import (
     ProgressNote,
     QueueSettings,
     Renewal,
+    Submitted,
 )
 from packhorse.testing.conformance import drawn
 from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
@@ -141,6 +143,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert comparable(got) == comparable(expected)
         return None if isinstance(got, type) else got
 
+    def stored(self, jobs: Sequence[NewJob], *, singly: bool) -> list[Submitted]:
+        """Submit jobs together, or each by itself, as one whose id was just made."""
+        answers: list[Submitted] = []
+        for given in [FreshJobs((job,)) for job in jobs] if singly else [jobs]:
+            stored: tuple[Submitted, ...] | None = self.both(partial(_submitting, given))
+            answers += stored or ()
+        return answers
+
     @invariant()
     def everything_to_be_seen_is_the_same(self) -> None:
         seen, expected = observe(self.subject), observe(self.reference)
@@ -186,15 +196,18 @@ class StoreMachine(RuleBasedStateMachine):
         target=jobs,
         wishes=st.lists(drawn.wishes, min_size=1, max_size=3),
         known=st.none() | jobs,
+        singly=st.booleans(),
     )
-    def submit(self, wishes: list[dict[str, Any]], known: str | None = None) -> Any:
+    def submit(
+        self, wishes: list[dict[str, Any]], known: str | None = None, *, singly: bool = True
+    ) -> Any:
         """The first may be of an id that is, or once was, there already."""
         now_us = self.clock.now_us()
         ids = [f"job-{self.submitted + number}" for number in range(len(wishes))]
         self.submitted += len(wishes)
         ids[0] = ids[0] if known is None else known
         new = [drawn.as_new_job(*pair, now_us) for pair in zip(ids, wishes, strict=True)]
-        answers = self.both(lambda store: store.jobs.submit(new)) or ()
+        answers = self.stored(new, singly=singly and known is None)
         return multiple(*(answer.job_id for answer in answers if answer.job_id != known))
 
     # --------------------------------------------------------------------------------- workers
@@ -369,6 +382,10 @@ class StoreMachine(RuleBasedStateMachine):
                 self.worked = True
                 self.settled.add(mark)
                 self.ended[settlement.job_id] += settlement.ended
+
+
+def _submitting(jobs: Sequence[NewJob], store: Store) -> Plan[tuple[Submitted, ...]]:
+    return store.jobs.submit(jobs)
 
 
 def _attempt(trial: Trial, build: Callable[[Store], Plan[T]]) -> T | type[PackhorseError]:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import pytest
 
 from packhorse.errors import ConfigError
-from packhorse.job import JobStatus
+from packhorse.job import FreshJobs, JobStatus
 from packhorse.settlement import SettlementKind
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -33,7 +33,7 @@ class TestRunners:
         jobs = [new_job(str(number)) for number in range(_PLANS)]
 
         async def scenario() -> list[tuple[Submitted, ...]]:
-            plans = [trial.store.jobs.submit([job]) for job in jobs]
+            plans = [trial.store.jobs.submit(FreshJobs((job,))) for job in jobs]
             return await asyncio.gather(*(trial.arun(plan) for plan in plans))
 
         answers = trial.play(scenario())
@@ -47,7 +47,8 @@ class TestRunners:
         bad = new_job("bad", queue="mail_dead")
 
         async def scenario() -> list[tuple[Submitted, ...] | BaseException]:
-            plans = [trial.store.jobs.submit([job]) for job in (*good[:3], bad, *good[3:])]
+            jobs = (*good[:3], bad, *good[3:])
+            plans = [trial.store.jobs.submit(FreshJobs((job,))) for job in jobs]
             waiting = (trial.arun(plan) for plan in plans)
             return await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -59,7 +60,7 @@ class TestRunners:
 
     def test_many_threads_may_run_plans_at_once(self, trial: Trial) -> None:
         names = [str(number) for number in range(8)]
-        plans = [trial.store.jobs.submit([new_job(name)]) for name in names]
+        plans = [trial.store.jobs.submit(FreshJobs((new_job(name),))) for name in names]
 
         answers = at_once(*(partial(trial.store.run, plan) for plan in plans))
 
@@ -96,8 +97,9 @@ class TestRunners:
         assert "sure" in trial.search()
 
     def test_what_one_runner_wrote_the_other_reads(self, trial: Trial) -> None:
-        trial.store.run(trial.store.jobs.submit([new_job("sync")]))
-        asyncio.run(trial.store.arun(trial.store.jobs.submit([new_job("async")])))
+        sync, other = (FreshJobs((new_job(name),)) for name in ("sync", "async"))
+        trial.store.run(trial.store.jobs.submit(sync))
+        asyncio.run(trial.store.arun(trial.store.jobs.submit(other)))
 
         assert trial.search() == ["async", "sync"]
 

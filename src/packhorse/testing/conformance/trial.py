@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from packhorse.clock import SECOND_US
-from packhorse.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
+from packhorse.job import AttemptRecord, FreshJobs, Job, JobRecord, JobStatus, NewJob
 from packhorse.lifecycle import Limits, Orphan, rescue
 from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
@@ -58,6 +58,7 @@ class Trial:
         self._harness = harness
         self._runner = runner
         self._loop = asyncio.Runner()
+        self._used: set[str] = set()  # ids
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan by the runner this trial is about."""
@@ -99,7 +100,12 @@ class Trial:
     # ------------------------------------------------------------------------------------ jobs
 
     def submit(self, *jobs: NewJob) -> tuple[Submitted, ...]:
-        return self.run(self.store.jobs.submit(jobs))
+        """Store jobs; one whose id has not been used here goes the way of those just made."""
+        ids = {job.id for job in jobs}
+        fresh = ids.isdisjoint(self._used)
+        self._used |= ids
+        given = FreshJobs(jobs) if fresh and len(ids) == len(jobs) else jobs
+        return self.run(self.store.jobs.submit(given))
 
     def ask(
         self,

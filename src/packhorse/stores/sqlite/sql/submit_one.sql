@@ -1,5 +1,5 @@
--- Add one job that has no keys to a queue that has no say in it. A status of null is ignored, as a
--- known id is: then no row was added, and the longer way tells why.
+-- Add one job that has no keys to a queue that has no say in it, if nobody stands in the intake. A
+-- status of null is ignored, as a known id is: then no row was added, and the longer way tells why.
 insert or ignore into packhorse_jobs (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, tenant, trace_id, extra, payload
@@ -17,6 +17,7 @@ insert or ignore into packhorse_jobs (
             )
             or exists (select 1 from packhorse_queues where dead_letter = ?3)
             or exists (select 1 from packhorse_tasks where name = ?2)
+            or exists (select 1 from packhorse_intake)
             then null
         else ?4
     end,

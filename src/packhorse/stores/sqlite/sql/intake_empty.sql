@@ -1,0 +1,2 @@
+-- Once they have their places.
+delete from packhorse_intake
