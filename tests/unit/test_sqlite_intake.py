@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +265,23 @@ def test_who_reads_while_somebody_holds_the_lock_is_told(
         finds_it(store)
 
     assert finds_it(store) is JobStatus.QUEUED
+
+
+def test_who_reads_takes_the_lock_before_it_looks_into_the_intake_again(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """Whoever reads first and writes then may find that somebody else wrote in between."""
+    store.run(usual(store, "job"))
+    with closing(real_connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
+
+        def interfere(text: str) -> None:
+            if "insert into packhorse_jobs" in text:
+                with suppress(sqlite3.OperationalError):
+                    other.execute("update packhorse_sequence set value = value")
+
+        store._local.own.runner._connected().set_trace_callback(interfere)
+
+        assert finds_it(store) is JobStatus.QUEUED
 
 
 def test_who_reads_an_empty_intake_takes_no_lock(store: SqliteStore, tmp_path: Path) -> None:
