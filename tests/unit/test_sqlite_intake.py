@@ -277,7 +277,7 @@ def test_who_reads_takes_the_lock_before_it_looks_into_the_intake_again(
         def interfere(text: str) -> None:
             if "insert into packhorse_jobs" in text:
                 with suppress(sqlite3.OperationalError):
-                    other.execute("update packhorse_sequence set value = value")
+                    other.execute("update packhorse_sequence set value = value + 1")
 
         store._local.own.runner._connected().set_trace_callback(interfere)
 
