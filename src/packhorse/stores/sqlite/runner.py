@@ -169,12 +169,13 @@ class PlanRunner:
         try:
             parameters, answer = short.at(parts.clock.now_us())
             cursor.execute(short.text, parameters)
+            changed, number = cursor.rowcount, cursor.lastrowid or 0
         finally:
             turn.release()
-        if cursor.rowcount != 1:
+        if changed != 1:
             return None
         parts.send_new(short.job.queue)
-        if short.taken_in and (cursor.lastrowid or 0) >= INTAKE_MAX:
+        if short.taken_in and number >= INTAKE_MAX:
             # The job is stored whatever becomes of this; whoever comes next tries it again.
             with suppress(sqlite3.Error):
                 self._transact(lambda: unload(connection), writes=True)
