@@ -91,16 +91,20 @@ def new_id() -> str:
     Only uniqueness is relied upon; order always comes from the store's own sequence.
     """
     moment = time.time_ns() // 1_000_000
-    known, head, noises = _burst.now
+    known, head, tails = _burst.now
     if moment != known:
-        head, noise = _head_of(moment), os.urandom(_NOISE_BYTES).hex()
+        head = _head_of(moment)
         _burst.now = (moment, head, [])
-    else:
-        try:
-            noise = noises.pop()
-        except IndexError:  # also when another thread was faster
-            noise = _burst.draw(noises)
-    return f"{head}{noise[:3]}-{_VARIANT_DIGIT[noise[3]]}{noise[4:7]}-{noise[8:]}"
+        return head + _tail_of(os.urandom(_NOISE_BYTES).hex())
+    try:
+        return head + tails.pop()
+    except IndexError:  # also when another thread was faster
+        return head + _burst.draw(tails)
+
+
+def _tail_of(noise: str) -> str:
+    """What an id ends with that has this chance in it."""
+    return f"{noise[:3]}-{_VARIANT_DIGIT[noise[3]]}{noise[4:7]}-{noise[8:]}"
 
 
 class _Burst:
@@ -115,12 +119,13 @@ class _Burst:
     def __init__(self) -> None:
         self.now: tuple[int, str, list[str]] = (0, "", [])
 
-    def draw(self, noises: list[str]) -> str:
-        """Chance for one id, and some for those that will follow."""
-        drawn = os.urandom(_NOISE_BYTES * _BURST).hex(" ", _NOISE_BYTES).split()
-        noise = drawn.pop()
-        noises += drawn
-        return noise
+    def draw(self, tails: list[str]) -> str:
+        """The end of one id, and some for those that will follow."""
+        noises = os.urandom(_NOISE_BYTES * _BURST).hex(" ", _NOISE_BYTES).split()
+        drawn = [_tail_of(noise) for noise in noises]
+        tail = drawn.pop()
+        tails += drawn
+        return tail
 
     def forget(self) -> None:
         self.now = (0, "", [])

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from packhorse.job import JobStatus, NewJob
+from packhorse.job import JobStatus, NewJob, Priority
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
 from packhorse.stores.sql.steps import Parameters
@@ -29,6 +29,7 @@ __all__ = ["INTAKE_MAX", "IntakeSubmit", "UsualSubmit", "is_loaded", "unload"]
 INTAKE_MAX: Final = 256
 
 _QUEUED: Final = JobStatus.QUEUED
+_NORMAL: Final = int(Priority.NORMAL)
 _PLACES: Final = (
     *(CODE[JobStatus.QUEUED], CODE[JobStatus.PENDING]),
     *(int(Lane.READY), int(Lane.WAITING), PASSES),
@@ -56,9 +57,10 @@ class UsualSubmit(IntakeSubmit, frozen=True, gc=False):
     text: ClassVar[str] = sql("intake_add").format(due="?6", trace_id="null", extra="null")
 
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
-        job, job_id = self.job, self.job.id
-        what = (job_id, job.task, job.queue, job.priority, job.timeout_us, now_us)
-        return (*what, job.payload.decode()), (Submitted(job_id, False, _QUEUED),)
+        job = self.job
+        job_id = job.id
+        what = (job_id, job.task, job.queue, _NORMAL, job.timeout_us, now_us, job.payload.decode())
+        return what, (Submitted(job_id, False, _QUEUED),)
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:
