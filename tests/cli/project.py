@@ -8,9 +8,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
+import pytest
 from click.testing import CliRunner, Result
 
 from packhorse import Packhorse
@@ -50,6 +51,15 @@ def doze(seconds: float) -> None:
     print("dozing", flush=True)
     time.sleep(seconds)
 """
+
+
+def heard(stream: IO[str] | None, word: str) -> None:
+    """Wait until a process has written this."""
+    assert stream is not None
+    for line in stream:
+        if word in line:
+            return
+    pytest.fail(f"it ended without saying {word}")
 
 
 @dataclass(frozen=True)

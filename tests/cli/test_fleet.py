@@ -18,7 +18,7 @@ from packhorse.cli.scaler import Scaler, bounded_rules, bounds
 from packhorse.policies.autoscale import QUIET_US, ScaleRule
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
-from tests.cli.project import PATIENCE_S, Project
+from tests.cli.project import PATIENCE_S, Project, heard
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 USR1, USR2 = signal.SIGUSR1, signal.SIGUSR2
@@ -306,7 +306,8 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
     process.send_signal(USR2)
 
     jobs = scaled.tasks["linger"].enqueue_many([{}] * 4)
-    soon(lambda: [job.status() for job in jobs].count(JobStatus.PROCESSING) == 2)
+    for _ in range(2):  # each process has begun one; what is only held goes back when it ends
+        heard(process.stdout, "lingering")
     process.send_signal(TERM)
     project.write("go", "")
     _, errors = process.communicate(timeout=PATIENCE_S)
@@ -330,7 +331,7 @@ def test_a_process_that_is_no_longer_wanted_finishes_the_job_it_runs(
     job = app.tasks["linger"].enqueue()
     fleet = Fleet(start, VirtualClock())
     fleet.resize(1)
-    soon(lambda: job.status() is JobStatus.PROCESSING)
+    heard(processes[0].stdout, "lingering")
 
     fleet.resize(0)
     soon(lambda: _draining(app))

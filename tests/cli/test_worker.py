@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from typing import IO
 
 import pytest
 
@@ -17,18 +16,9 @@ from packhorse.cli.exits import ExitCode
 from packhorse.cli.listening import exit_after_signals
 from packhorse.cli.parameters import queue_names
 from packhorse.cli.processes import worker_command
-from tests.cli.project import PATIENCE_S, Project
+from tests.cli.project import PATIENCE_S, Project, heard
 
 Processes = list[subprocess.Popen[str]]
-
-
-def heard(stream: IO[str] | None, word: str) -> None:
-    """Wait until a process has written this."""
-    assert stream is not None
-    for line in stream:
-        if word in line:
-            return
-    pytest.fail(f"it ended without saying {word}")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:

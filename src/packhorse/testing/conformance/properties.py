@@ -29,7 +29,7 @@ a_few_examples: Final = settings(
 def machine_settings() -> settings:
     """A short run that fits every test run, or as long a one as the environment asks for."""
     return settings(
-        max_examples=int(os.environ.get(_MACHINE_EXAMPLES, "30")),
+        max_examples=int(os.environ.get(_MACHINE_EXAMPLES, "20")),
         stateful_step_count=60,
         deadline=None,
         suppress_health_check=_TOLERATED,
