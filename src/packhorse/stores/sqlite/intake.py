@@ -71,5 +71,6 @@ def is_loaded(connection: sqlite3.Connection) -> bool:
 def unload(connection: sqlite3.Connection) -> None:
     """Give the jobs of the intake their numbers and places; inside a transaction that writes."""
     if is_loaded(connection):
-        connection.execute(sql("intake_unload"), _PLACES)
+        (last,) = connection.execute(sql("intake_last")).fetchone()
+        connection.execute(sql("intake_unload"), (*_PLACES, last))
         connection.execute(sql("intake_empty"))
