@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from faults import report
 from faults.plan import Plan
@@ -69,5 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _leave(number: int, _frame: object) -> NoReturn:
+    """Whoever ends the rig ends what it started: the workers would outlive it otherwise."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)
     sys.exit(main())
