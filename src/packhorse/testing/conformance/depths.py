@@ -241,6 +241,18 @@ class TestDropping:
 
         assert given(trial) == ["t2", "u2"]
 
+    def test_a_job_that_is_dropped_for_the_first_of_a_tenant_is_not_given_away(
+        self, trial: Trial
+    ) -> None:
+        """From that one on the queue deals passes, also to those that came with it."""
+        limit_queue(trial, max_depth=2, on_full="drop")
+        plain = [new_job(name) for name in ("a", "b")]
+
+        trial.submit(*plain, new_job("urgent", priority=0, tenant="acme"))
+
+        assert trial.status("b") is JobStatus.DEAD
+        assert given(trial) == ["urgent", "a"]
+
     def test_a_dropped_job_gives_its_keys_back(self, trial: Trial) -> None:
         limit_queue(trial, max_depth=1, on_full="drop")
         submit(trial, "a", unique=UniqueRule("k"), idempotency=_same(), priority=_LEAST)

@@ -247,7 +247,7 @@ function intake.store()
     end
   end
   for _, id in ipairs(doomed) do
-    local job = entered[id] or jobs.load(id)
+    local job = jobs.load(id) -- one that came just now may have been dealt another pass since
     endings.finish_waiting(job, DEAD, 'shed')
     entered[id] = job
   end
