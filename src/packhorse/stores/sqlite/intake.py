@@ -36,10 +36,14 @@ _PLACES: Final = (
 )
 
 
+def _adding(**rest: str) -> str:
+    return sql("intake_add").format(queue_has_a_say=sql("queue_has_a_say"), **rest)
+
+
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """Puts one plain job down whose id is new; see `Short`. Its queue may have a say after all."""
 
-    text: ClassVar[str] = sql("intake_add").format(due="?8", trace_id="?9", extra="?10")
+    text: ClassVar[str] = _adding(due="?8", trace_id="?9", extra="?10")
     taken_in: ClassVar[bool] = True
 
     job: NewJob
@@ -54,7 +58,7 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
 class UsualSubmit(IntakeSubmit, frozen=True, gc=False):
     """As `IntakeSubmit`, of one of `LikeJobs`: most jobs are those, so it costs the least."""
 
-    text: ClassVar[str] = sql("intake_add").format(due="?6", trace_id="null", extra="null")
+    text: ClassVar[str] = _adding(due="?6", trace_id="null", extra="null")
 
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         job = self.job

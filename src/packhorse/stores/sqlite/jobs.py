@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packhorse.job import JobRecord, LikeJobs, NewJob
+from packhorse.job import JobRecord, NewJob
 from packhorse.settlement import Settlement, Verdict
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
@@ -15,10 +15,9 @@ from packhorse.stores.sql.settling import settle_in_order
 from packhorse.stores.sql.steps import NOW, Change, Rows
 from packhorse.stores.sqlite.admission import submit_steps
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.intake import UsualSubmit
 from packhorse.stores.sqlite.plain import short_submit
 from packhorse.stores.sqlite.rows import RECORD_COLUMNS, read_record
-from packhorse.stores.sqlite.statements import Short, sql
+from packhorse.stores.sqlite.statements import sql
 
 __all__ = ["SqliteJobs"]
 
@@ -30,11 +29,7 @@ class SqliteJobs(SqlJobs):
         super().__init__(SQLITE, lambda: ONE_WRITER)
 
     def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
-        if type(jobs) is LikeJobs and len(jobs) == 1:
-            short: Short | None = UsualSubmit(jobs[0])
-        else:
-            short = short_submit(jobs)
-        return Plan("submit", lambda: submit_steps(jobs), short=short)
+        return Plan("submit", lambda: submit_steps(jobs), short=short_submit(jobs))
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """An empty store is left without taking the write lock."""

@@ -19,7 +19,7 @@ from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
 from packhorse.stores.sql.steps import Change, Parameters
 from packhorse.stores.sql.submitting import due_us_of, fresh_answer, has_keys, place_of
-from packhorse.stores.sqlite.intake import IntakeSubmit
+from packhorse.stores.sqlite.intake import IntakeSubmit, UsualSubmit
 from packhorse.stores.sqlite.rows import extra_of
 from packhorse.stores.sqlite.statements import Short, sql
 
@@ -51,6 +51,8 @@ def short_submit(jobs: Sequence[NewJob]) -> Short | None:
     """The short way for one plain job, the shortest if its id is new; None for others."""
     if len(jobs) != 1:
         return None
+    if isinstance(jobs, LikeJobs):
+        return UsualSubmit(jobs[0])
     if not _is_plain(jobs[0]):
         return None
     return (IntakeSubmit if isinstance(jobs, FreshJobs) else ShortSubmit)(jobs[0])
@@ -59,7 +61,7 @@ def short_submit(jobs: Sequence[NewJob]) -> Short | None:
 class ShortSubmit(msgspec.Struct, frozen=True, gc=False):
     """Adds one plain job of any id; see `Short`. Its queue may have a say after all."""
 
-    text: ClassVar[str] = sql("submit_one")
+    text: ClassVar[str] = sql("submit_one").format(queue_has_a_say=sql("queue_has_a_say"))
     taken_in: ClassVar[bool] = False
 
     job: NewJob

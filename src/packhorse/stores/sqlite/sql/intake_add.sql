@@ -6,14 +6,7 @@ insert or ignore into packhorse_intake (
 ) values (
     ?1,
     case
-        when
-            exists (
-                select 1 from packhorse_queues
-                where name = ?3 and (closed or tenanted or special)
-            )
-            or exists (select 1 from packhorse_queues where dead_letter = ?3)
-            or exists (select 1 from packhorse_tasks where name = ?2)
-            then null
+        when {queue_has_a_say} then null
         else ?2
     end,
     ?3, ?4, ?5, ?6, {due}, {trace_id}, {extra}, ?7

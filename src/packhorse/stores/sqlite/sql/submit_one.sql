@@ -10,15 +10,7 @@ insert or ignore into packhorse_jobs (
     ),
     ?1, ?2, ?3,
     case
-        when
-            exists (
-                select 1 from packhorse_queues
-                where name = ?3 and (closed or tenanted or special)
-            )
-            or exists (select 1 from packhorse_queues where dead_letter = ?3)
-            or exists (select 1 from packhorse_tasks where name = ?2)
-            or exists (select 1 from packhorse_intake)
-            then null
+        when exists (select 1 from packhorse_intake) or {queue_has_a_say} then null
         else ?4
     end,
     ?5, ?6,
