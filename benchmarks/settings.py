@@ -12,7 +12,7 @@ import msgspec
 __all__ = ["FULL", "QUICK", "SINGLES_SHARE", "Settings"]
 
 #: Of the jobs submitted one at a time: fewer, where each waits for a server, and that for a disk.
-SINGLES_SHARE: Final[Mapping[str, float]] = MappingProxyType({"postgres": 0.25, "redis": 0.5})
+SINGLES_SHARE: Final[Mapping[str, float]] = MappingProxyType({"postgres": 0.125, "redis": 0.25})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 9  #: alternating rounds of everything that is compared
     jobs: int = 20_000  #: drained in one go
     peer_jobs: int = 2_000  #: the same for the peer, whose rate does not depend on it
-    singles: int = 2_000  #: submitted one at a time
+    singles: int = 4_000  #: submitted one at a time
     many: int = 20_000  #: submitted a thousand at a time
     naps: int = 8_000  #: jobs that sleep, for one process against two
     pickup_seconds: int = 20  #: at ten jobs a second
@@ -39,7 +39,7 @@ QUICK = Settings(
     rounds=3,
     jobs=8_000,
     peer_jobs=600,
-    singles=500,
+    singles=2_000,
     many=8_000,
     naps=2_400,
     pickup_seconds=6,

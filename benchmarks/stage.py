@@ -55,6 +55,7 @@ class Stage:
     with_slots: Callable[[int], Contestant]  #: the same with so many slots
     drains: Sequence[Contestant]
     submits: Sequence[Sequence[Entry]]  #: those who are compared with each other, together
+    turns: int  #: of each of them in one round
     waiting: Sequence[Contestant]  #: whose pick-up and idling are looked at
     open_store: Callable[[Path], Store]
     server: Callable[[Path], str]  #: where a folder's database is on the server, if there is one

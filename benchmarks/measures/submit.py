@@ -2,7 +2,8 @@
 """Submit: one at a time from sync and from async code, many at once, and concurrently.
 
 Those who are compared take turns within a round, a fraction of a second each: the disk has moods
-that last for seconds, and at FULL they would decide.
+that last for seconds, and at FULL they would decide. A turn is long enough to hold what a store
+does only now and then, since that is part of the price.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ ASYNC_ONE: Final = "submit one, async"
 CONCURRENT: Final = "submit concurrently, async"
 MANY: Final = "submit many"
 
-#: Turns of each contestant in one round, after the one that warms it up.
-_TURNS: Final = 8
+#: Submitted before the first turn.
 _WARM_UP: Final = 100
 
 
@@ -45,7 +45,7 @@ def _measure_group(bench: Bench, group: Sequence[Entry], chance: random.Random) 
                 asked = stack.enter_context(producing(entry.contestant, folder, entry.way))
                 asked.submit(_WARM_UP)
                 producers.append((entry, asked, []))
-        for _ in range(_TURNS):
+        for _ in range(bench.stage.turns):
             # Shuffled, so that nobody always comes after the same neighbour.
             for entry, asked, timings in chance.sample(producers, len(producers)):
                 if bench.takes_part(entry.contestant):
@@ -57,9 +57,10 @@ def _measure_group(bench: Bench, group: Sequence[Entry], chance: random.Random) 
 
 
 def _turn_size(bench: Bench, entry: Entry) -> int:
+    turns = bench.stage.turns
     if entry.way.startswith("many"):
-        return max(producer.MANY, bench.settings.many // _TURNS // producer.MANY * producer.MANY)
-    return max(1, bench.settings.singles // _TURNS)
+        return max(producer.MANY, bench.settings.many // turns // producer.MANY * producer.MANY)
+    return max(1, bench.settings.singles // turns)
 
 
 def _record(bench: Bench, entry: Entry, timings: Sequence[producer.Timing]) -> None:

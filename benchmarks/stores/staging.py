@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from benchmarks.bench import Bench
 from benchmarks.measures import drain, idle, memory, pickup, scaling, server_claims, submit
@@ -18,6 +19,8 @@ from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 
 __all__ = ["Databases", "staged"]
+
+_TURNS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def staged(
         with_slots=lambda slots: lines.ours(slots=slots),
         drains=lines.drains(),
         submits=list(lines.submits()),
+        turns=_TURNS,
         waiting=[ours],
         open_store=lambda folder: open_store(databases.of(folder)),
         server=databases.of,

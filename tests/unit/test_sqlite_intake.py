@@ -46,8 +46,8 @@ def fresh(store: SqliteStore, name: str, **fields: Any) -> Plan[tuple[Submitted,
     return store.jobs.submit(FreshJobs((new_job(name, **fields),)))
 
 
-def usual(store: SqliteStore, name: str) -> Plan[tuple[Submitted, ...]]:
-    return store.jobs.submit(LikeJobs((new_job(name, trace_id=name),)))
+def usual(store: SqliteStore, name: str, **fields: Any) -> Plan[tuple[Submitted, ...]]:
+    return store.jobs.submit(LikeJobs((new_job(name, trace_id=name, **fields),)))
 
 
 def put_down(folder: Path) -> list[str]:
@@ -100,6 +100,24 @@ def test_a_queue_that_has_a_say_is_asked(
     store.run(store.queues.declare([QueueSettings(QUEUE, max_depth=10)]))
 
     store.run(submit(store, "job"))
+
+    assert (put_down(tmp_path), names_in(tmp_path)) == ([], {"job"})
+
+
+@pytest.mark.parametrize("name", ["it's", "'; drop table packhorse_jobs; --", "a{b}?1", "nul\0"])
+def test_names_come_through_as_they_were_given(store: SqliteStore, name: str) -> None:
+    told = usual(store, "job", task=name, queue=name, timeout_us=5 * SECOND_US)
+
+    store.run(told)
+
+    [record] = store.run(store.inspection.search(JobFilter(), limit=10)).jobs
+    assert (record.task, record.queue, record.timeout_us) == (name, name, 5 * SECOND_US)
+
+
+def test_a_queue_with_a_quote_in_its_name_is_asked(store: SqliteStore, tmp_path: Path) -> None:
+    store.run(store.queues.declare([QueueSettings("it's", max_depth=10)]))
+
+    store.run(usual(store, "job", queue="it's"))
 
     assert (put_down(tmp_path), names_in(tmp_path)) == ([], {"job"})
 

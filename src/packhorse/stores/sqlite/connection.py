@@ -24,7 +24,8 @@ _VERSION_MIN: Final = (3, 35, 0)
 _SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
 #: Between two tries to turn the write-ahead log on.
 _LOG_RETRY_S: Final = 0.02
-_STATEMENTS_CACHED: Final = 256
+#: Enough for all there are, and for one a task.
+_STATEMENTS_CACHED: Final = 512
 #: Of pages, for each connection: what is hot is small, and the rest would only look like a leak.
 _CACHE_KIBIBYTES: Final = 4000
 #: A commit that was written and then could not be made safe may still be found after a crash.

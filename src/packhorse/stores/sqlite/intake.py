@@ -10,6 +10,7 @@ for one, in the order of submitting. Nobody ever meets a job that stands in the 
 from __future__ import annotations
 
 import sqlite3
+from functools import lru_cache
 from typing import ClassVar, Final
 
 import msgspec
@@ -22,49 +23,87 @@ from packhorse.stores.sql.submitting import due_us_of, fresh_answer
 from packhorse.stores.sqlite.rows import extra_of
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["INTAKE_MAX", "IntakeSubmit", "UsualSubmit", "is_loaded", "unload"]
+__all__ = ["INTAKE_MAX", "IntakeSubmit", "is_loaded", "unload", "usual_submit"]
 
 #: Who puts down so many without anybody looking unloads them: enough to spread the cost, few enough
 #: that whoever looks does not wait.
 INTAKE_MAX: Final = 256
+#: Tasks whose statement is remembered; those that are used at once are far fewer.
+_TEXTS_MAX: Final = 1024
 
 _QUEUED: Final = JobStatus.QUEUED
-_NORMAL: Final = int(Priority.NORMAL)
 _PLACES: Final = (
     *(CODE[JobStatus.QUEUED], CODE[JobStatus.PENDING]),
     *(int(Lane.READY), int(Lane.WAITING), PASSES),
 )
 
 
-def _adding(**rest: str) -> str:
-    return sql("intake_add").format(queue_has_a_say=sql("queue_has_a_say"), **rest)
+def _adding(*, task: str, queue: str, **rest: str) -> str:
+    """The statement that puts a job down, whose id is ?1, the time ?2 and the arguments ?3."""
+    has_a_say = sql("queue_has_a_say").format(task=task, queue=queue)
+    return sql("intake_add").format(queue_has_a_say=has_a_say, task=task, queue=queue, **rest)
 
 
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """Puts one plain job down whose id is new; see `Short`. Its queue may have a say after all."""
 
-    text: ClassVar[str] = _adding(due="?8", trace_id="?9", extra="?10")
+    text: ClassVar[str] = _adding(
+        task="?4",
+        queue="?5",
+        priority="?6",
+        timeout_us="?7",
+        due_us="?8",
+        trace_id="?9",
+        extra="?10",
+    )
     taken_in: ClassVar[bool] = True
 
     job: NewJob
 
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         job = self.job
-        what = (job.id, job.task, job.queue, job.priority, job.timeout_us, now_us)
-        rest = (payload_text(job), due_us_of(job, now_us), trace_of(job), extra_of(job))
-        return (*what, *rest), (fresh_answer(job, now_us),)
+        own = (job.id, now_us, payload_text(job))
+        shared = (job.task, job.queue, job.priority, job.timeout_us)
+        rest = (due_us_of(job, now_us), trace_of(job), extra_of(job))
+        return (*own, *shared, *rest), (fresh_answer(job, now_us),)
 
 
-class UsualSubmit(IntakeSubmit, frozen=True, gc=False):
+class UsualSubmit(msgspec.Struct, frozen=True, gc=False):
     """As `IntakeSubmit`, of one of `LikeJobs`: most jobs are those, so it costs the least."""
 
-    text: ClassVar[str] = _adding(due="?6", trace_id="null", extra="null")
+    taken_in: ClassVar[bool] = True
+
+    job: NewJob
+    text: str
 
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         job = self.job
         job_id = job.id
-        what = (job_id, job.task, job.queue, _NORMAL, job.timeout_us, now_us, job.payload.decode())
-        return what, (Submitted(job_id, False, _QUEUED),)
+        return (job_id, now_us, job.payload.decode()), (Submitted(job_id, False, _QUEUED),)
+
+
+def usual_submit(job: NewJob) -> UsualSubmit:
+    """The submit of one of `LikeJobs`."""
+    return UsualSubmit(job, _usual_text(job.task, job.queue, job.timeout_us))
+
+
+@lru_cache(_TEXTS_MAX)
+def _usual_text(task: str, queue: str, timeout_us: int | None) -> str:
+    """With what the jobs of a task share in it: a value costs SQLite more to take than to read."""
+    return _adding(
+        task=_literal(task),
+        queue=_literal(queue),
+        priority=str(int(Priority.NORMAL)),
+        timeout_us="null" if timeout_us is None else str(timeout_us),
+        due_us="?2",
+        trace_id="null",
+        extra="null",
+    )
+
+
+def _literal(text: str) -> str:
+    """A text as SQL writes it, which has no way to write the character 0."""
+    return "'" + text.replace("'", "''").replace("\0", "' || char(0) || '") + "'"
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:

@@ -19,7 +19,7 @@ from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
 from packhorse.stores.sql.steps import Change, Parameters
 from packhorse.stores.sql.submitting import due_us_of, fresh_answer, has_keys, place_of
-from packhorse.stores.sqlite.intake import IntakeSubmit, UsualSubmit
+from packhorse.stores.sqlite.intake import IntakeSubmit, usual_submit
 from packhorse.stores.sqlite.rows import extra_of
 from packhorse.stores.sqlite.statements import Short, sql
 
@@ -52,7 +52,7 @@ def short_submit(jobs: Sequence[NewJob]) -> Short | None:
     if len(jobs) != 1:
         return None
     if isinstance(jobs, LikeJobs):
-        return UsualSubmit(jobs[0])
+        return usual_submit(jobs[0])
     if not _is_plain(jobs[0]):
         return None
     return (IntakeSubmit if isinstance(jobs, FreshJobs) else ShortSubmit)(jobs[0])
@@ -61,7 +61,9 @@ def short_submit(jobs: Sequence[NewJob]) -> Short | None:
 class ShortSubmit(msgspec.Struct, frozen=True, gc=False):
     """Adds one plain job of any id; see `Short`. Its queue may have a say after all."""
 
-    text: ClassVar[str] = sql("submit_one").format(queue_has_a_say=sql("queue_has_a_say"))
+    text: ClassVar[str] = sql("submit_one").format(
+        queue_has_a_say=sql("queue_has_a_say").format(task="?2", queue="?3")
+    )
     taken_in: ClassVar[bool] = False
 
     job: NewJob

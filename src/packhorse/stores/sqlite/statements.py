@@ -19,8 +19,12 @@ class Short(Protocol):
     It changes one row, or none: then this is not the common case, and the plan's steps are taken.
     """
 
-    text: ClassVar[str]
     taken_in: ClassVar[bool]  #: the row goes to the intake
+
+    @property
+    def text(self) -> str:
+        """The statement."""
+        ...
 
     @property
     def job(self) -> NewJob:

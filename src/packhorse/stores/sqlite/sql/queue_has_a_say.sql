@@ -1,4 +1,4 @@
--- Whether the queue ?3, or the limits of the task ?2, have a say in a plain job: an expression.
-exists (select 1 from packhorse_queues where name = ?3 and (closed or tenanted or special))
-or exists (select 1 from packhorse_queues where dead_letter = ?3)
-or exists (select 1 from packhorse_tasks where name = ?2)
+-- Whether a queue, or the limits of a task, have a say in a plain job: an expression.
+exists (select 1 from packhorse_queues where name = {queue} and (closed or tenanted or special))
+or exists (select 1 from packhorse_queues where dead_letter = {queue})
+or exists (select 1 from packhorse_tasks where name = {task})
