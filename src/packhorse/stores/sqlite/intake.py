@@ -23,7 +23,7 @@ from packhorse.stores.sql.submitting import due_us_of, fresh_answer
 from packhorse.stores.sqlite.rows import extra_of
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["INTAKE_MAX", "IntakeSubmit", "is_loaded", "unload", "usual_submit"]
+__all__ = ["INTAKE_MAX", "IntakeSubmit", "UsualSubmit", "is_loaded", "unload", "usual_submit"]
 
 #: Who puts down so many without anybody looking unloads them: enough to spread the cost, few enough
 #: that whoever looks does not wait.
