@@ -4,26 +4,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import msgspec
+import psycopg
 import pytest
 
 from packhorse import PayloadError, QueueFull
-from packhorse.job import JobStatus, NewJob
+from packhorse.job import JobStatus, LikeJobs, NewJob
 from packhorse.stores.plan import Plan
+from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.stores.postgres.support import (
+    PATIENCE_S,
+    ask,
     claiming,
     names_in,
     postgres_store,
     renewing,
     submitting,
+    until,
 )
 
+_WAITING: Final = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
 Run = Callable[[PostgresStore, Plan[Any]], Any]
 
 
@@ -133,6 +140,53 @@ def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, ru
         assert (record.timeout_us, record.priority) == (job.timeout_us, job.priority)
         assert (record.created_by, record.status) == (job.created_by, JobStatus.QUEUED)
     assert run(store, store.inspection.job("traced")).trace_id == "of another"
+
+
+def test_usual_jobs_keep_what_is_their_own(store: PostgresStore, run: Run) -> None:
+    jobs = [
+        usual_job("plain"),
+        usual_job("like it", payload=b'{"number":2}'),
+        usual_job("umlaut", payload='{"name":"K\u00e4te"}'.encode()),
+        usual_job("bounded", timeout_us=5_000_000),
+        usual_job("elsewhere", queue="other"),
+        usual_job("another", task="other"),
+        usual_job("plain again"),
+    ]
+
+    for job in jobs:
+        run(store, store.jobs.submit(LikeJobs((job,))))
+
+    for job in jobs:
+        record = run(store, store.inspection.job(job.id))
+        assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
+        assert (record.task, record.timeout_us) == (job.task, job.timeout_us)
+        assert (record.trace_id, record.status) == (job.trace_id, JobStatus.QUEUED)
+
+
+@pytest.mark.parametrize("kind", [list, LikeJobs])
+def test_what_became_special_while_a_submit_waited_is_seen(
+    store: PostgresStore, url: str, kind: Callable[[list[NewJob]], Sequence[NewJob]]
+) -> None:
+    """Its statement began before the other committed, so that its own snapshot is too old."""
+    store.run(store.jobs.submit(kind([usual_job("first")])))
+    other, schema = postgres_store(url), store._settings.schema
+    lock = f"""select pg_advisory_xact_lock("{schema}".lock_key('all'))"""
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as holder:
+        holder.execute(lock.encode())
+        with ThreadPoolExecutor(2) as threads:
+            # Advisory locks are given in the order of asking.
+            limiting = other.queues.override(QUEUE, QueueSettings(QUEUE, max_depth=1))
+            overriding = threads.submit(other.run, limiting)
+            until(lambda: ask(url, _WAITING) == [(1,)])
+            submitting = threads.submit(store.run, store.jobs.submit(kind([usual_job("late")])))
+            until(lambda: ask(url, _WAITING) == [(2,)])
+            holder.commit()
+            overriding.result(PATIENCE_S)
+            with pytest.raises(QueueFull):
+                submitting.result(PATIENCE_S)
+    other.close()
+
+    assert names_in(url) == ["first"]
 
 
 def test_a_nul_is_refused_where_the_last_job_was_plain(store: PostgresStore, run: Run) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from psycopg import AsyncConnection, Connection, Error, OperationalError
 from psycopg.adapt import Loader
 from psycopg.pq import ConnStatus, Format, TransactionStatus
-from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
 from packhorse.clock import SystemClock
@@ -115,19 +114,20 @@ def _is_at_rest(line: Line) -> bool:
     return pgconn.status == ConnStatus.OK and pgconn.transaction_status == TransactionStatus.IDLE
 
 
-def _is_usable(line: Line) -> bool:
+def _ear(line: Line) -> select.poll:
+    """Hears whether the server says something."""
+    poll = select.poll()
+    poll.register(line.pgconn.socket, select.POLLIN)
+    return poll
+
+
+def _is_usable(line: Line, ear: select.poll) -> bool:
     """Whether nothing is under way on it, and the server has said nothing while it was idle.
 
     What a server says unasked is mostly that it will hang up, a moment before it does. A changed
     setting is told, too, and costs a new connection.
     """
-    return _is_at_rest(line) and not _has_said_something(line.pgconn)
-
-
-def _has_said_something(pgconn: PGconn) -> bool:
-    poll = select.poll()
-    poll.register(pgconn.socket, select.POLLIN)
-    return bool(poll.poll(0))
+    return _is_at_rest(line) and not ear.poll(0)
 
 
 class SyncLink:
@@ -138,23 +138,25 @@ class SyncLink:
         self._time = SystemClock()
         self._patience_s = settings.statement_timeout_s + PATIENCE_S
         self.line = _line(connection, settings)
+        self._ear = _ear(self.line)
         self._poll = select.poll()
 
     def drive(self, conversation: Conversation[T]) -> T:
         """Hold a conversation to its end, however often it has to wait."""
-        pgconn, poll = self.line.pgconn, self._poll
-        until = self._time.monotonic() + self._patience_s
+        poll, patience_s = self._poll, self._patience_s
+        until = self._time.monotonic() + patience_s
+        left_s = patience_s
         try:
             wanted = next(conversation)
             while True:
-                poll.register(pgconn.socket, _events(wanted))
-                left_s = until - self._time.monotonic()
+                poll.register(self.line.pgconn.socket, _events(wanted))
                 events = poll.poll(left_s * 1000) if left_s > 0 else []
                 if not events:
                     raise OperationalError(
-                        f"no answer within {self._patience_s:g} s; the connection was given up"
+                        f"no answer within {patience_s:g} s; the connection was given up"
                     )
                 wanted = conversation.send(_ready(events[0][1]))
+                left_s = until - self._time.monotonic()
         except StopIteration as finished:
             result: T = finished.value
             return result
@@ -164,7 +166,7 @@ class SyncLink:
     @property
     def usable(self) -> bool:
         """Whether it may be used, as far as can be seen."""
-        return _is_usable(self.line)
+        return _is_usable(self.line, self._ear)
 
     @property
     def at_rest(self) -> bool:
@@ -209,6 +211,7 @@ class AsyncLink:
         self._until = 0.0  # by the loop's time: so long the conversation may take
         self._writing = False
         self.line = _line(connection, settings)
+        self._ear = _ear(self.line)
         self._socket = self.line.pgconn.socket
         self._loop.add_reader(self._socket, self._on_readable)
         self._watched = True
@@ -232,7 +235,7 @@ class AsyncLink:
     @property
     def usable(self) -> bool:
         """Whether it may be used, as far as can be seen."""
-        return _is_usable(self.line)
+        return _is_usable(self.line, self._ear)
 
     @property
     def at_rest(self) -> bool:

@@ -79,7 +79,7 @@ class Level:
         self.queues: frozenset[str] = frozenset()
         self.special = PLAIN
         self._tasks = False
-        self._keys = tuple(f"key:{key}" for key in keys)
+        self._keys = tuple([f"key:{key}" for key in keys])
 
     @property
     def plain(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from packhorse.job import JobStatus, NewJob
+from packhorse.job import JobStatus, LikeJobs, NewJob
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.postgres.locking import Level, Memory, Special
 from packhorse.stores.postgres.rows import extra_of, options_of, worded
@@ -31,6 +31,8 @@ _alike: Final = attrgetter(*sorted(set(NewJob.__struct_fields__) - {"id", "paylo
 
 def goes_in_one(jobs: Sequence[NewJob]) -> bool:
     """Whether these are plain, and alike in all but id, payload and trace."""
+    if isinstance(jobs, LikeJobs):
+        return bool(jobs)
     if not jobs or not is_plain(jobs[0]):
         return False
     if len(jobs) == 1:
@@ -48,10 +50,11 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     if not goes_in_one(jobs) or jobs[0].queue in special.queues or jobs[0].task in special.tasks:
         return None
     topics = (f"queue:{jobs[0].queue}",)
-    rare = _is_rare(jobs[0])
-    like = _like_last(jobs[0], memory) if len(jobs) == 1 and not rare else None
+    usual = isinstance(jobs, LikeJobs)
+    rare = not usual and _is_rare(jobs[0])
+    like = _like_last(jobs[0], memory, usual=usual) if len(jobs) == 1 and not rare else None
     if like is not None:
-        return Short(sql("submit_alike"), like, topics, partial(_read, jobs), counts=True)
+        return Short(sql("submit_one"), like, topics, partial(_read, jobs), counts=True)
     row = _row(jobs)
     if row is None:
         return None
@@ -61,19 +64,23 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
 
 
-def _like_last(job: NewJob, memory: Memory) -> Like | None:
-    """What differs from the last job of its task; None if the careful way must look at it."""
-    job_id = job.id.encode()
-    texts = job_id + job.payload
-    usual = job.payload.isascii() and job_id and job.payload and trace_of(job) is None
-    if not usual or _PART.encode() in texts or b"\0" in texts:
+def _like_last(job: NewJob, memory: Memory, *, usual: bool) -> Like | None:
+    """What differs from the last job of its task; None if the careful way must look at it.
+
+    A `usual` job is one of `LikeJobs`, which can differ in little else.
+    """
+    job_id, payload = job.id.encode(), job.payload
+    if not payload.isascii() or b"\0" in job_id + payload:
         return None
-    shape, known = _alike(job), memory.plain.get(job.task)
+    if not usual and trace_of(job) is not None:
+        return None
+    shape = (job.queue, job.timeout_us) if usual else _alike(job)
+    known = memory.plain.get(job.task)
     if known is None or known[0] != shape:
         if len(memory.plain) >= _REMEMBERED_MAX:
             memory.plain.clear()
-        known = memory.plain[job.task] = (shape, {**_common(job), "traces": None})
-    return Like(known[1], {"ids": job_id, "payloads": job.payload})
+        known = memory.plain[job.task] = (shape, _common(job))
+    return Like(known[1], {"id": job_id, "payload": payload})
 
 
 def _read(jobs: Sequence[NewJob], count: int) -> tuple[Submitted, ...] | None:
@@ -159,6 +166,8 @@ def _payloads(jobs: Sequence[NewJob]) -> str:
 
 def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:
     """The trace ids that are not made from the job's id; None when there are none at all."""
+    if isinstance(jobs, LikeJobs):
+        return None
     traces = [trace_of(job) for job in jobs]
     return None if all(trace is None for trace in traces) else traces
 

@@ -28,14 +28,16 @@ class SyncPool:
         self._size = size
         self._patience_s = patience_s
         self._time = SystemClock()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()  # taken at every plan, so without the condition around it
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._idle: list[SyncLink] = []
         self._count = 0
         self._era = 0  #: connections of an earlier one are closed when they come back
 
     def take(self) -> tuple[SyncLink, int]:
         """A connection that nobody else has, and the era it belongs to."""
-        with self._changed:
+        with self._lock:
             era, link = self._era, self._free_link()
         if link is None:
             try:
@@ -48,17 +50,18 @@ class SyncPool:
     def give(self, link: SyncLink, era: int) -> None:
         """Give it back; it is closed if it cannot be used again."""
         if link.at_rest:
-            with self._changed:
+            with self._lock:
                 if era == self._era:
                     self._idle.append(link)
-                    self._changed.notify()
+                    if self._waiting:
+                        self._changed.notify()
                     return
         link.close()
         self._lose(era)
 
     def close(self) -> None:
         """Close what is idle now, and the rest when it comes back; later use opens anew."""
-        with self._changed:
+        with self._lock:
             idle, self._idle = self._idle, []
             self._era += 1
             self._count = 0
@@ -68,7 +71,7 @@ class SyncPool:
 
     def _free_link(self) -> SyncLink | None:
         """An idle one, or None and the right to open another."""
-        until = self._time.monotonic() + self._patience_s
+        until: float | None = None
         while True:
             while self._idle:
                 link = self._idle.pop()
@@ -79,12 +82,21 @@ class SyncPool:
             if self._count < self._size:
                 self._count += 1
                 return None
-            left_s = until - self._time.monotonic()
-            if left_s <= 0 or not self._changed.wait(left_s):
+            now_s = self._time.monotonic()
+            until = until or now_s + self._patience_s
+            if not self._has_changed(until - now_s):
                 raise _exhausted(self._size, self._patience_s)
 
+    def _has_changed(self, within_s: float) -> bool:
+        """Wait for somebody to give a connection back, or to give it up."""
+        self._waiting += 1
+        try:
+            return within_s > 0 and self._changed.wait(within_s)
+        finally:
+            self._waiting -= 1
+
     def _lose(self, era: int) -> None:
-        with self._changed:
+        with self._lock:
             if era == self._era:
                 self._count -= 1
                 self._changed.notify()

@@ -44,19 +44,29 @@ class Statement:
     def bound(self, parameters: Parameters | Like) -> Bound:
         """The parameters as libpq takes them."""
         if not isinstance(parameters, Like):
-            return bound(self._arguments(parameters))
+            return self._typed(bound(self._arguments(parameters)))
         shared, own = parameters
         last = self._last
         if last is None or last[0] is not shared:
             texts = {name: text.decode() for name, text in own.items()}
-            whole = bound(self._arguments({**shared, **texts}))
+            whole = self._typed(bound(self._arguments({**shared, **texts})))
             self._last = shared, whole
             return whole
-        _, (values, types, formats) = last
-        values = values.copy()  # other threads take from the same
+        values, types, formats = last[1]
+        values, places = values.copy(), self._places  # other threads take from the same
         for name, text in own.items():
-            values[self._places[name]] = text
+            values[places[name]] = text
         return Bound(values, types, formats)
+
+    def _typed(self, given: Bound) -> Bound:
+        """With the types of those that are None now as they have been before."""
+        known, types = self.types, given.types
+        if known == types:
+            return given
+        if 0 in types and len(known) == len(types):
+            types = tuple([oid or before for oid, before in zip(types, known, strict=True)])
+        self.types = types
+        return given._replace(types=types)
 
     def _arguments(self, parameters: Parameters) -> Sequence[Any]:
         """The parameters in the order they are sent."""

@@ -37,7 +37,7 @@ class Bound(NamedTuple):
     """Parameters as libpq takes them."""
 
     values: list[bytes | None]
-    types: list[int]  #: 0 where only the statement can tell
+    types: tuple[int, ...]  #: 0 where only the statement can tell
     formats: list[int]
 
 
@@ -82,7 +82,7 @@ def bound(arguments: Sequence[Any]) -> Bound:
             value = dump(argument)
         values.append(value)
         types.append(oid)
-    return Bound(values, types, formats)
+    return Bound(values, tuple(types), formats)
 
 
 def _dump_of(value: object) -> tuple[int, Callable[[Any], bytes]]:

@@ -84,8 +84,7 @@ class Line:
     def send(self, call: Call) -> tuple[_Key | None, ...]:
         """Put one call into the buffer; for each result it will have, what that prepares."""
         statement = call.statement
-        values, types, formats = statement.bound(call.parameters)
-        declared = _declared(statement, types)
+        values, declared, formats = statement.bound(call.parameters)
         key = (statement.name, declared)
         name = self._prepared.get(key)
         if name is not None:
@@ -103,18 +102,6 @@ class Line:
     def forget(self, key: _Key) -> None:
         """This statement was not prepared after all."""
         self._prepared.pop(key, None)
-
-
-def _declared(statement: Statement, types: Sequence[int]) -> tuple[int, ...]:
-    """The types of the parameters; of those that are None now, as they have been before."""
-    known = statement.types
-    if len(known) == len(types):
-        if 0 in types:
-            types = [oid or before for oid, before in zip(types, known, strict=True)]
-        if known == tuple(types):
-            return known
-    statement.types = tuple(types)
-    return statement.types
 
 
 def converse(line: Line, groups: Sequence[Sequence[Call]]) -> Conversation[list[PGresult]]:
@@ -143,9 +130,18 @@ def _results(pgconn: PGconn, syncs: int) -> Conversation[list[PGresult]]:
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
+    silence = 0
     while syncs:
-        result = yield from _next_result(pgconn)
-        status = result.status
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            silence += 1
+            if silence == _SILENCE_MAX or pgconn.status == ConnStatus.BAD:
+                raise OperationalError(pgconn.get_error_message("utf-8"))
+            continue
+        silence, status = 0, result.status
         if status == _SYNC:
             syncs -= 1
             continue
@@ -153,19 +149,6 @@ def _results(pgconn: PGconn, syncs: int) -> Conversation[list[PGresult]]:
         if status not in _OK and pgconn.status == ConnStatus.BAD:
             break
     return results
-
-
-def _next_result(pgconn: PGconn) -> Conversation[PGresult]:
-    for _ in range(_SILENCE_MAX):
-        while pgconn.is_busy():
-            if (yield Wait.R):
-                pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is not None:
-            return result
-        if pgconn.status == ConnStatus.BAD:
-            break
-    raise OperationalError(pgconn.get_error_message("utf-8"))
 
 
 def _error(result: PGresult) -> Error:
