@@ -135,11 +135,13 @@ _HOMES: Final = MappingProxyType(
 )
 
 
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"packhorse.{home}"), name)
-    raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
+if not TYPE_CHECKING:  # who saw it would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"packhorse.{home}"), name)
+        raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

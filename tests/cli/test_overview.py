@@ -152,6 +152,21 @@ def test_looking_does_not_create_a_store(folder: Path, command: str) -> None:
     assert not (folder / "typo.db").exists()
 
 
+@pytest.mark.parametrize("command", ["stats", "health", "doctor"])
+def test_looking_leaves_the_file_of_another_program_alone(folder: Path, command: str) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(folder / "other.db")
+    connection.execute("create table users (name)")
+    connection.close()
+    before = (folder / "other.db").read_bytes()
+
+    result = Project(folder).run(command, "--url", "sqlite:///other.db")
+
+    assert result.exit_code == ExitCode.SCHEMA
+    assert (folder / "other.db").read_bytes() == before
+
+
 def test_a_store_that_cannot_be_opened_ends_with_3(folder: Path) -> None:
     result = Project(folder).run("migrate", "--url", "sqlite:///missing/folder/jobs.db")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import packhorse
 from packhorse import Context, Packhorse
 
 app = Packhorse("memory://")
@@ -16,6 +17,10 @@ async def send_email(to: str, subject: str = "") -> dict[str, str]:
 @app.task(queue="mail")
 def resize(ctx: Context, path: str, *, width: int = 10) -> str:
     return path * width
+
+
+def wrong_names() -> None:
+    packhorse.NoSuchName()  # type: ignore[attr-defined]
 
 
 def wrong_arguments() -> None:

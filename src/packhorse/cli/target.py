@@ -37,7 +37,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _URL_VARIABLES: Final = ("PACKHORSE_URL", "PACKHORSE_URL_FILE")
-_SQLITE: Final = "sqlite:///"
 
 
 @runtime_checkable
@@ -123,7 +122,4 @@ def existing_store(store: Store) -> None:
 
 
 def _is_there(store: Store) -> bool:
-    if isinstance(store, _Lookable):
-        return store.is_there()
-    path = store.label.removeprefix(_SQLITE)
-    return path == store.label or Path(path).exists()
+    return not isinstance(store, _Lookable) or store.is_there()

@@ -49,15 +49,19 @@ class SyncPool:
 
     def give(self, link: SyncLink, era: int) -> None:
         """Give it back; it is closed if it cannot be used again."""
-        if link.at_rest:
-            with self._lock:
-                if era == self._era:
-                    self._idle.append(link)
-                    if self._waiting:
-                        self._changed.notify()
-                    return
-        link.close()
-        self._lose(era)
+        if not (link.at_rest and self._kept(link, era)):
+            link.close()
+            self._lose(era)
+
+    def _kept(self, link: SyncLink, era: int) -> bool:
+        """Whether it was put with those that are idle."""
+        with self._lock:
+            if era != self._era:
+                return False
+            self._idle.append(link)
+            if self._waiting:
+                self._changed.notify()
+            return True
 
     def close(self) -> None:
         """Close what is idle now, and the rest when it comes back; later use opens anew."""

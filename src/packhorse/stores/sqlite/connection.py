@@ -14,7 +14,10 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from packhorse.durations import microseconds
 from packhorse.errors import ConfigError, StoreError, StoreUnavailable
 
-__all__ = ["LOCKED", "SqliteSettings", "connect", "translated"]
+__all__ = ["LOCKED", "Identity", "SqliteSettings", "connect", "file_at", "translated"]
+
+#: Of a file, whatever it is called.
+Identity = tuple[int, int]
 
 #: What SQLite says when somebody else has held the lock for longer than the busy timeout.
 LOCKED: Final = "database is locked"
@@ -95,6 +98,15 @@ def connect(settings: SqliteSettings) -> sqlite3.Connection:
         connection.close()
         raise translated(error, settings.path) from error
     return connection
+
+
+def file_at(path: Path) -> Identity | None:
+    """Which file is there now; None: none, or nobody may know."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - asked again and again, and this costs half as much
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection, settings: SqliteSettings) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from packhorse.clock import new_id
 from packhorse.errors import StoreError
 from packhorse.stores.hearing import ANYTHING, LoopListener
-from packhorse.stores.sqlite.connection import SqliteSettings, connect
+from packhorse.stores.sqlite.connection import Identity, SqliteSettings, connect, file_at
 
 __all__ = ["FLOOR_S", "TOPIC_BYTES_MAX", "Ear", "SqliteListener", "is_trusted"]
 
@@ -62,6 +62,7 @@ class Ear:
         self._floor: asyncio.TimerHandle | None = None
         self._lock = threading.RLock()  # whoever forks closes the connection
         self._connection: sqlite3.Connection | None = connect(settings)
+        self._file: Identity | None = file_at(settings.path)  # the one it is open on
         self._version = 0
         self._has_changed()
         self._address = folder / new_id()[-_NAME_LENGTH:]
@@ -162,9 +163,14 @@ class Ear:
     def _has_changed(self) -> bool:
         """Whether another connection has committed since the last time, as far as can be told."""
         with self._lock, suppress(sqlite3.Error, StoreError):
+            file = file_at(self._settings.path)
+            if file is None:
+                return True  # who looks now finds out
+            if file != self._file:
+                self.shut()
             anew = self._connection is None
             if self._connection is None:
-                self._connection = connect(self._settings)
+                self._connection, self._file = connect(self._settings), file
             before = self._version
             self._version = self._connection.execute("pragma data_version").fetchone()[0]
             return anew or self._version != before  # a new connection counts anew

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
 from packhorse.errors import SchemaOutOfDate
 
-__all__ = ["known_version", "migrate"]
+__all__ = ["is_migrated", "known_version", "migrate"]
 
 
 def known_version() -> int:
@@ -36,6 +37,18 @@ def migrate(connection: sqlite3.Connection, path: Path) -> int:
             connection.execute("rollback")
         raise
     return known_version()
+
+
+def is_migrated(path: Path) -> bool:
+    """Whether a file has a schema of ours, or trouble that whoever opens it will tell."""
+    if not path.exists():
+        return False
+    try:
+        # Not as we open it to work with it: that turns the write-ahead log on, in anybody's file.
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            return _version(connection) > 0
+    except sqlite3.Error:
+        return True
 
 
 def _refuse_newer(version: int, path: Path) -> None:

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from packhorse.clock import Clock
-from packhorse.errors import StoreError
+from packhorse.clock import Clock, SystemClock
+from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps, Wake, drive
-from packhorse.stores.sqlite.connection import LOCKED, SqliteSettings, translated
+from packhorse.stores.sqlite.connection import LOCKED, Identity, SqliteSettings, file_at, translated
 from packhorse.stores.sqlite.intake import INTAKE_MAX, is_loaded, unload
 from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows, Short
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 Send = Callable[[Sequence[str]], None]
 
+#: How often it is looked whether the file is still there.
+_LOOK_AGAIN_S: Final = 0.1
 #: A signal handler, say, that came in the middle of a plan.
 _NESTED: Final = "a plan was run inside another one of the same thread; run it after"
 
@@ -53,10 +55,15 @@ class PlanRunner:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None  # of that connection, for the short ways
+        self._file: Identity | None = None  # the one it is open on
+        self._time: Clock = SystemClock()  # the machine's, whatever the store judges by
+        self._looked_s = 0.0
 
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in a transaction of its own."""
         with self._lock:
+            if self._time.monotonic() - self._looked_s >= _LOOK_AGAIN_S:
+                self._look_at_file()
             try:
                 short = plan.short
                 answer = self._look(plan) if short is None else self._shortly(short)
@@ -67,6 +74,8 @@ class PlanRunner:
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in one shared transaction; an answer or an exception for each."""
         with self._lock:
+            if self._time.monotonic() - self._looked_s >= _LOOK_AGAIN_S:
+                self._look_at_file()
             self._connected()  # what cannot be opened is tried once, not by each
             # Where one of them has to write anyway, the others need not find out whether they do.
             if any(plan.writes and plan.look is None for plan in plans):
@@ -98,7 +107,21 @@ class PlanRunner:
         if self._connection is None:
             self._connection = self._parts.connect()
             self._cursor = self._connection.cursor()
+            self._file = file_at(self._parts.settings.path)
         return self._connection
+
+    def _look_at_file(self) -> None:
+        """Whoever removes a file that is open leaves us one that nobody else will ever see."""
+        self._looked_s = self._time.monotonic()
+        path = self._parts.settings.path
+        if self._connection is None or self._file in (None, file_at(path)):
+            return
+        self.close()
+        raise StoreUnavailable(
+            f"SQLite file {path} was removed or replaced while it was open; what was in it went "
+            "with it. The next call opens the file that is there then, or a new one: stop all who "
+            "use a file before you move it"
+        )
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translated(error, self._parts.settings.path)

@@ -17,11 +17,17 @@ from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
-from packhorse.stores.sqlite.connection import SqliteSettings, connect, translated
+from packhorse.stores.sqlite.connection import (
+    Identity,
+    SqliteSettings,
+    connect,
+    file_at,
+    translated,
+)
 from packhorse.stores.sqlite.dialect import SQLITE, nothing
 from packhorse.stores.sqlite.jobs import SqliteJobs
 from packhorse.stores.sqlite.leases import SqliteLeases
-from packhorse.stores.sqlite.migrate import migrate
+from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
@@ -46,7 +52,7 @@ class SqliteStore:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._left_to_parent: list[object] = []
-        self._migrated = False
+        self._migrated: Identity | None = None  # the file that is known to be
         self._set_up()
         _at_fork(self)
 
@@ -66,6 +72,10 @@ class SqliteStore:
                 raise translated(error, self._settings.path) from error
             finally:
                 connection.close()
+
+    def is_there(self) -> bool:
+        """Whether the file has been used by Packhorse; looking changes nothing in it."""
+        return is_migrated(self._settings.path)
 
     def facts(self) -> dict[str, str]:
         path = self._settings.path
@@ -105,9 +115,9 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         """A connection to a file whose schema is up to date."""
         with self._migrating:
-            if not self._migrated:
+            if self._migrated is None or self._migrated != file_at(self._settings.path):
                 self.migrate()
-                self._migrated = True
+                self._migrated = file_at(self._settings.path)
         return connect(self._settings)
 
     def hold(self) -> None:
