@@ -20,6 +20,7 @@ from packhorse.options import (
     name_text,
     priority_level,
     retry_rule,
+    stored_text,
     text_tuple,
     unique_choice,
     weight,
@@ -82,18 +83,12 @@ class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
 Reader = Callable[[Any, str], Any]
 
 
-def _text(value: object, setting: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{setting} is {value!r}; give a text")
-    return value
-
-
 #: Each option, the field of the job it decides, and how its value is read.
 _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
     {
         "priority": ("priority", priority_level),
         "delay": ("delay_us", lambda value, setting: microseconds(value, setting=setting)),
-        "tenant": ("tenant", _text),
+        "tenant": ("tenant", stored_text),
         "tags": ("tags", text_tuple),
         "queue": ("queue", name_text),
         "timeout": (

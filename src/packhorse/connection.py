@@ -46,7 +46,8 @@ class Connection:
         self.clock = clock
         self.declarations = Declarations(registry)
         self._opener = opener
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._opening = False
         self._store: Store | None = None
         self._filling = FillingWatch(bus, clock)
         self._waits = WaitLoop()
@@ -59,8 +60,17 @@ class Connection:
         if store is not None:
             return store
         with self._lock:
+            if self._opening:  # by this very thread, as others wait for the lock
+                raise UsageError(
+                    "the store is just being opened by the code that this call interrupts, as a "
+                    "signal handler does; leave a note there, and call when the handler is done"
+                )
             if self._store is None:
-                self._store = self._opener()
+                self._opening = True
+                try:
+                    self._store = self._opener()
+                finally:
+                    self._opening = False
             return self._store
 
     async def astore(self) -> Store:
@@ -250,7 +260,7 @@ class Connection:
 
     def _forget_lock(self) -> None:
         """In a forked child: some thread of the parent may have held it."""
-        self._lock = threading.Lock()
+        self._lock, self._opening = threading.RLock(), False
         self.declarations.renew_lock()
 
 

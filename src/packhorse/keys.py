@@ -31,7 +31,7 @@ __all__ = [
 #: An argument by its name, or a function of some of the arguments, by their names.
 KeySource = str | Callable[..., object]
 
-#: Characters of a key; one that is longer, taken from arguments, is a digest.
+#: Characters of a key; one that is longer, or has a NUL, is a digest where arguments gave it.
 KEY_LENGTH_MAX: Final = 256
 
 
@@ -96,7 +96,7 @@ def canonical(value: object) -> str:
 
 def shortened(text: str) -> str:
     """A key as stores keep it."""
-    return text if len(text) <= KEY_LENGTH_MAX else digest(text)
+    return text if len(text) <= KEY_LENGTH_MAX and "\0" not in text else digest(text)
 
 
 def digest(*parts: str) -> str:

@@ -40,6 +40,7 @@ __all__ = [
     "priority_level",
     "rate_rule",
     "retry_rule",
+    "stored_text",
     "text_tuple",
     "unique_choice",
     "weight",
@@ -155,7 +156,21 @@ def name_text(value: object, setting: str) -> str:
     """A text that names something, so it cannot be empty."""
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{setting} is {value!r}; give a text that is not empty")
-    return value
+    return stored_text(value, setting)
+
+
+def stored_text(value: object, setting: str) -> str:
+    """A text that every store keeps as it is; of a member of an `Enum`, what it stands for."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting} is {value!r}; give a text")
+    text = str.__str__(value)
+    try:
+        whole = "\0" not in text and text.encode() is not None
+    except UnicodeEncodeError:  # half of a character
+        whole = False
+    if not whole:
+        raise ConfigError(f"{setting} is {text!r}; give a text without NUL and lone surrogates")
+    return text
 
 
 def text_tuple(value: object, setting: str) -> tuple[str, ...]:
@@ -166,7 +181,7 @@ def text_tuple(value: object, setting: str) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str):
             raise ConfigError(f"{setting} holds {text!r}; give texts only")
-    return texts
+    return tuple([stored_text(text, setting) for text in texts])
 
 
 def count(value: object, setting: str) -> int:

@@ -12,7 +12,7 @@ from packhorse.clock import new_id
 from packhorse.declarations import QueueDeclaration
 from packhorse.errors import PayloadError
 from packhorse.job import PRIORITY_BY_NAME, JobOptions, NewJob, RateRule, RetryRule
-from packhorse.options import name_text
+from packhorse.options import name_text, text_tuple
 from packhorse.policies.autoscale import ScaleRule
 from packhorse.protocol import (
     UNSET,
@@ -60,12 +60,12 @@ def wire_job(task: Task, definition: TaskDefinition | None) -> NewJob:
     default_timeout_us = None if definition is None else definition.timeout_us
     payload = _payload(task, definition)
     return NewJob(
-        id=task.id,
+        id=name_text(task.id, "id"),
         task=task.type if definition is None else definition.name,
         payload=payload,
         queue=name_text(task.queue, "queue"),
         priority=PRIORITY_BY_NAME[task.priority],
-        tags=tuple(metadata.tags or ()),
+        tags=text_tuple(metadata.tags or (), "metadata.tags"),
         scheduled_us=None if task.scheduled_at is UNSET else instant_us(task.scheduled_at),
         timeout_us=_microseconds(task.timeout_ms, default_timeout_us),
         options=_options(task, definition),

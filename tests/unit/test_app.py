@@ -26,7 +26,10 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
-from packhorse.events import QueueConflict
+from packhorse.clock import SystemClock
+from packhorse.connection import Connection
+from packhorse.events import EventBus, QueueConflict
+from packhorse.registry import Registry
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import JobFilter
 from tests.unit.app_support import HandWorker, memory_app
@@ -108,6 +111,17 @@ def test_an_app_closes_the_store_it_opened_and_opens_it_anew(here: Path) -> None
 
     assert job.status() is JobStatus.QUEUED
     asyncio.run(app.aclose())
+
+
+def test_a_call_in_the_midst_of_opening_the_store_is_refused_at_once() -> None:
+    """As a signal handler's is that submits; it would wait for the code that it interrupts."""
+    connection = Connection(
+        lambda: connection.store, registry=Registry(), bus=EventBus(), clock=SystemClock()
+    )
+
+    for _ in range(2):
+        with pytest.raises(UsageError, match="is just being opened"):
+            _ = connection.store
 
 
 def test_a_store_that_was_given_stays_open() -> None:

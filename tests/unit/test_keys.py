@@ -97,6 +97,14 @@ def test_a_long_argument_becomes_a_short_key_that_stays_the_same(app: Packhorse)
     assert len(job.rate_key or "") <= KEY_LENGTH_MAX
 
 
+def test_an_argument_with_a_nul_becomes_a_key_without(app: Packhorse) -> None:
+    job = job_of(app, "a\0b", rate_key="to", name="one")
+    other = job_of(app, "a\0c", rate_key="to", name="two")
+
+    assert "\0" not in (job.rate_key or "\0")
+    assert job.rate_key not in ("a", other.rate_key)
+
+
 def test_a_function_whose_key_cannot_be_written_is_told_so(app: Packhorse) -> None:
     with pytest.raises(ConfigError, match=r"a key cannot be <.*Marker"):
         job_of(app, "a", rate_key=lambda to: Marker())

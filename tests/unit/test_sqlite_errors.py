@@ -72,7 +72,7 @@ async def test_a_lock_that_is_let_go_in_time_is_waited_for(
 
     with write_lock(tmp_path) as other:
         waits = asyncio.create_task(store.arun(submitting(store, "job", "another")))
-        await until(lambda: traced.count("begin immediate") == 1)
+        await until(lambda: traced.count("begin immediate") >= 1)
         assert not waits.done()
         other.execute("rollback")
         await waits

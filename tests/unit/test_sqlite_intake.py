@@ -125,15 +125,13 @@ def test_a_queue_with_a_quote_in_its_name_is_asked(store: SqliteStore, tmp_path:
 # ------------------------------------------------------------------------------------- unloading
 
 
-def finds_it(store: SqliteStore) -> object:
-    record = store.run(store.inspection.job("job"))
-    return record and record.status
+def counts_it(store: SqliteStore) -> object:
+    return store.run(store.queues.depth(QUEUE))
 
 
 LOOKS: dict[str, tuple[Callable[[SqliteStore], object], object]] = {
-    "job": (finds_it, JobStatus.QUEUED),
     "search": (found, ["job"]),
-    "depth": (lambda store: store.run(store.queues.depth(QUEUE)), 1),
+    "depth": (counts_it, 1),
     "cancel": (lambda store: store.run(store.jobs.cancel("job")), CancelAnswer.CANCELLED),
     "claim": (
         lambda store: [job.id for job in store.run(store.jobs.claim(claiming())).jobs],
@@ -280,9 +278,43 @@ def test_who_reads_while_somebody_holds_the_lock_is_told(
     """Rather than be told that a job is not there."""
     store.run(usual(store, "job"))
     with write_lock(tmp_path), pytest.raises(StoreUnavailable, match="locked"):
-        finds_it(store)
+        counts_it(store)
 
-    assert finds_it(store) is JobStatus.QUEUED
+    assert counts_it(store) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"timeout_us": 5 * SECOND_US, "priority": 0, "created_by": "Anna"},
+        {"delay_us": 60 * SECOND_US, "trace_id": "of another", "payload": b'{"name":"Zo\xc3\xab"}'},
+    ],
+)
+def test_who_asks_for_one_job_waits_for_nobody_and_is_told_the_same(
+    store: SqliteStore, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    store.run(submitting(store, "before"))
+    store.run(fresh(store, "neighbour"))
+    store.run(fresh(store, "job", **fields))
+
+    with write_lock(tmp_path):
+        early = store.run(store.inspection.job("job"))
+        known = store.run(store.inspection.job("before"))
+    assert put_down(tmp_path) == ["neighbour", "job"]
+    counts_it(store)
+    assert put_down(tmp_path) == []
+
+    assert early is not None
+    assert early == store.run(store.inspection.job("job"))
+    assert known == store.run(store.inspection.job("before"))
+
+
+def test_a_job_of_the_intake_is_nobody_elses_tenant(store: SqliteStore) -> None:
+    store.run(usual(store, "job"))
+
+    assert store.run(store.inspection.job("job", tenant="ann")) is None
+    assert store.run(store.inspection.job("nobody")) is None
 
 
 def test_who_reads_takes_the_lock_before_it_looks_into_the_intake_again(
@@ -299,15 +331,15 @@ def test_who_reads_takes_the_lock_before_it_looks_into_the_intake_again(
 
         store._local.own.runner._connected().set_trace_callback(interfere)
 
-        assert finds_it(store) is JobStatus.QUEUED
+        assert counts_it(store) == 1
 
 
 def test_who_reads_an_empty_intake_takes_no_lock(store: SqliteStore, tmp_path: Path) -> None:
     store.run(usual(store, "job"))
-    finds_it(store)
+    counts_it(store)
 
     with write_lock(tmp_path):
-        assert finds_it(store) is JobStatus.QUEUED
+        assert counts_it(store) == 1
         assert found(store) == ["job"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from packhorse.job import LikeJobs
 from packhorse.stores.sqlite import listening, wakeups
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
@@ -169,6 +170,21 @@ async def test_sockets_of_dead_processes_are_removed_and_the_living_still_hear(
     assert await listener.wait(PATIENCE_S) == TOPICS
     assert not dead.exists()
     assert len(list((folder / "jobs.db-wake").iterdir())) == 1
+    listener.close()
+
+
+@pytest.mark.usefixtures("no_floor")
+async def test_a_job_right_after_a_death_was_noticed_is_heard_of(
+    store: SqliteStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "_LOOK_AGAIN_S", 3600.0)  # nobody looks for new ones meanwhile
+    listener = store.wakeups.listen(TOPICS)
+    assert python(LISTEN_AND_DIE, f"sqlite:///{folder}/jobs.db").stderr == ""
+    store.wakeups._looked_s = -3600.0
+
+    for name in ("a", "b"):
+        store.run(store.jobs.submit(LikeJobs((new_job(name, trace_id=name),))))
+        assert await listener.wait(PATIENCE_S) == TOPICS
     listener.close()
 
 

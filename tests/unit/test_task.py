@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -290,6 +291,12 @@ def test_options_add_up_the_later_winning_and_none_taking_back(
         ({"retry": 3}, "retry is 3; give a RetryPolicy"),
         ({"trace_id": ""}, "trace_id is ''"),
         ({"job_id": ""}, "job_id is ''"),
+        ({"job_id": "a\0b"}, "give a text without NUL"),
+        ({"queue": "a\0b"}, "give a text without NUL"),
+        ({"queue": "\ud800"}, "give a text without NUL and lone surrogates"),
+        ({"tenant": "a\0"}, "give a text without NUL"),
+        ({"tags": ["a\0"]}, "give a text without NUL"),
+        ({"ordering_key": "a\0"}, "give a text without NUL"),
         ({"priorty": "high"}, "there is no option 'priorty'; did you mean 'priority'?"),
         ({"foo": 1}, "there is no option 'foo'; the options are priority, delay, tenant"),
     ],
@@ -303,6 +310,16 @@ def test_a_wrong_option_is_refused_in_the_caller(
 
         assert words in str(raised.value)
         assert "send." in str(raised.value)
+
+
+def test_a_name_from_an_enum_is_what_it_stands_for(send: FunctionTask[..., str]) -> None:
+    class Line(str, Enum):  # noqa: UP042 - as it is often written; its text is another then
+        MAIL = "mail"
+
+    job = stored(send.using(queue=Line.MAIL, tenant=Line.MAIL, tags=[Line.MAIL]).call("a"))
+
+    assert (type(job.queue), type(job.tenant), type(job.tags[0])) == (str, str, str)
+    assert (job.queue, job.tenant, job.tags) == ("mail", "mail", ("mail",))
 
 
 @pytest.mark.req("S0-29", "S3-3")

@@ -110,6 +110,8 @@ def test_a_task_scheduled_for_later_is_pending_and_one_for_the_past_is_queued() 
     ("change", "error", "words"),
     [
         ({"queue": ""}, ConfigError, "queue is ''"),
+        ({"id": "a\0b"}, ConfigError, "id is 'a\\x00b'; give a text without NUL"),
+        ({"metadata": {"tags": ["\ud800"]}}, ConfigError, "metadata.tags is"),
         ({"priority": 1}, ShapeError, "$.priority"),
         ({"retryPolicy": {"initialDelayMs": 9, "maxDelayMs": 8}}, ConfigError, "initialDelayMs"),
         ({"payload": {"a": object()}}, PayloadError, "cannot be written as JSON"),

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
+from packhorse.errors import ConfigError
 from packhorse.job import AttemptError, DeadReason
 from packhorse.lifecycle import TASK_TIMEOUT
-from packhorse.options import name_text
 from packhorse.outcome import Failed, GivenUp, Outcome, TimedOut
 from packhorse.worker.failures import (
     MESSAGE_LENGTH_MAX,
@@ -56,7 +56,9 @@ def failed_for_good(reason: str, details: object, timeout_s: float, *, last: boo
 
 
 def _error(reason: str, details: object, timeout_s: float) -> AttemptError:
-    kind, code, message = _words(name_text(reason, "reason"), timeout_s)
+    if not reason:
+        raise ConfigError(f"reason is {reason!r}; give a text that is not empty")
+    kind, code, message = _words(reason, timeout_s)
     word = _storable(reason, _REASON_LENGTH_MAX)
     found = _as_error(details)
     if found is not None:

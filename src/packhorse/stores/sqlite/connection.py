@@ -28,7 +28,7 @@ _SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
 #: Between two tries to turn the write-ahead log on.
 _LOG_RETRY_S: Final = 0.02
 #: Enough for all there are, and for one a task.
-_STATEMENTS_CACHED: Final = 512
+_STATEMENTS_CACHED: Final = 2048
 #: Of pages, for each connection: what is hot is small, and the rest would only look like a leak.
 _CACHE_KIBIBYTES: Final = 4000
 #: A commit that was written and then could not be made safe may still be found after a crash.
@@ -72,8 +72,11 @@ class SqliteSettings:
         return cls(Path(path).absolute(), synchronous, busy_timeout_s)
 
 
-def connect(settings: SqliteSettings) -> sqlite3.Connection:
-    """A connection in autocommit mode; transactions are begun by hand."""
+def connect(settings: SqliteSettings, *, patient: bool = True) -> sqlite3.Connection:
+    """A connection in autocommit mode; transactions are begun by hand.
+
+    One that is not patient says at once that somebody else has the lock.
+    """
     if sqlite3.sqlite_version_info < _VERSION_MIN:
         raise ConfigError(
             f"SQLite {sqlite3.sqlite_version} is too old; Packhorse needs 3.35 or newer: "
@@ -82,7 +85,7 @@ def connect(settings: SqliteSettings) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
             settings.path,
-            timeout=settings.busy_timeout_s,
+            timeout=settings.busy_timeout_s if patient else 0.0,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_CACHED,

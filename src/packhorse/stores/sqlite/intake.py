@@ -4,26 +4,36 @@
 A submit that is a transaction by itself pays for the pages it writes to the log: its row, its id
 and its lane are three, the end of the intake is one. Every other plan begins by unloading the
 intake, in its own transaction, so that each job has its number and its place before anybody asks
-for one, in the order of submitting. Nobody ever meets a job that stands in the intake.
+for one, in the order of submitting. Nobody meets a job that stands in the intake, but who only asks
+for that one.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from packhorse.job import JobStatus, NewJob, Priority
+from packhorse.stores.plan import Steps
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
-from packhorse.stores.sql.steps import Parameters
+from packhorse.stores.sql.steps import Parameters, Rows
 from packhorse.stores.sql.submitting import due_us_of, fresh_answer
-from packhorse.stores.sqlite.rows import extra_of
+from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["INTAKE_MAX", "IntakeSubmit", "UsualSubmit", "is_loaded", "unload", "usual_submit"]
+__all__ = [
+    "INTAKE_MAX",
+    "IntakeSubmit",
+    "UsualSubmit",
+    "is_loaded",
+    "unload",
+    "usual_submit",
+    "waiting_job",
+]
 
 #: Who puts down so many without anybody looking unloads them: enough to spread the cost, few enough
 #: that whoever looks does not wait.
@@ -79,7 +89,7 @@ class UsualSubmit(msgspec.Struct, frozen=True, gc=False):
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         job = self.job
         job_id = job.id
-        return (job_id, now_us, job.payload.decode()), (Submitted(job_id, False, _QUEUED),)
+        return (job_id, now_us, payload_text(job)), (Submitted(job_id, False, _QUEUED),)
 
 
 def usual_submit(job: NewJob) -> UsualSubmit:
@@ -109,6 +119,13 @@ def _literal(text: str) -> str:
 def is_loaded(connection: sqlite3.Connection) -> bool:
     """Whether jobs wait in the intake."""
     return connection.execute(sql("intake_any")).fetchone() is not None
+
+
+def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
+    """The row of a job that waits in the intake, in the columns of a record."""
+    text = sql("intake_job").format(columns=RECORD_COLUMNS)
+    rows = yield Rows(text, (job_id, *_PLACES[:2]))
+    return rows[0] if rows else None
 
 
 def unload(connection: sqlite3.Connection) -> None:

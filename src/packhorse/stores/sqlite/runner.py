@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 Send = Callable[[Sequence[str]], None]
 
+#: Between two tries to get the lock: a commit takes about as long as the first, with an fsync.
+_PAUSE_S, _PAUSE_GROWTH, _PAUSE_S_MAX = 0.0002, 1.05, 0.002
 #: How often it is looked whether the file is still there.
 _LOOK_AGAIN_S: Final = 0.1
 #: A signal handler, say, that came in the middle of a plan.
@@ -43,8 +45,9 @@ class RunnerParts:
     send: Send
     send_new: Callable[[str], None]  #: as `send`, to the workers of a queue
     connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
-    #: Writers of one process queue here: SQLite lets them sleep and try again, and some starve.
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    #: Writers of one process queue here, rather than try again and again. A signal handler that
+    #: submits may come while its own thread has the turn.
+    turn: threading.RLock = field(default_factory=threading.RLock)
 
 
 class PlanRunner:
@@ -137,9 +140,12 @@ class PlanRunner:
 
     def _look(self, plan: Plan[T]) -> T | None:
         """Ask the cheap question first, if the plan has one; None when it must be run."""
-        if plan.look is None or is_loaded(self._connected()):
+        # Who would write asks whether there is something to do, and a loaded intake is. Who only
+        # reads answers with what was found.
+        if plan.look is None or (plan.writes and is_loaded(self._connected())):
             return None
-        return self._drive(plan.look(), [])
+        look = plan.look
+        return self._patiently(lambda: self._drive(look(), []))
 
     def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Together; with savepoints if one of them failed; each alone if all of it failed."""
@@ -186,15 +192,21 @@ class PlanRunner:
         connection = cursor.connection
         if connection.in_transaction:
             raise StoreError(_NESTED)
+        self._cursor = None  # a signal handler that submits as well takes one of its own
         turn = parts.turn
-        if not (turn.acquire(False) or turn.acquire(timeout=parts.settings.busy_timeout_s)):
-            raise sqlite3.OperationalError(LOCKED)
         try:
+            if not (turn.acquire(False) or turn.acquire(timeout=parts.settings.busy_timeout_s)):
+                raise sqlite3.OperationalError(LOCKED)
             parameters, answer = short.at(parts.clock.now_us())
-            cursor.execute(short.text, parameters)
+            try:
+                cursor.execute(short.text, parameters)
+            except sqlite3.OperationalError:
+                self._patiently(lambda: cursor.execute(short.text, parameters))
             changed, number = cursor.rowcount, cursor.lastrowid or 0
         finally:
-            turn.release()
+            _end(turn)
+        if connection is self._connection:
+            self._cursor = cursor
         if changed != 1:
             return None
         parts.send_new(short.job.queue)
@@ -244,15 +256,35 @@ class PlanRunner:
         if connection.in_transaction:
             raise StoreError(_NESTED)
         if not writes:
-            read = self._within("begin", lambda: None if is_loaded(connection) else (body(),))
+            read = self._patiently(
+                lambda: self._within("begin", lambda: None if is_loaded(connection) else (body(),))
+            )
             if read is not None:
                 return read[0]
-        if not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
-            raise sqlite3.OperationalError(LOCKED)
-        try:
-            return self._within("begin immediate", body)
+        try:  # inside, since what interrupts us may come as soon as the turn is ours
+            if not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
+                raise sqlite3.OperationalError(LOCKED)
+            return self._patiently(lambda: self._within("begin immediate", body))
         finally:
-            turn.release()
+            _end(turn)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do it once the lock of another process lets us.
+
+        SQLite would sleep longer and longer between two tries, up to a tenth of a second, and never
+        come in between processes that write one job after the other.
+        """
+        settings, until_s, pause_s = self._parts.settings, None, _PAUSE_S
+        while True:
+            try:
+                return act()
+            except sqlite3.OperationalError as error:
+                now_s = self._time.monotonic()
+                until_s = until_s or now_s + settings.busy_timeout_s
+                if LOCKED not in str(error) or now_s >= until_s:
+                    raise
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_S_MAX)
 
     def _within(self, begin: str, body: Callable[[], T]) -> T:
         connection = self._connected()
@@ -294,3 +326,9 @@ class PlanRunner:
             return None
 
         return drive(steps, answer)
+
+
+def _end(turn: threading.RLock) -> None:
+    """Let the next one write; not ours if something interrupted us while we waited for it."""
+    with suppress(RuntimeError):
+        turn.release()

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from packhorse.clock import Clock, SystemClock
 from packhorse.stores.plan import Plan
-from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
@@ -25,6 +24,7 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import SQLITE, nothing
+from packhorse.stores.sqlite.inspection import SqliteInspection
 from packhorse.stores.sqlite.jobs import SqliteJobs
 from packhorse.stores.sqlite.leases import SqliteLeases
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
@@ -46,7 +46,7 @@ class SqliteStore:
         self.leases = SqliteLeases()
         self.queues = SqlQueues(SQLITE)
         self.upkeep = SqlUpkeep(SQLITE, nothing)
-        self.inspection = SqlInspection(SQLITE)
+        self.inspection = SqliteInspection(SQLITE)
         self.transfer = SqlTransfer(SQLITE, nothing)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
@@ -118,7 +118,7 @@ class SqliteStore:
             if self._migrated is None or self._migrated != file_at(self._settings.path):
                 self.migrate()
                 self._migrated = file_at(self._settings.path)
-        return connect(self._settings)
+        return connect(self._settings, patient=False)
 
     def hold(self) -> None:
         """Before a fork: nothing open, nobody at work. Whoever runs a plan finishes it first."""

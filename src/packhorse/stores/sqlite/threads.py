@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -27,11 +28,18 @@ T = TypeVar("T")
 _GROUP_MAX: Final = 512
 
 
+class _Presence:
+    """Goes with its thread, whoever made that: not all threads are known to `threading`."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Own(threading.local):
     """What each thread has of its own, made when it first asks."""
 
-    def __init__(self, make: Callable[[], PlanRunner]) -> None:
-        self.runner = make()
+    def __init__(self, make: Callable[[_Presence], PlanRunner]) -> None:
+        self.presence = _Presence()
+        self.runner = make(self.presence)
 
 
 class LocalRunner:
@@ -40,7 +48,7 @@ class LocalRunner:
     def __init__(self, make: Callable[[], PlanRunner]) -> None:
         self._make = make
         self._lock = threading.RLock()
-        self._known: list[tuple[threading.Thread, PlanRunner]] = []
+        self._known: list[tuple[weakref.ref[_Presence], PlanRunner]] = []
         self.own = _Own(self._new_runner)
 
     def close(self) -> None:
@@ -63,19 +71,19 @@ class LocalRunner:
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
-    def _new_runner(self) -> PlanRunner:
+    def _new_runner(self, presence: _Presence) -> PlanRunner:
         runner = self._make()
         with self._lock:
             self._close_abandoned()
-            self._known.append((threading.current_thread(), runner))
+            self._known.append((weakref.ref(presence), runner))
         return runner
 
     def _close_abandoned(self) -> None:
         """Close what ended threads left open, so that short-lived threads do not add up."""
-        for thread, runner in self._known:
-            if not thread.is_alive():
-                runner.close()
-        self._known = [pair for pair in self._known if pair[0].is_alive()]
+        ended = [runner for presence, runner in self._known if presence() is None]
+        self._known = [pair for pair in self._known if pair[1] not in ended]
+        for runner in ended:
+            runner.close()
 
 
 class _Ticket:

@@ -168,7 +168,8 @@ class SqliteWakeups:
 
     def _remove_stale(self, path: str) -> None:
         """Remove a dead socket; not one just being bound, nor a file that is none of ours."""
-        self._known = (-1, [])
+        dead = Path(path).name
+        self._known = (-1, [name for name in self._known[1] if name != dead])  # others live on
         with suppress(OSError):
             found = os.lstat(path)
             if stat.S_ISSOCK(found.st_mode) and not self._is_fresh(found.st_mtime_ns):
