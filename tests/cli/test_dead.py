@@ -155,6 +155,18 @@ def test_a_dry_run_counts_and_changes_nothing(
     assert len(ids(project)) == 3
 
 
+def test_a_dry_run_of_named_jobs_changes_nothing_and_tells_what_would_be_refused(
+    project: Project, dead: Packhorse
+) -> None:
+    document = project.document("dead", "redrive", "d1", "d2", "--dry-run")
+    refused = project.run("dead", "redrive", "d1", "fine", "nobody", "--dry-run")
+
+    assert document == {"matched": 2, "redriven": 0, "refused": 0, "conflict": 0, "unknown": 0}
+    assert refused.exit_code == ExitCode.NOTHING_MATCHED
+    assert refused.stdout == "matched 1, redriven 0, refused 1, conflict 0, unknown 1\n"
+    assert ids(project) == ["d3", "d2", "d1"]
+
+
 def test_purging_removes_what_was_meant_and_nothing_else(project: Project, dead: Packhorse) -> None:
     document = project.document("dead", "purge", "--queue", "mail", "--yes")
 

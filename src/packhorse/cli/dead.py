@@ -92,11 +92,11 @@ def redrive_dead(
     """Run dead letters again with fresh budgets: those named, or all that the options mean."""
     if job_ids:
         _refuse_both(filters)
-        _redrive_named(app, job_ids, as_json=as_json)
+        _redrive_named(app, job_ids, dry_run=dry_run, as_json=as_json)
         return
     selection = _selected(app, filters)
     if dry_run:
-        _tell({"matched": selection.number, "redriven": 0}, as_json=as_json)
+        _tell({"matched": selection.number, **_counted(Counter())}, as_json=as_json)
         return
     confirm(f"Run {selection} again?", yes=yes)
     answers = redrive_selected(app.store, selection)
@@ -140,7 +140,7 @@ def _refuse_both(filters: dict[str, Any]) -> None:
         raise click.UsageError("give jobs by id, or options that choose them, not both")
 
 
-def _redrive_named(app: Packhorse, job_ids: Iterable[str], *, as_json: bool) -> None:
+def _redrive_named(app: Packhorse, job_ids: Iterable[str], *, dry_run: bool, as_json: bool) -> None:
     store, dead_ids = app.store, []
     counts: Counter[str] = Counter()
     for job_id in dict.fromkeys(job_ids):
@@ -154,7 +154,8 @@ def _redrive_named(app: Packhorse, job_ids: Iterable[str], *, as_json: bool) -> 
             note(f"{job_id}  is {record.status}, not dead; see 'packhorse jobs retry'")
         else:
             dead_ids.append(job_id)
-    counts.update(str(answer) for answer in store.run(store.jobs.redrive(dead_ids)))
+    if not dry_run:
+        counts.update(str(answer) for answer in store.run(store.jobs.redrive(dead_ids)))
     _tell({"matched": len(dead_ids), **_counted(counts)}, as_json=as_json)
     if counts["unknown"]:
         raise click.exceptions.Exit(ExitCode.NOTHING_MATCHED)
