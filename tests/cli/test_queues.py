@@ -117,6 +117,33 @@ def test_a_drained_queue_is_closed_until_it_is_opened(limited: Project, app: Pac
     app.tasks["send"].enqueue("bob")
 
 
+def test_a_queue_that_is_still_closed_or_paused_is_not_called_open(
+    limited: Project, app: Packhorse
+) -> None:
+    limited.run("queues", "drain", "mail")
+    limited.run("queues", "pause", "mail")
+    limited.run("queues", "pause", "mail", "--key", "ada")
+
+    key = limited.run("queues", "resume", "mail", "--key", "ada").stdout
+    resumed = limited.run("queues", "resume", "mail").stdout
+    again = limited.run("queues", "resume", "mail").stdout
+
+    closed = "takes no new jobs; open it with 'packhorse queues open mail'.\n"
+    paused = "gives out no jobs; go on with 'packhorse queues resume mail'"
+    assert key == (
+        "Key ada of queue mail is no longer paused, but the queue is closed and takes no new "
+        f"jobs; open it with 'packhorse queues open mail'. It is paused and {paused}.\n"
+    )
+    assert resumed == f"Queue mail is no longer paused, but the queue is closed and {closed}"
+    assert again == f"Queue mail was not paused, but the queue is closed and {closed}"
+
+    limited.run("queues", "pause", "mail")
+    opened = limited.run("queues", "open", "mail").stdout
+
+    assert opened == f"Queue mail is no longer closed, but the queue is paused and {paused}.\n"
+    assert limited.run("queues", "resume", "mail").stdout == "Queue mail is open.\n"
+
+
 # ---------------------------------------------------------------------------------------- set
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -70,7 +70,11 @@ def pause_queue(
     """Stop giving out a queue's jobs; those that run go on."""
     _refuse_unknown(app, queue)
     changed = app.pause(queue, key=key, tenant=tenant)
-    _tell_paused(queue, key, tenant, paused=True, changed=changed, as_json=as_json)
+    part = _part(key, tenant)
+    if as_json:
+        print_json({"queue": queue, **part, "paused": True, "changed": changed})
+    else:
+        print_text(f"{_named(queue, part)} {'is paused' if changed else 'was paused already'}.")
 
 
 @queues.command("resume")
@@ -84,7 +88,11 @@ def resume_queue(
     """Give out again what pause with the same options stopped."""
     _refuse_unknown(app, queue)
     changed = app.resume(queue, key=key, tenant=tenant)
-    _tell_paused(queue, key, tenant, paused=False, changed=changed, as_json=as_json)
+    part = _part(key, tenant)
+    if as_json:
+        print_json({"queue": queue, **part, "paused": False, "changed": changed})
+    else:
+        _tell_open(app, queue, _named(queue, part), "paused", changed=changed)
 
 
 @queues.command("drain")
@@ -94,7 +102,11 @@ def resume_queue(
 def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take no new jobs for a queue; what is there goes on, with its retries."""
     _refuse_unknown(app, queue)
-    _tell_closed(queue, closed=True, changed=app.drain(queue), as_json=as_json)
+    changed = app.drain(queue)
+    if as_json:
+        print_json({"queue": queue, "closed": True, "changed": changed})
+    else:
+        print_text(f"Queue {queue} {'is closed' if changed else 'was closed already'}.")
 
 
 @queues.command("open")
@@ -104,7 +116,11 @@ def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take new jobs for a drained queue again."""
     _refuse_unknown(app, queue)
-    _tell_closed(queue, closed=False, changed=app.open(queue), as_json=as_json)
+    changed = app.open(queue)
+    if as_json:
+        print_json({"queue": queue, "closed": False, "changed": changed})
+    else:
+        _tell_open(app, queue, f"Queue {queue}", "closed", changed=changed)
 
 
 @queues.command("set")
@@ -174,29 +190,33 @@ def _refuse_unknown(app: Packhorse, queue: str) -> None:
         raise NothingMatched(f"no queue {queue!r} is declared here or holds a job; {hint}")
 
 
-def _tell_paused(
-    queue: str,
-    key: str | None,
-    tenant: str | None,
-    *,
-    paused: bool,
-    changed: bool,
-    as_json: bool,
-) -> None:
-    part = {name: value for name, value in (("key", key), ("tenant", tenant)) if value is not None}
-    if as_json:
-        print_json({"queue": queue, **part, "paused": paused, "changed": changed})
-        return
+def _part(key: str | None, tenant: str | None) -> dict[str, str]:
+    """What is meant of a queue, if not all of it."""
+    return {name: value for name, value in (("key", key), ("tenant", tenant)) if value is not None}
+
+
+def _named(queue: str, part: Mapping[str, str]) -> str:
     of = "".join(f"{name.capitalize()} {value} of queue " for name, value in part.items())
-    _say(f"{of or 'Queue '}{queue}", "paused" if paused else "open", changed=changed)
+    return f"{of or 'Queue '}{queue}"
 
 
-def _tell_closed(queue: str, *, closed: bool, changed: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"queue": queue, "closed": closed, "changed": changed})
-        return
-    _say(f"Queue {queue}", "closed" if closed else "open", changed=changed)
+def _tell_open(app: Packhorse, queue: str, what: str, held: str, *, changed: bool) -> None:
+    """Say that `what` is not held any more; "open" only if nothing else holds the queue."""
+    hindrances = " It is ".join(_hindrances(_found(app, queue)))
+    if hindrances:
+        over = f"is no longer {held}" if changed else f"was not {held}"
+        print_text(f"{what} {over}, but the queue is {hindrances}")
+    else:
+        print_text(f"{what} is open." if changed else f"{what} was open already.")
 
 
-def _say(what: str, state: str, *, changed: bool) -> None:
-    print_text(f"{what} is {state}." if changed else f"{what} was {state} already.")
+def _found(app: Packhorse, queue: str) -> QueueInfo | None:
+    return next((known for known in app.insights.queues() if known.name == queue), None)
+
+
+def _hindrances(queue: QueueInfo | None) -> Iterator[str]:
+    """Why jobs do not come into a queue or out of it, and the command that ends it."""
+    if queue is not None and queue.closed:
+        yield (f"closed and takes no new jobs; open it with 'packhorse queues open {queue.name}'.")
+    if queue is not None and queue.paused:
+        yield (f"paused and gives out no jobs; go on with 'packhorse queues resume {queue.name}'.")
