@@ -182,7 +182,12 @@ class Packhorse(Steering):
     def insights(self) -> Insights:
         """A read-only view of the store."""
         connection = self._connection
-        return Insights(connection.store, clock=connection.clock, scales=self.scales)
+        return Insights(
+            connection.store,
+            clock=connection.clock,
+            scales=self.scales,
+            declared=connection.queues,
+        )
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """A handle on a job by its id; nothing is read before one of its verbs is called."""

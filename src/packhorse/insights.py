@@ -98,11 +98,13 @@ class Insights:
         clock: Clock | None = None,
         tenant: str | None = None,
         scales: Mapping[str, ScaleRule] | None = None,
+        declared: Mapping[str, QueueSettings] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
         self._tenant = tenant
         self._scales = scales or {}
+        self._declared = declared or {}
 
     def jobs(self, chosen: JobFilter, *, limit: int = 50, after: str | None = None) -> JobPage:
         """The jobs meant, newest first, at most `limit` (up to `PAGE_MAX`) a page."""
@@ -129,8 +131,12 @@ class Insights:
         return JobDetail(job_info(record), execution_results(record, history))
 
     def queues(self) -> tuple[QueueInfo, ...]:
-        """Every queue declared, paused, or holding a job, by name."""
-        states = self._store.run(self._store.queues.queues())
+        """Every queue declared, paused, or holding a job, by name.
+
+        As it holds in the store, else as the app declares it that has told the store nothing yet.
+        """
+        stored = self._store.run(self._store.queues.queues())
+        states = _with_declared(stored, self._declared)
         counts = {each.queue: each for each in self._counts()}
         now_us = self._clock.now_us()
         return tuple(
@@ -185,6 +191,21 @@ class Insights:
     def _uptime_ms(self) -> int:
         started = [record.started_us for record in self._workers() if record.live]
         return max(0, self._clock.now_us() - min(started)) // 1000 if started else 0
+
+
+def _with_declared(
+    states: Sequence[QueueState], declared: Mapping[str, QueueSettings]
+) -> list[QueueState]:
+    """The store's queues, and those of the app; whoever looks must not have to submit first."""
+    known = {state.settings.name: state for state in states}
+    for name, settings in declared.items():
+        state = known.get(name)
+        if state is None:
+            known[name] = QueueState(settings)
+        elif not state.declared:
+            holding = state.settings if state.overridden else settings
+            known[name] = msgspec.structs.replace(state, settings=holding, declared=True)
+    return [known[name] for name in sorted(known)]
 
 
 def _of(counts: Counts, status: JobStatus) -> int:

@@ -144,6 +144,29 @@ def test_a_queue_that_is_still_closed_or_paused_is_not_called_open(
     assert limited.run("queues", "resume", "mail").stdout == "Queue mail is open.\n"
 
 
+def test_what_the_app_declares_is_known_before_the_first_submit(limited: Project) -> None:
+    limited.run("migrate")
+
+    (queue,) = limited.document("queues", "list")["queues"]
+    bare = limited.document("queues", "list", "--url", "sqlite:///jobs.db")["queues"]
+    unset = limited.document("queues", "set", "mail", "--unset")
+
+    assert (queue["name"], queue["declared"], queue["limits"]["concurrency"]) == ("mail", True, 5)
+    assert bare == []
+    assert (unset["changed"], unset["limits"]["concurrency"]) == (False, 5)
+    assert limited.run("queues", "pause", "mail").stdout == "Queue mail is paused.\n"
+    assert limited.run("queues", "pause", "default").stdout == "Queue default is paused.\n"
+
+
+def test_nothing_is_unset_where_nothing_was_set(limited: Project) -> None:
+    limited.run("migrate")
+
+    result = limited.run("queues", "set", "default", "--unset")
+
+    assert result.exit_code == ExitCode.NOTHING_MATCHED
+    assert "no limits of queue 'default' are set" in result.stderr
+
+
 # ---------------------------------------------------------------------------------------- set
 
 

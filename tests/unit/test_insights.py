@@ -127,6 +127,32 @@ def test_queues_show_their_settings_counts_and_age(
     assert default.oldest_ready_s is None
 
 
+def test_queues_the_app_declares_are_known_before_the_store_is_told(app: Packhorse) -> None:
+    (mail,) = app.insights.queues()
+    app.pause("mail")
+    app.queue("mail", priority=2)
+    (paused,) = app.insights.queues()
+
+    assert (mail.name, mail.declared, mail.priority, mail.depth) == ("mail", True, 1, 0)
+    assert (paused.declared, paused.priority, paused.paused) == (True, 2, True)
+    assert [state.declared for state in app.store.run(app.store.queues.queues())] == [False]
+
+
+def test_what_holds_in_the_store_beats_what_the_app_declares(app: Packhorse) -> None:
+    app.set_limits("mail", concurrency=5)
+    app.tasks["send"].enqueue()
+    other = Packhorse(store=app.store)
+    other.queue("mail", priority=7, concurrency=9)
+
+    app.set_limits("mail", None)
+    (told,) = other.insights.queues()
+    app.set_limits("mail", concurrency=5)
+    (overridden,) = other.insights.queues()
+
+    assert (told.priority, told.settings.concurrency) == (1, None)
+    assert (overridden.overridden, overridden.settings.concurrency) == (True, 5)
+
+
 def test_workers_are_shown_with_what_they_serve(
     app: Packhorse, worker: HandWorker, clock: VirtualClock
 ) -> None:

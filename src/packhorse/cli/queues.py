@@ -145,7 +145,9 @@ def set_queue(
     _refuse_unknown(app, queue)
     chosen: Any = parse_limits(limits)
     changed = app.set_limits(queue, None) if unset else app.set_limits(queue, **chosen)
-    state = next(known for known in app.insights.queues() if known.name == queue)
+    state = _found(app, queue)
+    if state is None:  # of a queue that tasks name, and nobody ever used
+        raise NothingMatched(f"no limits of queue {queue!r} are set")
     if as_json:
         print_json({**queue_document(state), "changed": changed})
         return
@@ -182,8 +184,11 @@ def _limits(queue: QueueInfo) -> Iterator[str]:
 
 
 def _refuse_unknown(app: Packhorse, queue: str) -> None:
-    """A mistyped name must not look like a paused queue."""
-    names = [known.name for known in app.insights.queues()]
+    """A mistyped name must not look like a paused queue.
+
+    What the app declares or its tasks name is known also before the store has heard of it.
+    """
+    names = sorted({*app.known_queues, *(known.name for known in app.insights.queues())})
     if queue not in names:
         near = difflib.get_close_matches(queue, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names) or 'none'}"
