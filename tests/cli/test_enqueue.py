@@ -9,6 +9,7 @@ import pytest
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.enqueue import parse_arguments
 from packhorse.cli.exits import ExitCode
+from packhorse.handle import JobHandle
 from tests.cli.project import JOBS, Project
 
 
@@ -97,6 +98,49 @@ def test_waiting_without_a_worker_says_so_and_ends_in_time(project: Project) -> 
     assert result.exit_code == ExitCode.FAILED
     assert "No live worker serves queue default" in result.stderr
     assert "Error RESULT_TIMEOUT" in result.stderr
+
+
+def test_a_wait_that_comes_to_nothing_is_one_document_too(project: Project, app: Packhorse) -> None:
+    project.run("enqueue", "explode", "why=boom", "--id", "dies")
+    app.run(burst=True)
+
+    dead = project.document("enqueue", "explode", "why=boom", "--id", "dies", "--wait", code=1)
+    late = project.document(
+        "enqueue", "add", "1", "--id", "late", "--wait", "--timeout", "0.05", code=1
+    )
+
+    assert (dead["id"], dead["deduplicated"]) == ("dies", True)
+    assert dead["error"]["code"] == "JOB_DEAD"
+    assert "ValueError: boom" in dead["error"]["message"]
+    assert late == {
+        "id": "late",
+        "deduplicated": False,
+        "error": {
+            "code": "RESULT_TIMEOUT",
+            "message": "job late did not finish within 0.05 s; it goes on regardless: see it with "
+            "'packhorse jobs show late'",
+        },
+    }
+
+
+def test_an_interrupted_wait_tells_which_job_goes_on(
+    project: Project, app: Packhorse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobHandle, "result", interrupted)
+
+    said = project.run("enqueue", "add", "1", "--id", "my-job", "--wait")
+    document = project.document("enqueue", "add", "1", "--id", "my-job", "--wait", code=130)
+
+    assert said.exit_code == ExitCode.INTERRUPTED
+    assert said.stdout == ""
+    assert (
+        "Job my-job is stored and goes on; see it with 'packhorse jobs show my-job'." in said.stderr
+    )
+    assert document == {"id": "my-job", "deduplicated": True}
+    assert app.job("my-job").status() is JobStatus.QUEUED
 
 
 @pytest.mark.parametrize(

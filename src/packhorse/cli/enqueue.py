@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from packhorse.app import Packhorse
+from packhorse.cli.exits import NotFinished
 from packhorse.cli.parameters import duration
 from packhorse.cli.render import note, print_json, print_text
 from packhorse.cli.target import app_option, found_app, json_option
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, JobError, ResultTimeout
 from packhorse.handle import JobHandle
 from packhorse.job import PRIORITY_BY_NAME
 from packhorse.options import CallOptions
@@ -68,9 +69,7 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Unpack[_Flags])
         _refuse_memory(app)
         job, task = _submitted(app, task_name, arguments, _choices(flags))
         if flags["wait"]:
-            _warn_of_idleness(app, job)
-            result = job.result(timeout=flags["timeout"])
-            _tell(job, flags, result=task.definition.signature.encode_result(result))
+            _tell(job, flags, result=_awaited(app, job, task, flags))
         else:
             _tell(job, flags)
     finally:
@@ -140,6 +139,24 @@ def _refuse_memory(app: Packhorse) -> None:
         )
 
 
+def _awaited(app: Packhorse, job: JobHandle[Any], task: Task[..., Any], flags: _Flags) -> str:
+    """The result as JSON; who waits in vain hears which job it is that goes on or has ended."""
+    try:
+        _warn_of_idleness(app, job)
+        result = job.result(timeout=flags["timeout"])
+    except KeyboardInterrupt:
+        note(f"Job {job.id} is stored and goes on; see it with 'packhorse jobs show {job.id}'.")
+        if flags["as_json"]:
+            print_json(_document(job))
+        raise
+    except JobError as error:
+        told = NotFinished(error) if isinstance(error, ResultTimeout) else error
+        if flags["as_json"]:
+            print_json({**_document(job), "error": {"code": told.code, "message": str(told)}})
+        raise told from error
+    return task.definition.signature.encode_result(result)
+
+
 def _warn_of_idleness(app: Packhorse, job: JobHandle[Any]) -> None:
     queue = job.info().queue
     if not any(worker.live and queue in worker.queues for worker in app.insights.workers()):
@@ -148,7 +165,7 @@ def _warn_of_idleness(app: Packhorse, job: JobHandle[Any]) -> None:
 
 def _tell(job: JobHandle[Any], flags: _Flags, result: str | None = None) -> None:
     if flags["as_json"]:
-        document: dict[str, Any] = {"id": job.id, "deduplicated": job.deduplicated}
+        document = _document(job)
         if result is not None:
             document["result"] = msgspec.Raw(result.encode())
         print_json(document)
@@ -156,3 +173,7 @@ def _tell(job: JobHandle[Any], flags: _Flags, result: str | None = None) -> None
     if job.deduplicated:
         note(f"Job {job.id} was there already; nothing new was stored.")
     print_text(job.id if result is None else result)
+
+
+def _document(job: JobHandle[Any]) -> dict[str, Any]:
+    return {"id": job.id, "deduplicated": job.deduplicated}

@@ -7,9 +7,11 @@ from enum import IntEnum
 
 from packhorse.errors import (
     ConfigError,
+    JobError,
     JobNotFound,
     PackhorseError,
     PayloadError,
+    ResultTimeout,
     SchemaOutOfDate,
     StoreUnavailable,
     UsageError,
@@ -18,6 +20,7 @@ from packhorse.errors import (
 __all__ = [
     "AppNotLoaded",
     "ExitCode",
+    "NotFinished",
     "NothingMatched",
     "StoreMissing",
     "ToldToStop",
@@ -51,6 +54,19 @@ class NothingMatched(PackhorseError):
     """Nothing is there that the command could have worked on."""
 
     code = "NOTHING_MATCHED"
+
+
+class NotFinished(JobError):
+    """A `ResultTimeout` whose advice is a command, since nobody here has a handle to ask."""
+
+    code = ResultTimeout.code
+
+    def __init__(self, late: ResultTimeout) -> None:
+        super().__init__(
+            f"job {late.job_id} did not finish within {late.waited_s:g} s; it goes on regardless: "
+            f"see it with 'packhorse jobs show {late.job_id}'",
+            job_id=late.job_id,
+        )
 
 
 class ToldToStop(SystemExit):
