@@ -150,6 +150,9 @@ def test_an_interrupted_wait_tells_which_job_goes_on(
         (("zzz",), "declared are: add, greet, explode"),
         (("add", "one"), "PAYLOAD_ERROR"),
         (("add", "1", "c=2"), "PAYLOAD_ERROR"),
+        (("add", "1", "-2"), "before a negative number stands --, as in"),
+        (("add", "-1.5"), "before a negative number stands --, as in"),
+        (("add", "1", "-x"), "No such option"),
         (("add", "1", "--timeout", "3s"), "it needs --wait"),
         (("add", "1", "--delay", "soon"), "Invalid value for '--delay'"),
         (("add", "1", "--priority", "urgent"), "Invalid value for '--priority'"),
@@ -172,3 +175,11 @@ def test_a_job_is_not_submitted_to_memory_that_is_about_to_go(project: Project) 
 
     assert result.exit_code == ExitCode.USAGE
     assert "the job would be gone with this command" in result.stderr
+
+
+def test_a_large_payload_is_warned_of_once(project: Project) -> None:
+    result = project.finish("enqueue", "greet", "x" * 70_000)
+
+    assert result.returncode == 0
+    assert result.stderr.count("a payload of task greet is 70011 bytes") == 1
+    assert "UserWarning" not in result.stderr

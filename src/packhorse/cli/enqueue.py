@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from typing import Any, Final, TypedDict, Unpack
 
 import click
@@ -39,7 +40,24 @@ class _Flags(TypedDict):
     job_id: str | None
 
 
-@click.command()
+class _Enqueue(click.Command):
+    """A command that knows why somebody gives it the option -2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not error.option_name.lstrip("-").isdecimal():
+                raise
+            raise click.UsageError(
+                f"no such option {error.option_name!r}; before a negative number stands --, as in "
+                "'packhorse enqueue add -- 1 -2'",
+                ctx,
+            ) from None
+
+
+@click.command(cls=_Enqueue)
 @click.argument("task_name", metavar="TASK")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @click.option("--wait", is_flag=True, help="Wait until it has finished, and print its result.")
@@ -114,7 +132,10 @@ def _submitted(
         raise ConfigError(f"the app has no task {task_name!r}; {hint}")
     task = app.tasks[definition.name]
     positional, named = parse_arguments(arguments)
-    return task.using(**choices).enqueue(*positional, **named), task
+    with warnings.catch_warnings():
+        # A large payload is logged too, and a line of ours is nothing the user could change.
+        warnings.filterwarnings("ignore", "a payload of task ", UserWarning)
+        return task.using(**choices).enqueue(*positional, **named), task
 
 
 def _choices(flags: _Flags) -> CallOptions:
