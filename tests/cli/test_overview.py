@@ -143,6 +143,18 @@ def test_health_without_a_worker_is_bad_unless_none_is_wanted(project: Project) 
     assert project.document("health", *url, "--workers", "0")["healthy"] is True
 
 
+def test_health_without_a_url_says_which_file_it_means_and_how_to_mean_another(
+    project: Project, folder: Path
+) -> None:
+    result = project.run("health")
+
+    assert result.exit_code == ExitCode.SCHEMA
+    assert f"there is no store at sqlite:///{folder / 'packhorse.db'}" in result.stderr
+    assert "health looks for no app" in result.stderr
+    assert "with --url or PACKHORSE_URL" in result.stderr
+    assert "packhorse migrate" not in result.stderr
+
+
 @pytest.mark.parametrize("command", ["stats", "health", "doctor"])
 def test_looking_does_not_create_a_store(folder: Path, command: str) -> None:
     result = Project(folder).run(command, "--url", "sqlite:///typo.db")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.exits import ExitCode
+from packhorse.app import DEFAULT_URL, Packhorse
+from packhorse.cli.exits import ExitCode, StoreMissing
 from packhorse.cli.render import print_json, print_text
 from packhorse.cli.target import existing_store, json_option, url_option
 
@@ -34,7 +34,7 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
     app = Packhorse(url)
     try:
         label = app.store.label
-        existing_store(app.store)
+        _refuse_missing(app)
         workers = app.insights.workers()
     finally:
         app.close()
@@ -49,3 +49,16 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
         print_text(f"{state}: {found}{serving}, {wanted} wanted; {label}")
     if not healthy:
         raise click.exceptions.Exit(ExitCode.UNHEALTHY)
+
+
+def _refuse_missing(app: Packhorse) -> None:
+    """Where nobody said which store is meant, creating the one that is asked would not help."""
+    try:
+        existing_store(app.store)
+    except StoreMissing as error:
+        if app.url != DEFAULT_URL:
+            raise
+        raise StoreMissing(
+            f"there is no store at {app.store.label}; health looks for no app, and asks this file "
+            "unless told otherwise: name the store of your app with --url or PACKHORSE_URL"
+        ) from error
