@@ -170,6 +170,16 @@ def test_the_doctor_sees_parked_jobs(project: Project, app: Packhorse) -> None:
     assert "1 job of task greet set aside" in result.stdout
 
 
+def test_the_doctors_advice_is_whole_on_a_narrow_terminal(project: Project, app: Packhorse) -> None:
+    app.tasks["greet"].enqueue("you")
+
+    result = project.run("doctor", env={"COLUMNS": "60"})
+
+    said = " ".join(result.stdout.split())
+    assert "no live worker serves it; start one: 'packhorse worker -q default'" in said
+    assert "…" not in result.stdout
+
+
 def test_the_doctor_is_content_with_an_empty_store(project: Project) -> None:
     document = project.document("doctor")
 

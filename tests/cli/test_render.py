@@ -70,6 +70,24 @@ def test_a_table_is_cut_to_the_columns_there_are(
     assert lines[2] == "b   a rather long r…"
 
 
+def test_a_last_column_that_may_not_be_cut_goes_on_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+
+    print_table(("ID", "NOTE"), [*ROWS, ("c", "'an-uncommonly-long-word'")], wrapped=True)
+
+    assert capsys.readouterr().out.splitlines() == [
+        "ID  NOTE",
+        "a   short",
+        "b   a rather long",
+        "    remark about",
+        "    nothing in",
+        "    particular",
+        "c   'an-uncommonly-long-word'",
+    ]
+
+
 def test_what_a_job_says_cannot_steer_the_terminal() -> None:
     assert one_line("red \x1b[31m and\nnew\tline\x9b") == "red  [31m and new line "
 

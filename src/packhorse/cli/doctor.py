@@ -41,7 +41,7 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     else:
         print_fields(facts.items())
         print_text("")
-        headers = ("CHECK", "LEVEL", "FINDING")
-        print_table(headers, [(one.check, one.level.value, one.message) for one in found])
+        rows = [(one.check, one.level.value, one.message) for one in found]
+        print_table(("CHECK", "LEVEL", "FINDING"), rows, wrapped=True)
     if not healthy:
         raise click.exceptions.Exit(ExitCode.UNHEALTHY)

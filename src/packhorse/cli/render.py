@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -64,14 +65,21 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: bool = False
+) -> None:
     """Write a table to stdout, cut to the terminal's width where there is one.
 
-    The last column gives way first, then the widest of the others.
+    The last column gives way first, then the widest of the others. With `wrapped` it goes on below
+    instead: advice that is cut helps nobody.
     """
     lines = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
     _narrow(widths, _terminal_width())
+    if wrapped:
+        lines = [part for line in lines for part in _wrapped(line, widths[-1])]
+        # What cannot be parted, such as a name somebody will copy, may stick out.
+        widths[-1] = max(len(line[-1]) for line in (headers, *lines))
     print_text(_padded(headers, widths))
     for line in lines:
         print_text(_padded(line, widths, colored=True))
@@ -135,6 +143,14 @@ def _narrow(widths: list[int], limit: int | None) -> None:
         if excess <= 0:
             return
         widths[index] = max(min(widths[index], _CELL_MIN), widths[index] - excess)
+
+
+def _wrapped(line: Sequence[str], width: int) -> Iterator[list[str]]:
+    """A row as several, of which only the first has more than the last column."""
+    *others, last = line
+    parts = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False) or [""]
+    yield [*others, parts[0]]
+    yield from ([*("" for _ in others), part] for part in parts[1:])
 
 
 def _padded(cells: Sequence[str], widths: Sequence[int], *, colored: bool = False) -> str:
