@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,56 @@ def test_an_interrupt_ends_with_130() -> None:
 
     assert result.exit_code == ExitCode.INTERRUPTED
     assert "Interrupted." in result.stderr
+
+
+def test_a_stdout_that_is_closed_is_an_error_in_one_line(project: Project) -> None:
+    result = run_with_output(project, ">&-", "queues", "list", "--json")
+
+    assert result.returncode == ExitCode.FAILED
+    assert result.stderr.splitlines()[1:] == [
+        "Error OUTPUT_FAILED: stdout is closed, so the answer cannot be told; let it go somewhere"
+    ]
+
+
+@pytest.mark.parametrize("arguments", [("jobs", "list", "--json"), ("jobs", "--help"), ("--help",)])
+def test_a_stdout_that_is_full_is_an_error_in_one_line(
+    project: Project, arguments: tuple[str, ...]
+) -> None:
+    result = run_with_output(project, ">/dev/full", *arguments)
+
+    assert result.returncode == ExitCode.FAILED
+    assert result.stderr.splitlines()[-1] == (
+        "Error OUTPUT_FAILED: stdout cannot be written: No space left on device; let it go "
+        "somewhere else"
+    )
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
+
+
+def test_an_oserror_that_is_not_about_stdout_shows_its_traceback() -> None:
+    result = CliRunner().invoke(Failing(PermissionError("planted")), ["stats"])
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "PermissionError: planted" in result.stderr
+
+
+def run_with_output(
+    project: Project, redirection: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'exec "$@" {redirection}',
+            "sh",
+            sys.executable,
+            "-m",
+            "packhorse",
+            *arguments,
+        ],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )

@@ -14,6 +14,7 @@ import click
 
 from packhorse.cli.exits import ExitCode, exit_code_of
 from packhorse.cli.lazy import LazyGroup
+from packhorse.cli.output import lost_output
 from packhorse.cli.version import installed_version
 from packhorse.errors import PackhorseError
 
@@ -53,9 +54,20 @@ class CommandLine(LazyGroup):
             ctx.exit(ExitCode.INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click ends these itself: usage, an answer of no, a closed pipe
-        except Exception:  # noqa: BLE001 - a mistake of ours, or of user code: show where it is
-            click.echo(f"Error UNEXPECTED:\n{traceback.format_exc()}", err=True, nl=False)
+        except OSError as error:
+            lost = lost_output(error)
+            if lost is None:
+                _show_unexpected()
+            else:
+                _explain(lost, debug=False)
             ctx.exit(ExitCode.FAILED)
+        except Exception:  # noqa: BLE001 - a mistake of ours, or of user code: show where it is
+            _show_unexpected()
+            ctx.exit(ExitCode.FAILED)
+
+
+def _show_unexpected() -> None:
+    click.echo(f"Error UNEXPECTED:\n{traceback.format_exc()}", err=True, nl=False)
 
 
 def _explain(error: PackhorseError, *, debug: bool) -> None:
@@ -108,4 +120,11 @@ def _color(*, no_color: bool) -> bool | None:
 
 def main() -> None:
     """Run the `packhorse` command."""
-    sys.exit(root(prog_name="packhorse"))
+    try:
+        sys.exit(root(prog_name="packhorse"))
+    except OSError as error:  # of the help and the version, which are written before any command
+        lost = lost_output(error)
+        if lost is None:
+            raise
+        _explain(lost, debug=False)
+        sys.exit(ExitCode.FAILED)

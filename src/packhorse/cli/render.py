@@ -14,6 +14,8 @@ from typing import Final
 import click
 import msgspec
 
+from packhorse.cli.output import require_output
+
 __all__ = [
     "age",
     "ages",
@@ -57,6 +59,7 @@ def print_json(document: object) -> None:
 
 def print_text(text: str) -> None:
     """Write data to stdout."""
+    require_output()
     click.echo(text)
 
 
@@ -128,7 +131,7 @@ def span_ms(milliseconds: float) -> str:
 
 
 def _terminal_width() -> int | None:
-    if os.environ.get("COLUMNS") or sys.stdout.isatty():
+    if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
         return shutil.get_terminal_size().columns
     return None
 
