@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -130,6 +131,35 @@ def test_a_no_changes_nothing(
 
     assert result.exit_code == ExitCode.FAILED
     assert "Nothing was changed." in result.stderr
+    assert len(ids(project)) == 3
+
+
+class CtrlC(io.BytesIO):
+    """A terminal at which somebody presses Ctrl-C."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", ["redrive", "purge"])
+def test_an_interrupt_at_the_question_ends_with_130(
+    project: Project, dead: Packhorse, command: str, answer: Callable[[str], dict[str, str]]
+) -> None:
+    answer("")
+
+    result = project.run("dead", command, "--all", input=CtrlC())
+
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert result.stderr.endswith("\nNothing was changed.\nInterrupted.\n")
+    assert len(ids(project)) == 3
+
+
+def test_the_end_of_input_at_the_question_is_a_no(
+    project: Project, dead: Packhorse, answer: Callable[[str], dict[str, str]]
+) -> None:
+    result = project.run("dead", "purge", "--all", **answer(""))
+
+    assert result.exit_code == ExitCode.FAILED
     assert len(ids(project)) == 3
 
 

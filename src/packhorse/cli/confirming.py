@@ -30,9 +30,21 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not _somebody_can_answer():
         raise click.UsageError(f"{question} Nobody can be asked here: add --yes to do it.")
-    if not click.confirm(question, err=True):
+    if not _answered(question):
         note("Nothing was changed.")
         raise click.exceptions.Exit(1)
+
+
+def _answered(question: str) -> bool:
+    """The answer; an interrupt is one, where click takes it for a mere no."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as abort:
+        note("")  # the question has no end of line yet
+        if not isinstance(abort.__context__, KeyboardInterrupt):
+            return False
+        note("Nothing was changed.")
+        raise KeyboardInterrupt from None
 
 
 def _somebody_can_answer() -> bool:
