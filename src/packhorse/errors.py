@@ -168,8 +168,9 @@ class QueueFull(PackhorseError):
     code = "QUEUE_FULL"
 
     def __init__(self, queue: str, *, depth: int, limit: int) -> None:
+        wait = "1 job waits" if depth == 1 else f"{depth} jobs wait"
         super().__init__(
-            f"queue {queue!r} is full: {depth} jobs wait and max_depth is {limit}; "
+            f"queue {queue!r} is full: {wait} and max_depth is {limit}; "
             "nothing was stored: try later, add workers, or raise max_depth"
         )
         self.queue = queue

@@ -99,8 +99,8 @@ def test_a_dry_run_changes_nothing(folder: Path, stores: tuple[Store, Store]) ->
 
     assert result.exit_code == ExitCode.OK
     assert f"Would carry {JOBS} jobs" in result.stdout
-    assert "Of these, 0 are there already" in result.stdout
-    assert "Would leave 1 finished jobs" in result.stdout
+    assert "There already, and passed over: 0" in result.stdout
+    assert "Would leave 1 finished job (completed or cancelled) in the source" in result.stdout
     assert not (folder / "target.db").exists()
 
 
@@ -124,7 +124,7 @@ def test_a_copy_says_how_many_finished_jobs_it_left(
 ) -> None:
     result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
 
-    assert "Left 1 finished jobs (completed or cancelled) in the source" in result.stdout
+    assert "Left 1 finished job (completed or cancelled) in the source" in result.stdout
     assert "running jobs" not in result.stdout
 
 
@@ -171,7 +171,7 @@ def test_a_store_at_work_is_not_copied_unless_forced(
     result = project.run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
 
     assert result.exit_code == ExitCode.USAGE
-    assert "1 live workers and 1 running jobs" in result.stderr
+    assert "has 1 live worker and 1 running job;" in result.stderr
     told = copied(project, SOURCE, TARGET, "--force")
     assert (told["carried"], told["leftRunning"]) == (JOBS - 1, 1)
 
@@ -190,6 +190,18 @@ def test_only_some_queues_are_copied(folder: Path, stores: tuple[Store, Store]) 
 
     assert (told["carried"], told["equal"]) == (1, True)
     assert [one.job.id for one in shown(stores[1])] == ["letter"]
+
+
+def test_a_queue_the_source_does_not_know_is_refused(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    way = ("copy", "--from", SOURCE, "--to", TARGET, "-q", "mail", "-q", "mial", "--yes")
+
+    for arguments in (way, (*way, "--dry-run")):
+        result = Project(folder).run(*arguments)
+        assert result.exit_code == ExitCode.NOTHING_MATCHED
+        assert "has no queue 'mial'; did you mean 'mail'?" in result.stderr
+    assert not (folder / "target.db").exists()
 
 
 def test_a_journey_through_every_store_ends_where_it_began(

@@ -117,7 +117,13 @@ def test_a_sound_store_has_nothing_to_report() -> None:
         ({"parked": Counter(old=3)}, "tasks", "problem", "3 jobs of task old set aside"),
         ({"tasks": ("add", "new")}, "tasks", "warning", "no live worker knows: new"),
         ({"dead": 9, "dead_recently": 2}, "dead letters", "warning", "2 jobs died in the last"),
-        ({"orphaned_workers": 1}, "workers", "warning", "the others take them over"),
+        (
+            {"orphaned_workers": 1},
+            "workers",
+            "warning",
+            "1 worker went away and still holds jobs; the others take them over",
+        ),
+        ({"orphaned_workers": 2}, "workers", "warning", "2 workers went away and still hold jobs"),
         ({"orphaned_workers": 1, "workers": ()}, "workers", "problem", "start a worker"),
         (
             {"workers": (worker(), worker("w-2", version="0.9"))},

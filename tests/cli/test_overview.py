@@ -249,8 +249,13 @@ def test_memory_of_another_process_cannot_be_looked_at(folder: Path) -> None:
     assert "there is nothing to see from here" in result.stderr
 
 
-def test_empty_lists_are_no_error(project: Project) -> None:
-    for command in (("jobs", "list"), ("dead", "list"), ("workers", "list")):
-        result = project.run(*command)
-        assert result.exit_code == 0
-        assert result.stdout == ""
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("jobs", "No jobs."), ("dead", "No dead letters."), ("workers", "No workers.")],
+)
+def test_empty_lists_are_no_error(project: Project, command: str, said: str) -> None:
+    result = project.run(command, "list")
+
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1] == said

@@ -154,7 +154,7 @@ def test_a_wait_ends_with_queue_full_when_its_time_is_over(
     work = waiting_app(app, **({} if by_call else {"wait_timeout": "50ms"}))
     chosen = work.using(wait="50ms") if by_call else work
 
-    with pytest.raises(QueueFull, match="1 jobs wait and max_depth is 1"):
+    with pytest.raises(QueueFull, match="1 job waits and max_depth is 1"):
         chosen.enqueue()
     with pytest.raises(QueueFull):
         asyncio.run(chosen.aenqueue())

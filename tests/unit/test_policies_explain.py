@@ -224,6 +224,7 @@ def test_a_job_behind_others_says_how_many() -> None:
 
     assert (found.code, found.count) == (ReasonCode.BEHIND, 12)
     assert "12 ready jobs of queue 'mail' come before it" in found.text
+    assert reason(facts={"ahead": 1}).text == "1 ready job of queue 'mail' comes before it"
 
 
 def test_a_job_that_is_not_due_also_says_what_will_hold_it_back_then() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from packhorse.cli.render import age
+from packhorse.cli.render import age, counted
 from packhorse.cli.survey import Survey
 from packhorse.clock import SECOND_US, from_datetime
 from packhorse.insights import QueueInfo, WorkerInfo
@@ -123,7 +123,7 @@ def _queues(survey: Survey) -> Iterator[_Result]:
     for queue in survey.queues:
         if queue.paused and queue.depth:
             yield _warning(
-                f"queue {queue.name} is paused and holds {_jobs(queue.depth)}; go on with "
+                f"queue {queue.name} is paused and holds {counted(queue.depth, 'job')}; go on with "
                 f"'packhorse queues resume {queue.name}'"
             )
         elif queue.depth and queue.name not in served:
@@ -139,8 +139,8 @@ def _unserved(queue: QueueInfo) -> _Result:
     ready = queue.counts.get(JobStatus.QUEUED, 0)
     waited = "" if queue.oldest_ready_s is None else f", the oldest for {age(queue.oldest_ready_s)}"
     message = (
-        f"queue {queue.name} holds {_jobs(queue.depth)}{waited}, and no live worker serves it; "
-        f"start one: 'packhorse worker -q {queue.name}'"
+        f"queue {queue.name} holds {counted(queue.depth, 'job')}{waited}, and no live worker "
+        f"serves it; start one: 'packhorse worker -q {queue.name}'"
     )
     return _problem(message) if ready else _warning(message)
 
@@ -148,8 +148,8 @@ def _unserved(queue: QueueInfo) -> _Result:
 def _tasks(survey: Survey) -> Iterator[_Result]:
     for task, number in sorted(survey.parked.items()):
         yield _problem(
-            f"{_jobs(number)} of task {task} set aside, because no live worker knows it; deploy "
-            "the code that has it, or give it as an alias of the task that replaced it"
+            f"{counted(number, 'job')} of task {task} set aside, because no live worker knows it; "
+            "deploy the code that has it, or give it as an alias of the task that replaced it"
         )
     live = _live(survey)
     if live and survey.tasks is not None:
@@ -164,17 +164,18 @@ def _tasks(survey: Survey) -> Iterator[_Result]:
 def _dead_letters(survey: Survey) -> Iterator[_Result]:
     if survey.dead_recently:
         yield _warning(
-            f"{_jobs(survey.dead_recently)} died in the last hour, {survey.dead} in all; see "
-            "'packhorse dead list'"
+            f"{counted(survey.dead_recently, 'job')} died in the last hour, {survey.dead} in all; "
+            "see 'packhorse dead list'"
         )
     elif survey.dead:
-        yield Level.OK, f"{_jobs(survey.dead)} dead, none in the last hour"
+        yield Level.OK, f"{counted(survey.dead, 'job')} dead, none in the last hour"
 
 
 def _workers(survey: Survey) -> Iterator[_Result]:
     live = _live(survey)
     if survey.orphaned_workers:
-        gone = f"{survey.orphaned_workers} workers went away and still hold jobs; "
+        hold = "holds" if survey.orphaned_workers == 1 else "hold"
+        gone = f"{counted(survey.orphaned_workers, 'worker')} went away and still {hold} jobs; "
         if live:
             yield _warning(f"{gone}the others take them over when the leases have run out")
         else:
@@ -188,10 +189,6 @@ def _workers(survey: Survey) -> Iterator[_Result]:
 
 def _live(survey: Survey) -> list[WorkerInfo]:
     return [worker for worker in survey.workers if worker.live]
-
-
-def _jobs(number: int) -> str:
-    return f"{number} job" if number == 1 else f"{number} jobs"
 
 
 _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = (

@@ -18,10 +18,11 @@ from packhorse.cli.copying import (
     carry_settings,
     compare,
     left_in,
+    refuse_unknown,
     survey,
 )
 from packhorse.cli.exits import ExitCode, StoreMissing
-from packhorse.cli.render import note, print_json, print_text
+from packhorse.cli.render import counted, note, print_json, print_text
 from packhorse.cli.target import existing_store, json_option
 from packhorse.errors import ConfigError, UsageError
 from packhorse.job import JobStatus
@@ -58,6 +59,7 @@ def copy(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **option
     try:
         _refuse_same(source, target)
         existing_store(source)
+        refuse_unknown(source, options["queues"])
         _refuse_at_work(source, force=options["force"])
         queues, batch = options["queues"], options["batch"]
         if dry_run:
@@ -66,7 +68,7 @@ def copy(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **option
             _tell_plan(source, target, planned, left, as_json=options["as_json"])
             return
         expected = survey(source, None, queues, batch).found.total()
-        confirm(f"Carry {expected} jobs to {target.label}?", yes=yes)
+        confirm(f"Carry {counted(expected, 'job')} to {target.label}?", yes=yes)
         _copy(source, target, expected, **options)
     finally:
         source.close()
@@ -99,7 +101,9 @@ def _refuse_at_work(source: Store, *, force: bool) -> None:
     live = sum(worker.live for worker in source.run(source.leases.workers()))
     if not (running or live):
         return
-    told = f"{source.label} has {live} live workers and {running} running jobs"
+    told = (
+        f"{source.label} has {counted(live, 'live worker')} and {counted(running, 'running job')}"
+    )
     if not force:
         raise UsageError(
             f"{told}; nothing was copied: stop its workers and let running jobs end, or add "
@@ -123,15 +127,17 @@ def _tell_plan(source: Store, target: Store, planned: Survey, left: Left, *, as_
         )
         return
     parts = ", ".join(f"{number} {status}" for status, number in sorted(found.items()))
-    print_text(f"Would carry {found.total()} jobs to {target.label}: {parts or 'none'}")
-    print_text(f"Of these, {planned.known} are there already and would be passed over")
+    print_text(f"Would carry {counted(found.total(), 'job')} to {target.label}: {parts or 'none'}")
+    print_text(f"There already, and passed over: {planned.known}")
     _tell_left(left, "Would leave")
 
 
 def _tell_left(left: Left, verb: str) -> None:
-    print_text(f"{verb} {left.finished} finished jobs (completed or cancelled) in the source")
+    print_text(
+        f"{verb} {counted(left.finished, 'finished job')} (completed or cancelled) in the source"
+    )
     if left.running:
-        print_text(f"{verb} {left.running} running jobs in the source")
+        print_text(f"{verb} {counted(left.running, 'running job')} in the source")
 
 
 def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
@@ -155,14 +161,14 @@ def _show(seen: int, expected: int) -> None:
 
 
 def _tell(settings: list[str], tally: Tally, compared: Comparison, left: Left) -> None:
-    print_text(f"Carried {tally.carried} jobs; {tally.known} were there already")
+    print_text(f"Carried {counted(tally.carried, 'job')}; there already: {tally.known}")
     _tell_left(left, "Left")
     for one in settings:
         print_text(f"Carried {one}")
     for job_id in tally.conflicts:
         print_text(f"Left out {job_id}: another job of the target holds its key")
     for name, side in (("source", compared.source), ("target", compared.target)):
-        print_text(f"{name}: {side.jobs} jobs, sha256 sum {side.digest}")
+        print_text(f"{name}: {counted(side.jobs, 'job')}, sha256 sum {side.digest}")
     for job_id in compared.differing:
         print_text(f"Differs: {job_id}")
     print_text("Both are equal" if compared.equal else "They are NOT equal")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from packhorse.cli.exits import NothingMatched
 from packhorse.errors import StoreError
 from packhorse.job import JobStatus
 from packhorse.stores.protocol import Store
@@ -26,6 +28,7 @@ __all__ = [
     "carry_settings",
     "compare",
     "left_in",
+    "refuse_unknown",
     "survey",
 ]
 
@@ -100,6 +103,16 @@ class Survey(msgspec.Struct, frozen=True):
 
     found: Counter[str]  #: by status
     known: int = 0  #: of these, the jobs whose ids the target has already
+
+
+def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
+    """A mistyped queue must not look like one that was carried: nothing is equal to nothing."""
+    known = {one.settings.name for one in source.run(source.queues.queues())}
+    for name in queues:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(sorted(known))}"
+            raise NothingMatched(f"{source.label} has no queue {name!r}; {hint}")
 
 
 def left_in(source: Store, queues: Sequence[str]) -> Left:

@@ -52,8 +52,8 @@ def list_dead(
     **filters: Unpack[Filters],
 ) -> None:
     """List dead letters, the newest jobs first."""
-    chosen = job_filter(**filters)
-    print_page(app.insights.dead_letters(chosen, limit=limit, after=after), as_json=as_json)
+    page = app.insights.dead_letters(job_filter(**filters), limit=limit, after=after)
+    print_page(page, as_json=as_json, none="No dead letters.")
 
 
 @dead.command("show")

@@ -19,6 +19,7 @@ from packhorse.cli.output import require_output
 __all__ = [
     "age",
     "ages",
+    "counted",
     "note",
     "one_line",
     "print_fields",
@@ -103,6 +104,11 @@ def one_line(value: object) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(one_line(item) for item in value) or "-"
     return "".join(sign if sign.isprintable() else " " for sign in str(value))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def age(seconds: float | None) -> str:

@@ -34,13 +34,13 @@ _BODY_MAX: Final = 2_000
 _INNER_CAPITAL: Final = re.compile(r"[A-Z]")
 
 
-def print_page(page: JobPage, *, as_json: bool) -> None:
-    """Write a page of jobs to stdout."""
+def print_page(page: JobPage, *, as_json: bool, none: str = "No jobs.") -> None:
+    """Write a page of jobs to stdout; `none` is what to say of an empty one."""
     if as_json:
         print_json(page_document(page))
         return
     if not page.jobs:
-        note("No jobs.")
+        note(none)
         return
     now_us = SystemClock().now_us()
     print_table(

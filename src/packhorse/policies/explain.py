@@ -130,11 +130,14 @@ def _of_ready(facts: JobFacts) -> Iterator[Reason]:
             "run it alone",
         )
     if facts.ahead:
-        yield Reason(
-            ReasonCode.BEHIND,
-            f"{facts.ahead} ready jobs of queue {facts.record.queue!r} come before it",
-            count=facts.ahead,
-        )
+        yield _behind(facts)
+
+
+def _behind(facts: JobFacts) -> Reason:
+    queue, number = facts.record.queue, facts.ahead
+    jobs, come = ("job", "comes") if number == 1 else ("jobs", "come")
+    text = f"{number} ready {jobs} of queue {queue!r} {come} before it"
+    return Reason(ReasonCode.BEHIND, text, count=number)
 
 
 def _next() -> Reason:
