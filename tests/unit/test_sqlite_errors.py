@@ -249,3 +249,33 @@ def test_every_error_names_the_file_and_keeps_what_sqlite_said(
     assert type(told) is kind
     assert "/var/lib/jobs.db" in str(told)
     assert text in str(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("file is not a database", "something else has written it: check the path in the URL"),
+        ("database disk image is malformed", "bring back a backup, or save what can be read with"),
+        ("malformed database schema (x)", "bring back a backup, or save what can be read with"),
+    ],
+)
+def test_a_file_that_cannot_be_read_comes_with_a_next_step(text: str, advice: str) -> None:
+    told = translated(sqlite3.DatabaseError(text), Path("/var/lib/jobs.db"))
+
+    assert type(told) is StoreError
+    assert advice in str(told)
+
+
+def test_a_malformed_value_is_no_damaged_file() -> None:
+    told = translated(sqlite3.OperationalError("malformed JSON"), Path("/var/lib/jobs.db"))
+
+    assert str(told) == "SQLite file /var/lib/jobs.db: malformed JSON"
+
+
+def test_a_folder_given_as_a_file_is_told_as_that(tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreUnavailable, match="it is a folder; name a file in it, such as"
+    ) as told:
+        connect(SqliteSettings.from_url(f"sqlite:///{tmp_path}"))
+
+    assert str(tmp_path / "jobs.db") in str(told.value)

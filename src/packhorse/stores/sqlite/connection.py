@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -35,6 +37,35 @@ _CACHE_KIBIBYTES: Final = 4000
 _IN_DOUBT: Final = "SQLITE_IOERR_FSYNC"
 #: SQLite counts milliseconds in 32 bits, and takes what overflows for no patience at all.
 _BUSY_TIMEOUT_S_MAX: Final = 1_000_000.0
+
+
+_CANNOT_OPEN: Final = "unable to open database file"
+_FOLDER: Final = "it is a folder; name a file in it, such as {path}/jobs.db"
+#: What may pass, by what SQLite says of it, and what to do.
+_UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        LOCKED: "another process has held its write lock for too long; "
+        "look for a stuck process, or raise busy_timeout",
+        "database or disk is full": "free some space; nothing of this write was kept",
+        _CANNOT_OPEN: "check that the folder exists and may be written",
+        "attempt to write a readonly database": "the file may not be written by this user",
+        "disk I/O error": "the disk or its file system has a problem",
+        "locking protocol": "too many processes are opening it at once; try again",
+    }
+)
+_RESCUE: Final = (
+    "it is damaged: stop all that use it, and bring back a backup, or save what can be read with "
+    "'sqlite3 {path} .recover'"
+)
+#: What does not, likewise.
+_DAMAGED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "file is not a database": "something else has written it: check the path in the URL, and "
+        "name a file of its own",
+        "disk image is malformed": _RESCUE,
+        "malformed database schema": _RESCUE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +160,13 @@ def _use_write_ahead_log(connection: sqlite3.Connection, settings: SqliteSetting
 def translated(error: sqlite3.Error, path: Path) -> StoreError:
     """The same trouble in Packhorse's words: what happened, and what to do."""
     text = str(error)
-    advice = {
-        LOCKED: "another process has held its write lock for too long; "
-        "look for a stuck process, or raise busy_timeout",
-        "database or disk is full": "free some space; nothing of this write was kept",
-        "unable to open database file": "check that the folder exists and may be written",
-        "attempt to write a readonly database": "the file may not be written by this user",
-        "disk I/O error": "the disk or its file system has a problem",
-        "locking protocol": "too many processes are opening it at once; try again",
-    }
-    for known, what_to_do in advice.items():
+    for known, what_to_do in _DAMAGED.items():
+        if known in text:
+            return StoreError(f"SQLite file {path}: {text}; {what_to_do.format(path=path)}")
+    for known, what_to_do in _UNAVAILABLE.items():
         if known in text:
             maybe_stored = getattr(error, "sqlite_errorname", None) == _IN_DOUBT
-            message = f"SQLite file {path}: {text}; {what_to_do}"
+            advice = _FOLDER if known == _CANNOT_OPEN and path.is_dir() else what_to_do
+            message = f"SQLite file {path}: {text}; {advice.format(path=path)}"
             return StoreUnavailable(message, maybe_stored=maybe_stored)
     return StoreError(f"SQLite file {path}: {text}")
