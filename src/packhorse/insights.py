@@ -22,7 +22,7 @@ import msgspec
 from packhorse.clock import SECOND_US, Clock, SystemClock, to_datetime
 from packhorse.errors import JobNotFound
 from packhorse.info import JobInfo, execution_results, job_info
-from packhorse.job import WAITING, JobStatus, Priority
+from packhorse.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.policies.autoscale import ScaleRule
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
 from packhorse.scaling import ScaleSignal, scale_signals, stored_scales
@@ -31,8 +31,6 @@ from packhorse.stores.requests import Counts, JobFilter, QueueSettings, QueueSta
 
 __all__ = ["PAGE_MAX", "SAMPLE_MAX", "Insights", "JobDetail", "JobPage", "QueueInfo", "WorkerInfo"]
 
-#: Jobs one page may hold.
-PAGE_MAX = 1_000
 #: Finished jobs the average is taken from.
 SAMPLE_MAX = 1_000
 

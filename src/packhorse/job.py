@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 __all__ = [
+    "PAGE_MAX",
     "PRIORITY_BY_NAME",
     "RETRY_WAITING",
     "TERMINAL",
@@ -38,6 +39,9 @@ __all__ = [
     "UniqueRule",
     "UniqueScope",
 ]
+
+#: Jobs one page may hold.
+PAGE_MAX: Final = 1_000
 
 
 class JobStatus(StrEnum):

@@ -14,7 +14,8 @@ import pytest
 from packhorse import ConfigError, JobStatus, Packhorse, StoreUnavailable
 from packhorse.cli.exits import ExitCode
 from packhorse.cli.fleet import ENDLESS, Fleet
-from packhorse.cli.scaler import Scaler, bounded_rules, bounds
+from packhorse.cli.parameters import bounds
+from packhorse.cli.scaler import Scaler, bounded_rules
 from packhorse.policies.autoscale import QUIET_US, ScaleRule
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock

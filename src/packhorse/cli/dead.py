@@ -3,30 +3,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import click
 
-from packhorse.app import Packhorse
 from packhorse.cli.confirming import confirm, confirm_options
 from packhorse.cli.exits import ExitCode, NothingMatched
-from packhorse.cli.parameters import REASON, Filters, filter_options, job_filter, page_options
-from packhorse.cli.render import note, print_json, print_text
-from packhorse.cli.selection import Selection, redrive_selected, select_dead
-from packhorse.cli.showing import print_job, print_page, read_job
-from packhorse.cli.target import json_option, on_store
+from packhorse.cli.filters import REASON, Filters, filter_options, job_filter, page_options
+from packhorse.cli.options import json_option, on_store
+from packhorse.cli.render import print_json, print_text
 from packhorse.errors import JobConflict
 from packhorse.job import JobStatus
-from packhorse.stores.requests import JobFilter, RedriveAnswer
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.cli.selection import Selection
 
 __all__ = ["dead", "list_dead", "purge_dead", "redrive_dead", "show_dead"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Jobs removed in one transaction, so that workers get their turn in between.
-_PURGE_BATCH: Final = 1_000
 
 _reason_option = click.option("--reason", type=REASON, help="Only jobs that died of this.")
 _all_option = click.option("--all", "everything", is_flag=True, help="Every dead letter there is.")
@@ -52,6 +48,8 @@ def list_dead(
     **filters: Unpack[Filters],
 ) -> None:
     """List dead letters, the newest jobs first."""
+    from packhorse.cli.showing import print_page
+
     page = app.insights.dead_letters(job_filter(**filters), limit=limit, after=after)
     print_page(page, as_json=as_json, none="No dead letters.")
 
@@ -62,6 +60,8 @@ def list_dead(
 @on_store
 def show_dead(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     """Show one dead letter: its reason, its error, its arguments, every attempt."""
+    from packhorse.cli.showing import print_job, read_job
+
     record = read_job(app, job_id)
     if record.status is not JobStatus.DEAD:
         raise JobConflict(
@@ -90,17 +90,21 @@ def redrive_dead(
     **filters: Any,
 ) -> None:
     """Run dead letters again with fresh budgets: those named, or all that the options mean."""
+    from packhorse.cli.selection import none_redriven, redrive_named, redrive_selected
+
     if job_ids:
         _refuse_both(filters)
-        _redrive_named(app, job_ids, dry_run=dry_run, as_json=as_json)
+        counts = redrive_named(app.store, job_ids, dry_run=dry_run)
+        _tell(counts, as_json=as_json)
+        _leave(counts)
         return
     selection = _selected(app, filters)
     if dry_run:
-        _tell({"matched": selection.number, **_counted(Counter())}, as_json=as_json)
+        _tell({"matched": selection.number, **none_redriven()}, as_json=as_json)
         return
     confirm(f"Run {selection} again?", yes=yes)
     answers = redrive_selected(app.store, selection)
-    _tell({"matched": selection.number, **_counted(answers)}, as_json=as_json)
+    _tell({"matched": selection.number, **none_redriven(), **answers}, as_json=as_json)
 
 
 @dead.command("purge")
@@ -114,15 +118,20 @@ def purge_dead(
     app: Packhorse, /, *, yes: bool, dry_run: bool, as_json: bool, **filters: Any
 ) -> None:
     """Remove dead letters for good, with their history, the oldest first."""
+    from packhorse.cli.selection import purge_selected
+
     selection = _selected(app, filters)
     if not dry_run:
         confirm(f"Remove {selection} for good?", yes=yes)
-    purged = 0 if dry_run else _purged(app, selection)
+    purged = 0 if dry_run else purge_selected(app.store, selection)
     _tell({"matched": selection.number, "purged": purged}, as_json=as_json)
 
 
 def _selected(app: Packhorse, filters: dict[str, Any]) -> Selection:
     """The dead letters the options mean; none is an error, and so is saying nothing."""
+    from packhorse.cli.selection import select_dead
+    from packhorse.stores.requests import JobFilter
+
     everything = filters.pop("everything")
     chosen = job_filter(**filters)
     if everything == (chosen != JobFilter()):
@@ -140,47 +149,16 @@ def _refuse_both(filters: dict[str, Any]) -> None:
         raise click.UsageError("give jobs by id, or options that choose them, not both")
 
 
-def _redrive_named(app: Packhorse, job_ids: Iterable[str], *, dry_run: bool, as_json: bool) -> None:
-    store, dead_ids = app.store, []
-    counts: Counter[str] = Counter()
-    for job_id in dict.fromkeys(job_ids):
-        record = store.run(store.inspection.job(job_id))
-        if record is None:
-            counts["unknown"] += 1
-            note(f"{job_id}  not found")
-        elif record.status is not JobStatus.DEAD:
-            # Running a completed job again is a decision of its own.
-            counts["refused"] += 1
-            note(f"{job_id}  is {record.status}, not dead; see 'packhorse jobs retry'")
-        else:
-            dead_ids.append(job_id)
-    if not dry_run:
-        counts.update(str(answer) for answer in store.run(store.jobs.redrive(dead_ids)))
-    _tell({"matched": len(dead_ids), **_counted(counts)}, as_json=as_json)
+def _leave(counts: Mapping[str, int]) -> None:
+    """With the code that fits the worst."""
     if counts["unknown"]:
         raise click.exceptions.Exit(ExitCode.NOTHING_MATCHED)
     if counts["refused"] or counts["conflict"]:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _counted(counts: Counter[str]) -> dict[str, int]:
-    return {str(answer): counts[answer] for answer in RedriveAnswer}
-
-
-def _purged(app: Packhorse, selection: Selection) -> int:
-    """Remove no more than were announced, even if more have died since."""
-    store, left = app.store, selection.number
-    while left:
-        batch = min(left, _PURGE_BATCH)
-        removed = store.run(store.jobs.delete(selection.chosen, limit=batch))
-        left -= removed
-        if removed < batch:
-            break
-    return selection.number - left
-
-
-def _tell(numbers: dict[str, int], *, as_json: bool) -> None:
+def _tell(numbers: Mapping[str, int], *, as_json: bool) -> None:
     if as_json:
-        print_json(numbers)
+        print_json(dict(numbers))
     else:
         print_text(", ".join(f"{name} {number}" for name, number in numbers.items()))

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import click
-import msgspec
+from typing import TYPE_CHECKING
 
-from packhorse.app import Packhorse
-from packhorse.cli.checks import Level, findings
+import click
+
 from packhorse.cli.exits import ExitCode
+from packhorse.cli.options import json_option, on_store
 from packhorse.cli.render import print_fields, print_json, print_table, print_text
-from packhorse.cli.survey import take_survey
-from packhorse.cli.target import json_option, on_store
 from packhorse.cli.version import installed_version
-from packhorse.clock import SystemClock
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
 
 __all__ = ["doctor"]
 
@@ -26,6 +26,12 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
 
     Exit code 0 says that there is no problem, though there may be warnings; 6 that there is one.
     """
+    import msgspec
+
+    from packhorse.cli.checks import Level, findings
+    from packhorse.cli.survey import take_survey
+    from packhorse.clock import SystemClock
+
     # An app without tasks is one that stands for a URL alone.
     survey = take_survey(
         app.store,

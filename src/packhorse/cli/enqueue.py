@@ -6,21 +6,23 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import click
 import msgspec
 
-from packhorse.app import Packhorse
 from packhorse.cli.exits import NotFinished
+from packhorse.cli.options import app_option, json_option
 from packhorse.cli.parameters import duration
 from packhorse.cli.render import note, print_json, print_text
-from packhorse.cli.target import app_option, found_app, json_option
 from packhorse.errors import ConfigError, JobError, ResultTimeout
-from packhorse.handle import JobHandle
 from packhorse.job import PRIORITY_BY_NAME
-from packhorse.options import CallOptions
-from packhorse.task import Task
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.handle import JobHandle
+    from packhorse.options import CallOptions
+    from packhorse.task import Task
 
 __all__ = ["enqueue", "parse_arguments"]
 
@@ -82,6 +84,8 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Unpack[_Flags])
     """
     if flags["timeout"] and not flags["wait"]:
         raise click.UsageError("--timeout says how long to wait, so it needs --wait")
+    from packhorse.cli.target import found_app
+
     app = found_app(flags["app_name"]).app
     try:
         _refuse_memory(app)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.documents import explanation_document
+from packhorse.cli.options import json_option, on_store
 from packhorse.cli.render import one_line, print_json, print_text
-from packhorse.cli.target import json_option, on_store
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
 
 __all__ = ["explain"]
 
@@ -27,6 +30,8 @@ def explain(app: Packhorse, *, job_id: str, tenant: str | None, as_json: bool) -
     view = app if tenant is None else app.tenant(tenant)
     explanation = view.explain(job_id)
     if as_json:
+        from packhorse.cli.documents import explanation_document
+
         print_json(explanation_document(explanation))
         return
     for line in str(explanation).splitlines():

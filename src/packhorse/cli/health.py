@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from packhorse.app import DEFAULT_URL, Packhorse
 from packhorse.cli.exits import ExitCode, StoreMissing
-from packhorse.cli.render import print_json, print_text
-from packhorse.cli.target import existing_store, json_option, url_option
+from packhorse.cli.options import json_option, url_option
+from packhorse.cli.render import counted, print_json, print_text
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
 
 __all__ = ["health"]
 
@@ -31,6 +35,8 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
     Imports no user code: the store is --url, PACKHORSE_URL, the file that PACKHORSE_URL_FILE
     names, or sqlite:///packhorse.db. Exit code 0 is healthy, 3 no store, 6 too few workers.
     """
+    from packhorse.app import Packhorse
+
     app = Packhorse(url)
     try:
         label = app.store.label
@@ -43,7 +49,7 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
     if as_json:
         print_json({"healthy": healthy, "store": label, "liveWorkers": live})
     else:
-        found = f"{live} live worker{'' if live == 1 else 's'}"
+        found = counted(live, "live worker")
         serving = f" for queue {queue}" if queue else ""
         state = "healthy" if healthy else "unhealthy"
         print_text(f"{state}: {found}{serving}, {wanted} wanted; {label}")
@@ -53,6 +59,9 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
 
 def _refuse_missing(app: Packhorse) -> None:
     """Where nobody said which store is meant, creating the one that is asked would not help."""
+    from packhorse.app import DEFAULT_URL
+    from packhorse.cli.target import existing_store
+
     try:
         existing_store(app.store)
     except StoreMissing as error:

@@ -3,36 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.exits import ExitCode
-from packhorse.cli.parameters import Filters, filter_options, job_filter, page_options
-from packhorse.cli.render import print_json, print_text
-from packhorse.cli.showing import print_job, print_page, read_job
-from packhorse.cli.target import json_option, on_store
-from packhorse.job import JobStatus
-from packhorse.lifecycle import CancelAnswer
-from packhorse.stores.requests import RedriveAnswer
+from packhorse.cli.filters import STATUS, Filters, filter_options, job_filter, page_options
+from packhorse.cli.options import json_option, on_store
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
 
 __all__ = ["cancel_jobs", "jobs", "list_jobs", "retry_jobs", "show_job"]
-
-_MEANING: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        CancelAnswer.CANCELLED: "cancelled",
-        CancelAnswer.FLAGGED: "running; its worker is told to stop it",
-        CancelAnswer.FINISHED: "had finished already; nothing was changed",
-        RedriveAnswer.REDRIVEN: "will run again",
-        RedriveAnswer.REFUSED: "is ready or running already; nothing was changed",
-        RedriveAnswer.CONFLICT: "another job has taken its key; nothing was changed",
-        "unknown": "not found",
-    }
-)
-_DONE: Final = frozenset({CancelAnswer.CANCELLED, CancelAnswer.FLAGGED, RedriveAnswer.REDRIVEN})
 
 
 @click.group()
@@ -44,7 +25,7 @@ def jobs() -> None:
 @click.option(
     "--status",
     multiple=True,
-    type=click.Choice([str(status) for status in JobStatus]),
+    type=STATUS,
     help="Only jobs in this status; may be given several times.",
 )
 @filter_options
@@ -60,6 +41,8 @@ def list_jobs(
     **filters: Unpack[Filters],
 ) -> None:
     """List jobs, the newest first."""
+    from packhorse.cli.showing import print_page
+
     print_page(app.insights.jobs(job_filter(**filters), limit=limit, after=after), as_json=as_json)
 
 
@@ -69,6 +52,8 @@ def list_jobs(
 @on_store
 def show_job(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     """Show all there is to know of one job: counters, arguments, result, every attempt."""
+    from packhorse.cli.showing import print_job, read_job
+
     print_job(app, read_job(app, job_id), as_json=as_json)
 
 
@@ -78,11 +63,13 @@ def show_job(app: Packhorse, *, job_id: str, as_json: bool) -> None:
 @on_store
 def cancel_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs: waiting ones at once, running ones as soon as their worker hears of it."""
+    from packhorse.cli.answers import tell_answers
+
     store = app.store
     answers = [
         (job_id, str(store.run(store.jobs.cancel(job_id)))) for job_id in dict.fromkeys(job_ids)
     ]
-    _tell(answers, as_json=as_json)
+    tell_answers(answers, as_json=as_json)
 
 
 @jobs.command("retry")
@@ -91,21 +78,8 @@ def cancel_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> N
 @on_store
 def retry_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Run finished jobs again with fresh budgets, and waiting ones now."""
+    from packhorse.cli.answers import tell_answers
+
     store, wanted = app.store, tuple(dict.fromkeys(job_ids))
     answers = store.run(store.jobs.redrive(wanted))
-    _tell(zip(wanted, map(str, answers), strict=True), as_json=as_json)
-
-
-def _tell(answers: Iterable[tuple[str, str]], *, as_json: bool) -> None:
-    """Write what became of each job, and leave with the code that fits the worst."""
-    told = list(answers)
-    if as_json:
-        print_json({"results": [{"id": job_id, "answer": answer} for job_id, answer in told]})
-    else:
-        for job_id, answer in told:
-            print_text(f"{job_id}  {_MEANING[answer]}")
-    outcomes = {answer for _, answer in told}
-    if "unknown" in outcomes:
-        raise click.exceptions.Exit(ExitCode.NOTHING_MATCHED)
-    if outcomes - _DONE:
-        raise click.exceptions.Exit(ExitCode.FAILED)
+    tell_answers(zip(wanted, map(str, answers), strict=True), as_json=as_json)

@@ -6,13 +6,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from packhorse.durations import seconds_text
-from packhorse.job import RateRule
-from packhorse.stores.requests import QueueSettings
+
+if TYPE_CHECKING:
+    from packhorse.job import RateRule
+    from packhorse.stores.requests import QueueSettings
 
 __all__ = ["limit_texts", "limits_document", "parse_limits"]
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import click
 
+from packhorse.cli.options import app_option, json_option, url_option
 from packhorse.cli.render import print_json, print_text
-from packhorse.cli.target import app_option, json_option, opened, url_option
 from packhorse.errors import ConfigError
-from packhorse.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from packhorse.stores.protocol import Store
 
 __all__ = ["migrate"]
 
@@ -29,6 +31,8 @@ class _Scripted(Protocol):
 @app_option
 def migrate(*, url: str | None, app_name: str | None, as_json: bool, as_sql: bool) -> None:
     """Create the store's schema, or bring it up to this release's; safe to repeat."""
+    from packhorse.cli.target import opened
+
     with opened(url, app_name) as app:
         if as_sql:
             print_text(_script(app.store))

@@ -1,44 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Kinds of values on the command line, and options that several commands share."""
+"""Kinds of values on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Final
 
 import click
 
 from packhorse.durations import microseconds
 from packhorse.errors import ConfigError
-from packhorse.insights import PAGE_MAX
-from packhorse.job import DeadReason, JobStatus
-from packhorse.stores.requests import JobFilter
 
-__all__ = [
-    "REASON",
-    "Filters",
-    "duration",
-    "filter_options",
-    "job_filter",
-    "page_options",
-    "queue_names",
-]
+__all__ = ["Bounds", "bounds", "duration", "queue_names"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-REASON: Final = click.Choice([str(reason) for reason in DeadReason])
-
-
-class Filters(TypedDict, total=False):
-    """Which jobs are meant, as options give it."""
-
-    status: tuple[str, ...]
-    queue: str | None
-    task: str | None
-    tag: str | None
-    tenant: str | None
-    created_by: str | None
-    reason: str | None
+#: The fewest and the most worker processes.
+Bounds = tuple[int, int]
+#: More on one machine are a mistyped number.
+_WORKERS_MAX: Final = 256
 
 
 def duration(text: str) -> str:
@@ -65,40 +42,12 @@ def queue_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def job_filter(**filters: Unpack[Filters]) -> JobFilter:
-    """The options as stores take them."""
-    return JobFilter(
-        statuses=tuple(JobStatus(status) for status in filters.get("status", ())),
-        queue=filters.get("queue"),
-        task=filters.get("task"),
-        tag=filters.get("tag"),
-        tenant=filters.get("tenant"),
-        created_by=filters.get("created_by"),
-        dead_reason=filters.get("reason"),
-    )
-
-
-def filter_options(command: F) -> F:
-    """--queue, --task, --tag, --tenant and --created-by."""
-    for name, meaning in (
-        ("--created-by", "Only jobs submitted by this."),
-        ("--tenant", "Only jobs of this tenant."),
-        ("--tag", "Only jobs with this tag."),
-        ("--task", "Only jobs of this task."),
-        ("--queue", "Only jobs of this queue."),
-    ):
-        command = click.option(name, help=meaning)(command)
-    return command
-
-
-def page_options(command: F) -> F:
-    """--limit and --after."""
-    after = click.option("--after", metavar="PLACE", help="Go on where the page before ended.")
-    limit = click.option(
-        "--limit",
-        type=click.IntRange(1, PAGE_MAX),
-        default=50,
-        show_default=True,
-        help="At most so many.",
-    )
-    return limit(after(command))
+def bounds(text: str) -> Bounds:
+    """`1..4`: at least one worker process, at most four."""
+    least, dots, most = text.partition("..")
+    if not (dots and least.strip().isdecimal() and most.strip().isdecimal()):
+        raise click.BadParameter("write the fewest and the most workers, such as 1..4")
+    found = int(least), int(most)
+    if not 1 <= found[0] <= found[1] <= _WORKERS_MAX:
+        raise click.BadParameter(f"give 1 to {_WORKERS_MAX} workers, the fewest first")
+    return found

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.documents import queue_document
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.limits import limit_texts, parse_limits
+from packhorse.cli.options import json_option, on_store
 from packhorse.cli.render import ages, note, print_json, print_table, print_text
-from packhorse.cli.target import json_option, on_store
-from packhorse.insights import QueueInfo
-from packhorse.job import JobStatus
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.insights import QueueInfo
 
 __all__ = [
     "drain_queue",
@@ -43,6 +43,8 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
     """List every queue declared, set, paused, closed, or holding a job."""
     found = app.insights.queues()
     if as_json:
+        from packhorse.cli.documents import queue_document
+
         print_json({"queues": [queue_document(queue) for queue in found]})
     elif found:
         headers = ("QUEUE", "STATE", "WAITING", "READY", "RUNNING", "DONE", "DEAD", "OLDEST")
@@ -149,6 +151,8 @@ def set_queue(
     if state is None:  # of a queue that tasks name, and nobody ever used
         raise NothingMatched(f"no limits of queue {queue!r} are set")
     if as_json:
+        from packhorse.cli.documents import queue_document
+
         print_json({**queue_document(state), "changed": changed})
         return
     shown = "; ".join(_limits(state)) or "none"
@@ -156,6 +160,8 @@ def set_queue(
 
 
 def _row(queue: QueueInfo) -> tuple[object, ...]:
+    from packhorse.job import JobStatus
+
     counts = queue.counts
     return (
         queue.name,

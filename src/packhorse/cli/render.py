@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Final
 
 import click
-import msgspec
 
 from packhorse.cli.output import require_output
 
@@ -55,6 +54,8 @@ _COLORS: Final[Mapping[str, str]] = MappingProxyType(
 
 def print_json(document: object) -> None:
     """Write one document to stdout."""
+    import msgspec
+
     print_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from packhorse.cli.fleet import ENDLESS, run_fleet, start_process
+from packhorse.cli.parameters import Bounds
 from packhorse.cli.processes import worker_command
-from packhorse.cli.scaler import Bounds, Scaler, bounded_rules
+from packhorse.cli.scaler import Scaler, bounded_rules
 from packhorse.cli.serving import chosen_queues, chosen_run_options
 from packhorse.cli.target import found_app
 from packhorse.clock import SECOND_US, SystemClock

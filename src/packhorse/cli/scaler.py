@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import click
-
+from packhorse.cli.parameters import Bounds
 from packhorse.cli.render import note
 from packhorse.clock import Clock
 from packhorse.errors import ConfigError, StoreError
@@ -14,23 +13,7 @@ from packhorse.policies.autoscale import ScaleRule, Scaling, check_scale
 from packhorse.scaling import Look, loads, look, next_scaling
 from packhorse.stores.protocol import Store
 
-__all__ = ["Bounds", "Scaler", "bounded_rules", "bounds"]
-
-#: The fewest and the most worker processes.
-Bounds = tuple[int, int]
-#: More on one machine are a mistyped number.
-_WORKERS_MAX = 256
-
-
-def bounds(text: str) -> Bounds:
-    """`1..4`: at least one worker process, at most four."""
-    least, dots, most = text.partition("..")
-    if not (dots and least.strip().isdecimal() and most.strip().isdecimal()):
-        raise click.BadParameter("write the fewest and the most workers, such as 1..4")
-    found = int(least), int(most)
-    if not 1 <= found[0] <= found[1] <= _WORKERS_MAX:
-        raise click.BadParameter(f"give 1 to {_WORKERS_MAX} workers, the fewest first")
-    return found
+__all__ = ["Scaler", "bounded_rules"]
 
 
 def bounded_rules(

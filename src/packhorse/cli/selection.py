@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: MIT
-"""Many dead letters at once: how many are meant, and running them again a page at a time."""
+"""Many dead letters at once: how many are meant, running them again, and removing them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from packhorse.cli.render import note
 from packhorse.job import JobRecord, JobStatus
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import JobFilter
+from packhorse.stores.requests import JobFilter, RedriveAnswer
 
-__all__ = ["SELECTION_MAX", "Selection", "redrive_selected", "select_dead"]
+__all__ = [
+    "SELECTION_MAX",
+    "Selection",
+    "none_redriven",
+    "purge_selected",
+    "redrive_named",
+    "redrive_selected",
+    "select_dead",
+]
 
 #: Dead letters one command works on; the next call takes the rest.
 SELECTION_MAX: Final = 100_000
 _PAGE: Final = 1_000
+#: Jobs removed in one transaction, so that workers get their turn in between.
+_PURGE_BATCH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,42 @@ def redrive_selected(store: Store, selection: Selection) -> Counter[str]:
         if not left:
             break
     return answers
+
+
+def redrive_named(store: Store, job_ids: Iterable[str], *, dry_run: bool) -> dict[str, int]:
+    """Run those again that are dead; how many matched, and how often each answer was given."""
+    dead_ids, counts = [], Counter(none_redriven())
+    for job_id in dict.fromkeys(job_ids):
+        record = store.run(store.inspection.job(job_id))
+        if record is None:
+            counts["unknown"] += 1
+            note(f"{job_id}  not found")
+        elif record.status is not JobStatus.DEAD:
+            # Running a completed job again is a decision of its own.
+            counts["refused"] += 1
+            note(f"{job_id}  is {record.status}, not dead; see 'packhorse jobs retry'")
+        else:
+            dead_ids.append(job_id)
+    if not dry_run:
+        counts.update(str(answer) for answer in store.run(store.jobs.redrive(dead_ids)))
+    return {"matched": len(dead_ids), **counts}
+
+
+def none_redriven() -> dict[str, int]:
+    """Every answer there may be, given not once."""
+    return {str(answer): 0 for answer in RedriveAnswer}
+
+
+def purge_selected(store: Store, selection: Selection) -> int:
+    """Remove no more than were announced, even if more have died since; how many it were."""
+    left = selection.number
+    while left:
+        batch = min(left, _PURGE_BATCH)
+        removed = store.run(store.jobs.delete(selection.chosen, limit=batch))
+        left -= removed
+        if removed < batch:
+            break
+    return selection.number - left
 
 
 def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.documents import scaling_document, waited_document
+from packhorse.cli.options import json_option, on_store
 from packhorse.cli.render import age, ages, print_json, print_table, print_text, span_ms
-from packhorse.cli.target import json_option, on_store
-from packhorse.insights import QueueInfo
-from packhorse.protocol import to_wire
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.insights import QueueInfo
 
 __all__ = ["stats"]
 
@@ -28,6 +28,9 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     that waits for a retry is pending. What retention has removed is no longer counted. Demand is
     ready and running jobs together; wanted is how many workers a queue's autoscale asks for.
     """
+    from packhorse.cli.documents import scaling_document
+    from packhorse.protocol import to_wire
+
     view = app.insights
     document = to_wire(view.stats())
     waited = {queue.name: queue for queue in view.queues()}
@@ -57,6 +60,8 @@ def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
     """How long the longest-waiting ready jobs have waited; absent when none is ready."""
     if queue is None or queue.oldest_ready_s is None:
         return {}
+    from packhorse.cli.documents import waited_document
+
     return waited_document(queue)
 
 

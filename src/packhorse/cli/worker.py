@@ -9,11 +9,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import click
 
-from packhorse.cli.listening import leave_when_told
-from packhorse.cli.parameters import duration, queue_names
-from packhorse.cli.processes import run_supervised
-from packhorse.cli.scaler import Bounds, bounds
-from packhorse.supervisor.link import link_from_environment
+from packhorse.cli.parameters import Bounds, bounds, duration, queue_names
 
 __all__ = ["worker"]
 
@@ -152,13 +148,19 @@ def worker(app_name: str | None, **flags: Unpack[_Flags]) -> None:
     leaves at once. Exit code 8 says that jobs had to be abandoned. SIGUSR1 stops claiming, and
     SIGUSR2 goes on.
     """
+    from packhorse.cli.listening import leave_when_told
+
     leave_when_told()
     if flags["autoscale"] is not None:
         from packhorse.cli.scaled import run_scaled
 
         raise click.exceptions.Exit(run_scaled(app_name, flags, flags["autoscale"]))
+    from packhorse.supervisor.link import link_from_environment
+
     link = link_from_environment(os.environ)
     if link is None and not flags["in_process"]:
+        from packhorse.cli.processes import run_supervised
+
         raise click.exceptions.Exit(run_supervised(app_name, flags))
     if flags["processes"] > 1 or flags["reload"] or flags["http"]:
         raise click.UsageError(
