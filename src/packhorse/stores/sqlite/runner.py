@@ -140,12 +140,21 @@ class PlanRunner:
 
     def _look(self, plan: Plan[T]) -> T | None:
         """Ask the cheap question first, if the plan has one; None when it must be run."""
-        # Who would write asks whether there is something to do, and a loaded intake is. Who only
-        # reads answers with what was found.
-        if plan.look is None or (plan.writes and is_loaded(self._connected())):
-            return None
         look = plan.look
-        return self._patiently(lambda: self._drive(look(), []))
+        return (
+            None
+            if look is None
+            else self._patiently(lambda: self._looked(look, writes=plan.writes))
+        )
+
+    def _looked(self, look: Callable[[], Steps[T | None]], *, writes: bool) -> T | None:
+        """Who would write asks whether there is something to do, and a loaded intake is.
+
+        Who only reads answers with what was found.
+        """
+        if writes and is_loaded(self._connected()):
+            return None
+        return self._drive(look(), [])
 
     def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Together; with savepoints if one of them failed; each alone if all of it failed."""
@@ -200,7 +209,9 @@ class PlanRunner:
             parameters, answer = short.at(parts.clock.now_us())
             try:
                 cursor.execute(short.text, parameters)
-            except sqlite3.OperationalError:
+            except sqlite3.OperationalError as error:
+                if LOCKED not in str(error):
+                    raise
                 self._patiently(lambda: cursor.execute(short.text, parameters))
             changed, number = cursor.rowcount, cursor.lastrowid or 0
         finally:
