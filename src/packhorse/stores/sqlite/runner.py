@@ -141,11 +141,9 @@ class PlanRunner:
     def _look(self, plan: Plan[T]) -> T | None:
         """Ask the cheap question first, if the plan has one; None when it must be run."""
         look = plan.look
-        return (
-            None
-            if look is None
-            else self._patiently(lambda: self._looked(look, writes=plan.writes))
-        )
+        if look is None:
+            return None
+        return self._patiently(lambda: self._looked(look, writes=plan.writes))
 
     def _looked(self, look: Callable[[], Steps[T | None]], *, writes: bool) -> T | None:
         """Who would write asks whether there is something to do, and a loaded intake is.
