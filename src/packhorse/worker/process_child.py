@@ -86,6 +86,7 @@ class _Process:
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[Setup | Run | None] = SimpleQueue()  # at most one job waits in it
         self._attempt: Attempt | None = None
+        self._importing = True  # until then there is nothing to leave in order
         self.lease_gone = False
 
     def serve(self) -> None:
@@ -98,7 +99,7 @@ class _Process:
         with asyncio.Runner() as runner:
             stack = contextlib.AsyncExitStack()
             try:
-                app = _imported(setup)
+                app = self._import(setup)
                 hooks = entered(getattr(app, "lifespans", ()), app)
                 state = runner.run(stack.enter_async_context(hooks))
             except BaseException as error:  # noqa: BLE001 - user code; the worker is told
@@ -119,6 +120,12 @@ class _Process:
 
     def note_progress(self, progress: Progress) -> None:
         self.send(Noted(progress))
+
+    def _import(self, setup: Setup) -> Any:
+        try:
+            return _imported(setup)
+        finally:
+            self._importing = False
 
     def _run_jobs(
         self, app: Any, setup: Setup, runner: asyncio.Runner, state: Mapping[str, Any]
@@ -150,8 +157,9 @@ class _Process:
                 *lines, heard = (heard + chunk).split(b"\n")
                 for line in lines:
                     self._hear(read_to_process(line))
-        # The worker has let go of this process, or has gone. One that runs a handler ends at once.
-        if self._attempt is not None:
+        # The worker has let go of this process, or has gone. One that runs a handler, or
+        # has not come as far as its hooks, ends at once.
+        if self._attempt is not None or self._importing:
             os.kill(os.getpid(), signal.SIGKILL)
         self._inbox.put(None)
 

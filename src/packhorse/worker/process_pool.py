@@ -119,14 +119,19 @@ class ProcessPool:
         self._closed = True
         for process in list(self._all):
             self._discard(process)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2 * _PARTING_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * _PARTING_S):
+                while self._tasks:  # one that was starting is discarded once more
+                    await asyncio.wait(self._tasks)
 
     async def _warm(self) -> None:
+        if self._closed:
+            return
         try:
             self.release(await self._start())
         except BrokenApp as error:
-            _LOG.error("the app cannot be loaded in a process of its own: %s", error)
+            if not self._closed:  # else it was let go of, and that is no fault of the app
+                _LOG.error("the app cannot be loaded in a process of its own: %s", error)
 
     async def _start(self) -> PoolProcess:
         process = PoolProcess()
@@ -184,6 +189,8 @@ class PoolProcess:
         self.pid = 0
         self._last_log = ""
         self._busy = False
+        self._unwanted = False  # it is to go, also if it is not ready yet
+        self._ending: asyncio.Task[Death] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,26 +198,40 @@ class PoolProcess:
 
     async def open(self, setup: Setup) -> None:
         """Start it, and wait until it has imported the app."""
+        await self._connect()
+        self.tell(setup)
+        answer = await self._hear()
+        if isinstance(answer, Broken):
+            raise BrokenApp(answer.message, answer.stack, hopeless=answer.hopeless)
+        if self._unwanted:
+            raise BrokenApp("the worker let go of the process before it was ready")
+        if not isinstance(answer, Ready):
+            death = await self._reaped()
+            raise BrokenApp(f"the process ended while it imported the app: {death.evidence}")
+        self.usable = True
+
+    async def _connect(self) -> None:
         ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = self._started(theirs)
+            self.pid = self._process.pid
+            self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
+        except BaseException:
+            ours.close()
+            raise
+        if self._unwanted:
+            self._writer.close()
+
+    def _started(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         descriptors = (theirs.fileno(), self._faults.fileno())
-        self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - takes a millisecond
+        return subprocess.Popen(  # noqa: S603 - takes a millisecond
             process_command(),
             pass_fds=descriptors,
             env={**os.environ, VARIABLE: ",".join(map(str, descriptors))},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )
-        theirs.close()
-        self.pid = self._process.pid
-        self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
-        self.tell(setup)
-        answer = await self._hear()
-        if isinstance(answer, Broken):
-            raise BrokenApp(answer.message, answer.stack, hopeless=answer.hopeless)
-        if not isinstance(answer, Ready):
-            death = await self._reaped()
-            raise BrokenApp(f"the process ended while it imported the app: {death.evidence}")
-        self.usable = True
 
     def within(self, limits: ProcessLimits) -> bool:
         """Whether it may be used again."""
@@ -250,19 +271,18 @@ class PoolProcess:
             self._writer.write(encode(message))
 
     async def close(self) -> None:
-        """Let it leave its lifespan hooks and go; kill it if it does not."""
+        """Let it leave its lifespan hooks and go; kill it if it does not. May be called again."""
         if self._busy:
             self.kill()
-        self.usable = False
+        self.usable, self._unwanted = False, True
         if self._writer is not None:
             self._writer.close()
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None:
             try:
                 async with asyncio.timeout(_PARTING_S):
-                    await asyncio.to_thread(self._process.wait, _PARTING_S)
-            except (TimeoutError, subprocess.TimeoutExpired):
-                self.kill()
-                await asyncio.to_thread(self._process.wait)
+                    await self._ended()
+            except TimeoutError:
+                await self._reaped()
         self._faults.close()
 
     def _answered(self, message: Done) -> Outcome:
@@ -289,10 +309,24 @@ class PoolProcess:
 
     async def _reaped(self) -> Death:
         """How it ended; it has closed its end, so that it is over or will be at once."""
-        if self._process is None:
-            return Death(exit_code=None, signal=None, memory_mib=0.0)
         self.kill()  # changes nothing for one that is dying already
-        _, status, usage = await asyncio.to_thread(os.wait4, self.pid, 0)
+        return await self._ended()
+
+    async def _ended(self) -> Death:
+        """How it ended, once it has; whoever asks, it is waited for once: the kernel tells once."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(asyncio.to_thread(self._wait))
+        return await asyncio.shield(self._ending)
+
+    def _wait(self) -> Death:
+        unknown = Death(exit_code=None, signal=None, memory_mib=0.0)
+        if self._process is None:
+            return unknown
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:  # a handler in this process has reaped what is not its own
+            self._process.returncode = 0
+            return unknown
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
         self._faults.seek(0)
         text = self._faults.read(_FAULT_BYTES).decode("utf-8", "replace").strip()

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Processes for handlers that are let go of while they still start: in silence, and entirely."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from packhorse.worker import process_pool
+from packhorse.worker.process_messages import Setup
+from packhorse.worker.process_pool import PoolCalls, ProcessLimits, ProcessPool
+from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, lives, soon
+
+#: Says where it is, and goes on when it may.
+SLOW: Final = """
+import asyncio, os, pathlib, time
+from packhorse import Packhorse
+
+def say(word):
+    pathlib.Path(f"{word}.part").write_text(str(os.getpid()))
+    os.rename(f"{word}.part", word)
+
+say("importing")
+while os.path.exists("hold-import"):
+    time.sleep(0.02)
+app = Packhorse("memory://")
+
+@app.lifespan
+async def resources():
+    say("entering")
+    while os.path.exists("hold-hooks"):
+        await asyncio.sleep(0.02)
+    yield {}
+    say("left")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the app is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(process_pool, "_PARTING_S", 10 * PATIENCE_S)  # nobody is killed for it
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    return tmp_path
+
+
+@asynccontextmanager
+async def warming(folder: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterator[ProcessPool]:
+    """A pool that starts one process; nothing may be left of it, and nothing be said about it."""
+    loop, said = asyncio.get_running_loop(), list[Any]()
+    loop.set_exception_handler(lambda _loop, context: said.append(context))
+    await asyncio.to_thread(lambda: None)  # what asyncio opens for itself is there before
+    before = descriptors()
+    path = (str(folder), *sys.path)
+    setup = Setup(app="slow:app", path=path, main=None, worker="w", log_level=logging.WARNING)
+    limits = ProcessLimits(slots=2, max_jobs=10, max_failures=10, recycle_mib=None)
+    pool = ProcessPool(setup, limits, PoolCalls(freed=lambda: None, hopeless=said.append))
+    with caplog.at_level(logging.DEBUG, "packhorse"):
+        pool.warm()
+        try:
+            yield pool
+        finally:
+            for hold in folder.glob("hold-*"):  # also after a failure nobody is left behind
+                hold.unlink()
+    gc.collect()  # tasks whose error nobody has seen say so now
+    assert (said, caplog.messages) == ([], [])
+    assert descriptors() == before
+    assert len(asyncio.all_tasks()) == 1
+
+
+def descriptors() -> list[Path]:
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
+async def test_a_pool_closed_as_it_starts_its_first_process_ends_it_in_silence(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with warming(folder, caplog) as pool:
+        while not pool.started:
+            await asyncio.sleep(0)
+        await asyncio.wait_for(pool.close(), PATIENCE_S)
+
+
+async def test_a_process_that_is_not_wanted_while_it_imports_the_app_goes_at_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "hold-import").touch()
+    async with warming(folder, caplog) as pool:
+        await soon("the import", (folder / "importing").exists)
+        pid = int((folder / "importing").read_text())
+
+        await asyncio.wait_for(pool.close(), PATIENCE_S)
+
+        assert not Path(f"/proc/{pid}").exists()  # and it is no zombie either
+        assert not (folder / "entering").exists()
+
+
+async def test_a_process_that_is_not_wanted_while_it_enters_its_hooks_leaves_them(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "hold-hooks").touch()
+    async with warming(folder, caplog) as pool:
+        await soon("the hooks", (folder / "entering").exists)
+        pid = int((folder / "entering").read_text())
+
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        (folder / "hold-hooks").unlink()
+        await asyncio.wait_for(closing, PATIENCE_S)
+
+        assert (folder / "left").read_text() == str(pid)
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("source", [JOBS + IN_PROCESSES])
+def test_a_short_run_of_an_app_with_process_tasks_says_nothing_about_them(yard: Yard) -> None:
+    yard.app.tasks["add"].enqueue(1)
+
+    worker = yard.worker("--burst", "--log-level", "warning", "--no-banner")
+
+    assert worker.wait(PATIENCE_S) == 0
+    assert yard.output(worker) == ""
+    assert not any(lives(int(each.name[9:])) for each in yard.folder.glob("imported-*"))
