@@ -16,7 +16,7 @@ from packhorse.outcome import Crashed
 from packhorse.settlement import SettlementKind
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.stores.requests import ClaimRequest, Renewal
-from packhorse.supervisor.aftermath import Cause, bury
+from packhorse.supervisor.aftermath import Aftermath, Cause, bury
 from packhorse.supervisor.messages import Hello, TaskRules
 from packhorse.supervisor.page import Running
 from packhorse.supervisor.process import Death
@@ -55,14 +55,21 @@ class Scene:
         request = ClaimRequest(WORKER, ("default",), ("work",), count, 300_000_000)
         self.jobs = self.store.run(self.store.jobs.claim(request)).jobs
 
-    def bury(self, cause: Cause, running: list[tuple[Job, float]], **about: Any) -> None:
+    def bury(
+        self,
+        cause: Cause,
+        running: list[tuple[Job, float]],
+        *,
+        hello: Hello = HELLO,
+        **about: Any,
+    ) -> Aftermath:
         board = tuple(
             Running(place, job.id, job.fence, 0.0, expires)
             for place, (job, expires) in enumerate(running)
         )
         usual = {"exit_code": None, "signal": 11, "memory_mib": 123.0, "at": 100.0}
         death = Death(**{**usual, **about}, running=board)
-        bury(self.store, HELLO, death, cause, SystemChance(1))
+        return bury(self.store, hello, death, cause, SystemChance(1))
 
     def record(self, job: Job) -> JobRecord:
         found = self.store.run(self.store.inspection.job(job.id))

@@ -11,7 +11,7 @@ held, not begun                      given back, costs nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -22,14 +22,14 @@ from packhorse.job import AttemptError, Job, JobRecord, RetryRule
 from packhorse.lifecycle import Limits, Orphan, rescue, settle
 from packhorse.outcome import Outcome, Released, TimedOut
 from packhorse.policies.retention import Retention
-from packhorse.settlement import Settlement, Verdict
+from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, Renewal
 from packhorse.supervisor.messages import Hello, TaskRules
 from packhorse.supervisor.page import Running, job_key
 from packhorse.supervisor.process import Death
 
-__all__ = ["Aftermath", "Cause", "bury"]
+__all__ = ["Aftermath", "Buried", "Cause", "bury"]
 
 #: Jobs settled in one write.
 _BATCH: Final = 200
@@ -52,18 +52,34 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Buried:
+    """A job of a dead process, and what was written about it."""
+
+    settlement: Settlement
+    limits: Limits
+    record: JobRecord | None  #: as it was before; None if it is not kept any more
+    ran_s: float  #: how long its handler had run
+    verdict: Verdict = Verdict.APPLIED
+
+
+@dataclass(frozen=True, slots=True)
 class Aftermath:
     """What was settled."""
 
-    crashed: tuple[str, ...] = ()
-    timed_out: tuple[str, ...] = ()
-    released: tuple[str, ...] = ()
+    buried: tuple[Buried, ...] = ()
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The jobs that were given back, at no cost."""
+        kind = SettlementKind.RELEASED
+        settlements = (each.settlement for each in self.buried)
+        return tuple(each.job_id for each in settlements if each.kind is kind)
 
 
 def bury(store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance) -> Aftermath:
     """Settle all that a dead worker holds, and take it off the list. May be called again."""
     board = {(each.job_id, each.fence): each for each in death.running}
-    found: dict[str, list[str]] = {"crashed": [], "timed_out": [], "released": []}
+    buried: list[Buried] = []
     looks = _LOOKS if board else 1
     for _ in range(_BATCHES_MAX):
         orphans = _orphans(store, hello)
@@ -73,13 +89,15 @@ def bury(store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance)
                 break
             continue
         undertaker = _Undertaker(store, hello, death, cause, chance)
-        settlements = [undertaker.settled(each, board) for each in orphans]
-        verdicts = store.run(store.jobs.settle([one for one, _ in settlements]))
-        for (one, what), verdict in zip(settlements, verdicts, strict=True):
-            if verdict is not Verdict.STALE:
-                found[what].append(one.job_id)
+        settled = [undertaker.settled(each, board) for each in orphans]
+        verdicts = store.run(store.jobs.settle([each.settlement for each in settled]))
+        buried += map(_judged, settled, verdicts)
     store.run(store.leases.leave(hello.worker))
-    return Aftermath(**{what: tuple(ids) for what, ids in found.items()})
+    return Aftermath(tuple(each for each in buried if each.verdict is not Verdict.STALE))
+
+
+def _judged(buried: Buried, verdict: Verdict) -> Buried:
+    return replace(buried, verdict=verdict)
 
 
 def _orphans(store: Store, hello: Hello) -> list[Orphan]:
@@ -104,19 +122,27 @@ class _Undertaker:
         self._unsettled = {(each.job_id, each.fence) for each in death.unsettled}
         self._queues: Mapping[str, QueueSettings] | None = None
 
-    def settled(
-        self, orphan: Orphan, board: Mapping[tuple[str, int], Running]
-    ) -> tuple[Settlement, str]:
-        key = job_key(orphan.job_id, orphan.fence)
-        running = board.get(key)
-        if running is None:
-            return self._as(orphan, Released(started=key in self._unsettled)), "released"
-        if self._cause is Cause.CRASH:
+    def settled(self, orphan: Orphan, board: Mapping[tuple[str, int], Running]) -> Buried:
+        record = self._store.run(self._store.inspection.job(orphan.job_id))
+        running = board.get(job_key(orphan.job_id, orphan.fence))
+        limits = self._limits(record)
+        ran_s = 0.0 if running is None else max(0.0, self._death.at - running.started)
+        if running is not None and self._cause is Cause.CRASH:
             alone = len(board) == 1 and not self._death.from_outside
-            return self._crashed(orphan, alone=alone), "crashed"
+            return Buried(self._crashed(orphan, alone=alone), limits, record, ran_s)
+        outcome = self._outcome(orphan, running, record)
+        settlement = settle(_job(orphan, record), outcome, limits, roll=self._chance.roll())
+        return Buried(settlement, limits, record, ran_s)
+
+    def _outcome(
+        self, orphan: Orphan, running: Running | None, record: JobRecord | None
+    ) -> Outcome:
+        if running is None:
+            key = job_key(orphan.job_id, orphan.fence)
+            return Released(started=key in self._unsettled)
         if self._cause is Cause.STUCK and running.expires <= self._death.at:
-            return self._timed_out(orphan, running), "timed_out"
-        return self._as(orphan, Released(started=True)), "released"
+            return self._timed_out(orphan, running, record)
+        return Released(started=True)
 
     def _crashed(self, orphan: Orphan, *, alone: bool) -> Settlement:
         """A crash; the only job of a process is the one that took it down."""
@@ -131,8 +157,7 @@ class _Undertaker:
         )
         return msgspec.structs.replace(rescue(pinned), error=error)
 
-    def _timed_out(self, orphan: Orphan, running: Running) -> Settlement:
-        record = self._store.run(self._store.inspection.job(orphan.job_id))
+    def _timed_out(self, orphan: Orphan, running: Running, record: JobRecord | None) -> TimedOut:
         deadline_us = None if record is None else record.deadline_us
         expired = deadline_us is not None and deadline_us <= orphan.now_us
         spent_ms = round((running.expires - running.started) * 1000)
@@ -145,13 +170,7 @@ class _Undertaker:
             reason="deadline" if expired else "job_timeout",
             stack=self._death.stacks or None,
         )
-        return self._as(orphan, TimedOut(error, deadline=expired), record)
-
-    def _as(self, orphan: Orphan, outcome: Outcome, record: JobRecord | None = None) -> Settlement:
-        if record is None:
-            record = self._store.run(self._store.inspection.job(orphan.job_id))
-        job, limits = _job(orphan, record), self._limits(record)
-        return settle(job, outcome, limits, roll=self._chance.roll())
+        return TimedOut(error, deadline=expired)
 
     def _limits(self, record: JobRecord | None) -> Limits:
         """What binds the job: its own options, else its task's, else its queue's."""

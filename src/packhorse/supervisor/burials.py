@@ -8,9 +8,12 @@ import logging
 from typing import Final
 
 from packhorse.clock import Chance
+from packhorse.events import EventBus
+from packhorse.logs import attach
 from packhorse.supervisor.aftermath import Aftermath, Cause, bury
 from packhorse.supervisor.desk import StoreDesk
 from packhorse.supervisor.messages import Hello
+from packhorse.supervisor.obituaries import events_of
 from packhorse.supervisor.process import Death
 
 __all__ = ["Burials"]
@@ -28,6 +31,8 @@ class Burials:
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
+        self._bus = EventBus()
+        attach(self._bus)  # nobody else could listen: observers are user code
         self._tasks: set[asyncio.Task[None]] = set()  # at most one per process that died
 
     def begin(self, desk: StoreDesk | None, hello: Hello, death: Death, cause: Cause) -> None:
@@ -51,23 +56,14 @@ class Burials:
                 _LOG.warning("the jobs of process %s wait for the store: %s", hello.pid, error)
                 await asyncio.sleep(_WAIT_S)
             else:
-                _tell(hello, death, found)
+                _tell(self._bus, hello, found)
                 return
 
 
-def _tell(hello: Hello, death: Death, found: Aftermath) -> None:
-    for job_id in found.crashed:
-        _LOG.error(
-            "job %s was running when its process ended (%s)",
-            *(job_id, death.how),
-            extra={"job_id": job_id, "worker_id": hello.worker},
-        )
-    for job_id in found.timed_out:
-        _LOG.error(
-            "job %s blocked its process beyond its time, and timed out",
-            job_id,
-            extra={"job_id": job_id, "worker_id": hello.worker},
-        )
+def _tell(bus: EventBus, hello: Hello, found: Aftermath) -> None:
+    for each in found.buried:
+        for event in events_of(each, hello):
+            bus.emit(event)
     if found.released:
         _LOG.warning(
             "%s jobs of process %s were given back: %s",
