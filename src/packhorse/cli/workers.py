@@ -7,16 +7,17 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from packhorse.app import Packhorse
 from packhorse.cli.documents import worker_document
-from packhorse.cli.exits import NothingMatched
+from packhorse.cli.exits import NothingMatched, exit_code_of
 from packhorse.cli.render import age, note, print_json, print_table
 from packhorse.cli.target import json_option, on_store
 from packhorse.clock import SECOND_US, SystemClock, from_datetime
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, PackhorseError
 from packhorse.insights import WorkerInfo
 
 __all__ = ["list_workers", "quiet_workers", "resume_workers", "workers"]
@@ -82,10 +83,49 @@ def resume_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: boo
 
 
 def _signal(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
+    """Tell all that can be told; who could not be decides about the exit code."""
     chosen = _chosen(app.insights.workers(), worker_ids, everyone=everyone)
-    for worker in chosen:
+    refused = [error for worker in chosen if (error := _sent(worker, number)) is not None]
+    for error in refused:
+        note(str(error))
+    if everyone and len(refused) < len(chosen):  # then those who are gone are none of all
+        refused = [error for error in refused if not isinstance(error, NothingMatched)]
+    if refused:
+        click.get_current_context().exit(exit_code_of(refused[0]))
+
+
+def _sent(worker: WorkerInfo, number: int) -> PackhorseError | None:
+    """Send a signal to a worker's process; what is in the way of that, if anything."""
+    gone = NothingMatched(
+        f"worker {worker.id} is gone: its process has ended; its jobs are rescued when its lease "
+        "ends"
+    )
+    if not _heeds(worker.pid, number):
+        return gone
+    try:
         os.kill(worker.pid, number)
-        note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
+    except ProcessLookupError:
+        return gone
+    except PermissionError:
+        return PackhorseError(
+            f"worker {worker.id} runs as another user, who alone may tell its process "
+            f"{worker.pid}; run this command as that user"
+        )
+    note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
+    return None
+
+
+def _heeds(pid: int, number: int) -> bool:
+    """Whether a process listens for a signal; one that does not would die of it.
+
+    Such a one is no worker, but has taken over the number of one that died. Only Linux tells.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    caught = [line.split()[1] for line in lines.splitlines() if line.startswith("SigCgt:")]
+    return all(int(mask, 16) >> (number - 1) & 1 for mask in caught)
 
 
 def _chosen(
