@@ -43,6 +43,11 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
             logging.INFO,
             "worker {worker_id} started: {concurrency} slots for {queues} on {store}",
         ),
+        events.WorkerQuiet: (
+            logging.INFO,
+            "worker {worker_id} is quiet: it claims nothing more; {running} jobs are running",
+        ),
+        events.WorkerResumed: (logging.INFO, "worker {worker_id} claims jobs again"),
         events.WorkerStopping: (
             logging.INFO,
             "worker {worker_id} is stopping ({reason}); {running} jobs are running",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What happens, as values: one frozen struct per event, and the bus that hands them to observers.
 
-    worker.started  worker.stopping  worker.stopped
+    worker.started  worker.quiet       worker.resumed  worker.stopping  worker.stopped
     job.started     an attempt began                job.completed   it succeeded, and that is stored
     job.failed      an attempt raised               job.timed_out   it took longer than it may
     job.retried     a retry was scheduled           job.snoozed     the handler asked to wait
@@ -57,6 +57,8 @@ from packhorse.events.of_workers import (
     ObserverFailed,
     StoreRecovered,
     StoreTrouble,
+    WorkerQuiet,
+    WorkerResumed,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -97,6 +99,8 @@ __all__ = [
     "StoreTrouble",
     "TaskConflict",
     "TasksParked",
+    "WorkerQuiet",
+    "WorkerResumed",
     "WorkerStarted",
     "WorkerStopped",
     "WorkerStopping",

@@ -42,6 +42,8 @@ from packhorse.events.of_workers import (
     ObserverFailed,
     StoreRecovered,
     StoreTrouble,
+    WorkerQuiet,
+    WorkerResumed,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -52,7 +54,8 @@ __all__ = ["EVENTS", "EventBus", "Observer"]
 Observer = Callable[[Any], object]
 
 _TYPES: Final[tuple[type[Event], ...]] = (
-    *(WorkerStarted, WorkerStopping, WorkerStopped, JobStarted, JobCancelling, JobCompleted),
+    *(WorkerStarted, WorkerQuiet, WorkerResumed, WorkerStopping, WorkerStopped),
+    *(JobStarted, JobCancelling, JobCompleted),
     *(JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobLimited, JobDead, JobCancelled),
     *(JobReleased, JobStale, JobAbandoned, JobRescued, LeaseLost, LeaseRegained, StoreTrouble),
     *(StoreRecovered, TasksParked, QueueConflict, TaskConflict, QueueFilling, QueueStarving),

@@ -12,6 +12,8 @@ __all__ = [
     "ObserverFailed",
     "StoreRecovered",
     "StoreTrouble",
+    "WorkerQuiet",
+    "WorkerResumed",
     "WorkerStarted",
     "WorkerStopped",
     "WorkerStopping",
@@ -26,6 +28,20 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     concurrency: int
     store: str  #: as it is named to people, secrets masked
+
+
+class WorkerQuiet(Event, frozen=True, kw_only=True):
+    """No more jobs are claimed until somebody says otherwise; those running go on."""
+
+    name = "worker.quiet"
+
+    running: int
+
+
+class WorkerResumed(Event, frozen=True, kw_only=True):
+    """Jobs are claimed again, after quiet."""
+
+    name = "worker.resumed"
 
 
 class WorkerStopping(Event, frozen=True, kw_only=True):

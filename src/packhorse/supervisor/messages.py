@@ -105,12 +105,12 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
 
 
 class Quiet(msgspec.Struct, frozen=True, tag="quiet"):
-    """Claim nothing more until told otherwise."""
+    """Claim nothing more until told otherwise; said upwards, that somebody else has told it so."""
 
     on: bool
 
 
-FromChild = Hello | Report | Retire | Left
+FromChild = Hello | Report | Retire | Left | Quiet
 ToChild = Quiet
 
 _FROM_CHILD: Final = msgspec.json.Decoder(FromChild)

@@ -22,6 +22,7 @@ from packhorse.supervisor.messages import (
     FromChild,
     Hello,
     Left,
+    Quiet,
     Report,
     Retire,
     ToChild,
@@ -130,6 +131,7 @@ class ChildProcess:
         self.report = Report()
         self.retire: str | None = None
         self.left = False
+        self.quiet = False  #: it was told to claim nothing, by its supervisor or by somebody else
         self.death: Death | None = None
         self.silent = False  #: it has closed its end of the pipe
         self.told = 0  #: how many signals to stop it has been sent
@@ -147,6 +149,7 @@ class ChildProcess:
 
     def tell(self, command: ToChild) -> None:
         """Give it a command; one that does not read its pipe goes without."""
+        self.quiet = command.on
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._writing, encode(command))
 
@@ -210,6 +213,8 @@ class ChildProcess:
                 self.retire = reason
             case Left():
                 self.left = True
+            case Quiet(on):
+                self.quiet = on
         yield message
 
     def close(self) -> None:

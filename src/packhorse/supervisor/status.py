@@ -17,9 +17,10 @@ def not_ready(supervisor: Supervisor) -> str | None:
         return "stopping"
     if supervisor.quiet:
         return "quiet"
-    reports = [child.report for child in supervisor.children if child.hello is not None]
+    begun = [child for child in supervisor.children if child.hello is not None]
+    reports = [child.report for child in begun if not child.quiet]
     if not reports:
-        return "no process has begun yet"
+        return "quiet" if begun else "no process has begun yet"
     if any(each.lease and not each.trouble for each in reports):
         return None
     troubles = sorted({each.trouble for each in reports if each.trouble})
@@ -59,6 +60,7 @@ def _process(supervisor: Supervisor, child: ChildProcess) -> dict[str, Any]:
         "pid": child.pid,
         "worker": None if hello is None else hello.worker,
         "version": "" if hello is None else hello.version,
+        "quiet": child.quiet,
         "upS": round(sight.now - child.started_at, 1),
         "loopTurnedS": round(sight.now - sight.turned_at, 1) if sight.turned_at else None,
         "leaseKept": supervisor.renewals(child),

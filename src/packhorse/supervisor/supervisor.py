@@ -15,7 +15,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from packhorse.clock import SECOND_US, Chance, Clock
@@ -26,8 +25,9 @@ from packhorse.supervisor.judge import Sight, is_alive, restart_delay_s, stuck_s
 from packhorse.supervisor.keeper import LeaseKeeper
 from packhorse.supervisor.messages import Hello, Quiet, Report
 from packhorse.supervisor.process import ChildProcess, Death, reap_strangers
+from packhorse.supervisor.seats import Seat
 
-__all__ = ["EXIT_ABANDONED", "EXIT_FAILED", "Seat", "Supervisor"]
+__all__ = ["EXIT_ABANDONED", "EXIT_FAILED", "Supervisor"]
 
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 
@@ -55,18 +55,6 @@ _SIGNALLED: Final = 128
 _PHASES: Final = ("stopping", "hurrying", "leaving")
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A place for one process, and who had it before."""
-
-    number: int
-    child: ChildProcess | None = None
-    start_at: float = 0.0
-    quick_deaths: int = 0
-    restarts: int = 0
-    closed: bool = False  #: its process had nothing left to do
-
-
 class Supervisor:
     """Runs as many worker processes as it is told to."""
 
@@ -82,7 +70,6 @@ class Supervisor:
         self.leaving: list[ChildProcess] = []  #: drain beside their successors
         self.hello: Hello | None = None  #: of the first process that spoke
         self.past = Report()  #: what processes that are gone have done, added up
-        self.quiet = False
         self.stopping_at: float | None = None
         self.watched_since = 0.0
         self._command = command
@@ -104,6 +91,11 @@ class Supervisor:
         """Every process that lives."""
         seated = [seat.child for seat in self.seats if seat.child is not None]
         return [*seated, *self.leaving]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody is to claim anything."""
+        return all(seat.quiet for seat in self.seats)
 
     @property
     def desk(self) -> StoreDesk | None:
@@ -144,7 +136,8 @@ class Supervisor:
 
     def set_quiet(self, *, on: bool) -> None:
         """Have every process stop claiming, or go on."""
-        self.quiet = on
+        for seat in self.seats:
+            seat.quiet = on
         for child in self.children:
             child.tell(Quiet(on))
         _LOG.info("quiet: no more jobs are claimed" if on else "jobs are claimed again")
@@ -232,6 +225,8 @@ class Supervisor:
     def _start(self, seat: Seat, now: float) -> None:
         child = ChildProcess(self._command(self._first))
         child.started_at = now
+        if seat.quiet:  # in its pipe before it can claim anything
+            child.tell(Quiet(True))
         self._first = False
         seat.child = child
         asyncio.get_running_loop().add_reader(child.reading, self._changed.set)
@@ -243,13 +238,13 @@ class Supervisor:
         if child.silent:
             asyncio.get_running_loop().remove_reader(child.reading)
         seat = next((seat for seat in self.seats if seat.child is child), None)
-        if child.retire is not None and seat is not None:
-            self._retired(seat, child, child.retire)
+        if seat is not None:
+            seat.quiet = child.quiet
+            if child.retire is not None:
+                self._retired(seat, child, child.retire)
 
     def _greeted(self, child: ChildProcess, hello: Hello) -> None:
         self.hello = self.hello or hello
-        if self.quiet:
-            child.tell(Quiet(True))
         desk = self._desk_for(hello)
         if desk is not None:
             self._keepers[child] = LeaseKeeper(child, hello, desk, self._clock)
@@ -345,7 +340,7 @@ class Supervisor:
         elif seat is not None:
             self._ended_unasked(seat, child, death, cause)
         if seat is not None:
-            seat.child = None
+            seat.child, seat.quiet = None, child.quiet
 
     def _cause(self, death: Death) -> Cause:
         """A process that is killed while everything stops proves nothing against its jobs."""

@@ -105,7 +105,7 @@ class Crew:
         """Handlers that still run though they were given up, and ends that are not stored."""
         return self.threads.stuck + self.endings.deaf + self.settler.backlog
 
-    def set_quiet(self, on: bool) -> None:  # noqa: FBT001 - also called by the event loop
+    def set_quiet(self, *, on: bool) -> None:
         """Claim nothing more, or go on; what runs is not touched."""
         self.shutdown.quiet = on
         if on:

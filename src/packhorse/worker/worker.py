@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from packhorse.clock import SECOND_US, new_id
 from packhorse.config import WorkerOptions
-from packhorse.events import WorkerStopped, WorkerStopping
+from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
 from packhorse.stores.protocol import Listener
 from packhorse.supervisor.link import Link
+from packhorse.supervisor.messages import Quiet
 from packhorse.worker.attempt import Ending
 from packhorse.worker.crew import Crew
 from packhorse.worker.lifespan import entered
@@ -70,8 +71,8 @@ class Worker:
         crew = self._crew = Crew(self.id, self._parts, self._options)
         for reason in self._asked_early:
             crew.shutdown.request(reason)
-        handled = crew.shutdown.signals(crew.set_quiet) if self._options.handle_signals else None
-        with handled or contextlib.nullcontext():
+        handled = crew.shutdown.signals(lambda on: self._signalled(crew, on=on))
+        with handled if self._options.handle_signals else contextlib.nullcontext():
             async with entered(self._parts.lifespans, self._parts.app) as state:
                 crew.contexts.state = state
                 report = await self._run(crew)
@@ -115,9 +116,26 @@ class Worker:
 
         def quiet(on: bool) -> None:  # noqa: FBT001 - called from the link's own thread
             with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to stop
-                loop.call_soon_threadsafe(crew.set_quiet, on)
+                loop.call_soon_threadsafe(lambda: self._set_quiet(crew, on=on))
 
         link.on_quiet(quiet)
+
+    def _signalled(self, crew: Crew, *, on: bool) -> None:
+        """Told by a signal of its own, it tells its supervisor, whose next process is to know."""
+        if self._parts.link is not None:
+            self._parts.link.send(Quiet(on))
+        self._set_quiet(crew, on=on)
+
+    def _set_quiet(self, crew: Crew, *, on: bool) -> None:
+        if on is crew.shutdown.quiet:
+            return
+        crew.set_quiet(on=on)
+        running = crew.slots.running
+        crew.parts.bus.emit(
+            WorkerQuiet(worker_id=self.id, running=running)
+            if on
+            else WorkerResumed(worker_id=self.id)
+        )
 
     def _background(self, crew: Crew) -> list[Coroutine[Any, Any, None]]:
         services = upkeep(
