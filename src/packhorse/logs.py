@@ -21,7 +21,13 @@ from packhorse.clock import Clock, moments
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
 from packhorse.log_lines import LineHandler
-from packhorse.log_texts import event_fields, json_text, line_writer, sentence_writer
+from packhorse.log_texts import (
+    event_fields,
+    json_text,
+    line_writer,
+    printable,
+    sentence_writer,
+)
 
 __all__ = [
     "LOGGER",
@@ -302,13 +308,17 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **_extra(record),
         }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+        if exception := _exception(self, record):
+            line["exception"] = exception
         return json_text(line)
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A line for people: time, level, sentence, then the ids one would search for."""
+    """A line for people: time, level, sentence, then the ids one would search for.
+
+    Much of it was said by jobs and whoever submitted them: only a stack and a traceback may have
+    lines of their own, and nothing gets through that a terminal would obey.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Write the record."""
@@ -317,11 +327,22 @@ class ConsoleFormatter(logging.Formatter):
             f"{name}={extra[name]}" for name in ("job_id", "worker_id") if extra.get(name)
         )
         moment = _time(record).astimezone().strftime("%H:%M:%S")
-        line = f"{moment} {record.levelname:<7} {record.getMessage()}"
-        line = f"{line}  {tail}" if tail else line
-        if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
-        return line
+        stack = str(extra.get("stack", ""))
+        message = record.getMessage().removesuffix(f"\n{stack}")
+        line = f"{moment} {record.levelname:<7} {message}"
+        lines = [f"{line}  {tail}" if tail else line]
+        if stack and message != record.getMessage():
+            lines += stack.rstrip("\n").split("\n")
+        if exception := _exception(self, record):
+            lines += exception.split("\n")
+        return "\n".join(map(printable, lines))
+
+
+def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    """The traceback of a record; one that comes from another process brings its text."""
+    if record.exc_info:
+        return formatter.formatException(record.exc_info)
+    return record.exc_text
 
 
 def _time(record: logging.LogRecord) -> datetime:

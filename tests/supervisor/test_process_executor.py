@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -147,6 +148,32 @@ def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_when_memor
     assert burnt.dead_reason == DeadReason.WORKER_CRASHED
     assert "signal SIGXCPU" in burnt.error.message
     assert yard.stop(parent) == 0
+
+
+GRUMBLE = """
+@app.task(executor="process")
+def grumble(ctx: Context) -> None:
+    try:
+        int("odd")
+    except ValueError:
+        ctx.log.exception("it grumbles")
+"""
+
+
+@pytest.mark.parametrize("source", [JOBS + GRUMBLE])
+def test_a_traceback_that_a_handler_logs_in_its_process_stays_one(yard: Yard) -> None:
+    for log_format in ("console", "json"):
+        yard.app.tasks["grumble"].enqueue()
+        worker = yard.worker("--burst", "--log-format", log_format)
+        assert worker.wait(PATIENCE_S) == 0
+
+    people, programs = (yard.output(process).splitlines() for process in yard.processes)
+    at = next(number for number, line in enumerate(people) if "it grumbles" in line)
+    assert people[at + 1] == "Traceback (most recent call last):"
+    assert "ValueError: invalid literal for int() with base 10: 'odd'" in people
+    (line,) = [json.loads(line) for line in programs if "it grumbles" in line]
+    assert line["message"] == "it grumbles"
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
 
 
 def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from packhorse.events import (
     JobDead,
     JobRetried,
     JobStarted,
+    LoopBlocked,
     ObserverFailed,
     WorkerStarted,
 )
@@ -147,6 +148,56 @@ def test_a_console_line_is_for_people(bus: EventBus, stream: io.StringIO) -> Non
     first, second = stream.getvalue().splitlines()
     assert "INFO    worker w-1 started: 5 slots for mail, default on memory://" in first
     assert "send started, attempt 2  job_id=j-1 worker_id=w-1" in second
+
+
+#: A line of its own, a colour, a bell, text that runs backwards.
+NASTY = "a\nb\x1b[31mc\x07d\u202ee\rf\u2028g"
+TAMED = "a b [31mc d e f g"
+
+
+def test_what_jobs_say_neither_breaks_a_console_line_nor_reaches_the_terminal(
+    bus: EventBus, stream: io.StringIO
+) -> None:
+    configure("info", "console", stream=stream)
+    attach(bus)
+    fields = {**ENDED, "job_id": NASTY, "task": NASTY, "error_message": NASTY}
+
+    bus.emit(JobDead(**fields, status="dead", reason="rejected"))  # type: ignore[arg-type]
+    logging.getLogger("packhorse.job").warning("seen %s", NASTY, extra={"job_id": NASTY})
+
+    dead, seen = stream.getvalue().removesuffix("\n").split("\n")
+    assert dead.endswith(f"attempt 2: ValueError: {TAMED}  job_id={TAMED} worker_id=w-1")
+    assert f"{TAMED} is dead (rejected)" in dead
+    assert seen.endswith(f"seen {TAMED}  job_id={TAMED}")
+    assert all(line.isprintable() for line in (dead, seen))
+
+
+def test_stacks_and_tracebacks_keep_their_lines_on_the_console_and_nothing_else(
+    bus: EventBus, stream: io.StringIO
+) -> None:
+    configure("info", "console", stream=stream)
+    attach(bus)
+    stack = '  File "jobs.py", line 1, in slow\n    time.sleep(9)  # \x1b[31m\n'
+
+    def fail() -> None:
+        raise ValueError("no\x07 luck")
+
+    bus.emit(LoopBlocked(worker_id="w-1", seconds=2.0, tasks=("slow\x1b",), stack=stack))
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("packhorse.job").exception("it\nfailed")
+
+    blocked, place, code, failed, *trace = stream.getvalue().removesuffix("\n").split("\n")
+    assert "while running slow ;" in blocked
+    assert blocked.endswith("so that it runs in a thread  worker_id=w-1")
+    assert (place, code) == (
+        '  File "jobs.py", line 1, in slow',
+        "    time.sleep(9)  #  [31m",
+    )
+    assert failed.endswith("it failed")
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ValueError: no  luck")
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
 
 
 def test_without_a_terminal_the_format_is_json(stream: io.StringIO) -> None:

@@ -221,10 +221,9 @@ class _ToWorker(logging.Handler):
                 for name, value in record.__dict__.items()
                 if name not in _PLAIN_FIELDS
             }
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            self._process.send(Logged(record.name, record.levelno, text, extra))
+            trace = record.exc_info and logging.Formatter().formatException(record.exc_info)
+            line = Logged(record.name, record.levelno, record.getMessage(), extra, trace or "")
+            self._process.send(line)
 
 
 def _imported(setup: Setup) -> Any:

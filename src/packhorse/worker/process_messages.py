@@ -102,6 +102,7 @@ class Logged(msgspec.Struct, frozen=True, tag="logged"):
     level: int
     message: str
     fields: dict[str, Any] = {}
+    exception: str = ""  #: the traceback that goes with it
 
 
 ToProcess = Setup | Run | Cancel | LeaseGone

@@ -303,8 +303,7 @@ class PoolProcess:
             if not isinstance(message, Logged):
                 return message
             self._last_log = message.message
-            logger = logging.getLogger(message.logger)
-            logger.log(message.level, "%s", message.message, extra=message.fields)
+            _log(message)
         return None
 
     async def _reaped(self) -> Death:
@@ -337,6 +336,16 @@ class PoolProcess:
             last_log=self._last_log,
             stacks=readable_stacks(text)[-_STACKS_MAX:],
         )
+
+
+def _log(line: Logged) -> None:
+    """Log what a process has logged, as if it had been here."""
+    logger = logging.getLogger(line.logger)
+    if logger.isEnabledFor(line.level):
+        about = (line.logger, line.level, "", 0, "%s", (line.message,), None)
+        record = logger.makeRecord(*about, extra=line.fields)
+        record.exc_text = line.exception or None
+        logger.handle(record)
 
 
 def _crashed(death: Death, pid: int) -> Crashed:
