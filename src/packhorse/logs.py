@@ -101,7 +101,7 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
         ),
         events.JobRescued: (
             logging.WARNING,
-            "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and is rescued",
+            "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and taken from it",
         ),
         events.LeaseLost: (
             logging.ERROR,

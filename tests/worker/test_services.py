@@ -10,8 +10,8 @@ import pytest
 
 from packhorse.clock import SECOND_US
 from packhorse.errors import StoreUnavailable
-from packhorse.events import JobRescued, TasksParked
-from packhorse.job import DeadReason, JobStatus, NewJob
+from packhorse.events import JobDead, JobRescued, TasksParked
+from packhorse.job import DeadReason, JobOptions, JobStatus, NewJob
 from packhorse.policies.retention import DAY_US
 from packhorse.services.expirer import Expirer
 from packhorse.services.parker import PARKED_US_MAX, Parker
@@ -75,6 +75,41 @@ async def test_a_confirmed_loss_is_rescued_with_its_crash_counted_and_told(yard:
     assert attempt.error is not None
     assert attempt.error.code == "WORKER_LOST"
     assert attempt.will_retry
+
+
+async def test_a_job_given_up_because_its_worker_was_lost_is_told_as_dead(yard: Yard) -> None:
+    yard.record()
+    job_id = yard.submit("work", options=JobOptions(max_crashes=0))
+    yard.claim_by_hand("lost", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+    await rescue.look()
+    await rescue.look(after_s=3)
+
+    (rescued,), (dead,) = yard.told(JobRescued), yard.told(JobDead)
+    assert rescued.dead
+    assert (dead.job_id, dead.task, dead.queue, dead.attempt) == (job_id, "work", "default", 1)
+    assert (dead.reason, dead.status) == ("worker_crashed", "dead")
+    assert (dead.worker_id, dead.error_code) == ("rescuer", "WORKER_LOST")
+    assert "worker lost went away" in dead.error_message
+
+
+async def test_a_lost_job_that_could_only_run_after_its_deadline_is_told_as_dead(
+    yard: Yard,
+) -> None:
+    yard.record()
+    deadline_us = yard.store_clock.now_us() + 32 * SECOND_US
+    job_id = yard.submit("work", deadline_us=deadline_us)
+    yard.claim_by_hand("lost", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue = Rescue(yard)
+    await rescue.look()
+    await rescue.look(after_s=3)
+
+    assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
+    (rescued,), (dead,) = yard.told(JobRescued), yard.told(JobDead)
+    assert rescued.dead
+    assert (dead.job_id, dead.reason) == (job_id, "expired")
 
 
 async def test_a_sighting_soon_to_be_confirmed_is_looked_at_just_then(yard: Yard) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from packhorse import lifecycle
 from packhorse.clock import Chance, Clock
-from packhorse.events import EventBus, JobRescued
-from packhorse.job import JobStatus
+from packhorse.events import EventBus, JobDead, JobRescued
+from packhorse.job import DeadReason, JobRecord, JobStatus
 from packhorse.lifecycle import Orphan
 from packhorse.policies.lease import (
     NEVER,
@@ -113,11 +113,23 @@ class Rescuer:
     async def _rescue(self, orphans: Sequence[Orphan]) -> None:
         settlements = [lifecycle.rescue(orphan) for orphan in orphans]
         verdicts = await self._store.arun(self._store.jobs.settle(settlements))
-        if not self._bus.wants(JobRescued):
-            return
+        dead: list[str] = []
         for orphan, settlement, verdict in zip(orphans, settlements, verdicts, strict=True):
-            if verdict is not Verdict.STALE:  # else it ended after all, or somebody was faster
-                self._bus.emit(_rescued(orphan, settlement, self._worker))
+            if verdict is Verdict.STALE:
+                continue  # it ended after all, or somebody was faster
+            event = _rescued(orphan, settlement, verdict, self._worker)
+            self._bus.emit(event)
+            if event.dead:
+                dead.append(orphan.job_id)
+        if self._bus.wants(JobDead):
+            for job_id in dead:
+                await self._tell_dead(job_id)
+
+    async def _tell_dead(self, job_id: str) -> None:
+        """An orphan is little more than an id; of one that is given up more is to be told."""
+        record = await self._store.arun(self._store.inspection.job(job_id))
+        if record is not None and record.dead_reason is not None:  # else redriven meanwhile
+            self._bus.emit(_dead(record, record.dead_reason, self._worker))
 
     def _next_look(self, now: float) -> float:
         """After the usual time, or as soon as a sighting can be confirmed."""
@@ -130,12 +142,32 @@ def _hold(orphan: Orphan) -> Hold:
     return orphan.job_id, orphan.fence
 
 
-def _rescued(orphan: Orphan, settlement: Settlement, worker: str) -> JobRescued:
+def _rescued(orphan: Orphan, settlement: Settlement, verdict: Verdict, worker: str) -> JobRescued:
+    given_up = verdict is Verdict.APPLIED and settlement.status is JobStatus.DEAD
     return JobRescued(
         job_id=orphan.job_id,
         worker_id=worker,
         lost_worker=orphan.worker,
         crashes=orphan.crashes + 1,
-        dead=settlement.status is JobStatus.DEAD,
+        dead=given_up or verdict is Verdict.EXPIRED,
         delay_ms=settlement.delay_us / 1000,
+    )
+
+
+def _dead(record: JobRecord, reason: DeadReason, worker: str) -> JobDead:
+    error = record.error
+    return JobDead(
+        job_id=record.id,
+        worker_id=worker,
+        queue=record.queue,
+        task=record.task,
+        tenant=record.tenant,
+        attempt=record.counters.attempts,
+        trace_id=record.trace_id,
+        upstream_request_id=record.upstream_request_id,
+        status=record.status.value,
+        reason=reason.value,
+        error_code="" if error is None else error.code,
+        error_type="" if error is None else error.type,
+        error_message="" if error is None else error.message,
     )
