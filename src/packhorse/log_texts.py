@@ -17,7 +17,7 @@ import msgspec
 
 from packhorse.events import Event
 
-__all__ = ["event_fields", "json_text", "line_writer", "printable", "sentence_writer"]
+__all__ = ["event_fields", "json_text", "line_writer", "sentence_writer"]
 
 #: Fields that are left out while they are empty.
 _OPTIONAL: Final = frozenset(
@@ -31,16 +31,6 @@ _json: Final = msgspec.json.Encoder(enc_hook=str).encode
 def json_text(value: object) -> str:
     """A value as JSON, whatever is in it."""
     return _json(value).decode()
-
-
-def printable(text: str) -> str:
-    """A text that stays on its line, and writes to a terminal nothing that was not meant.
-
-    As the tables of the command line show texts of others: what has no shape becomes a space.
-    """
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:

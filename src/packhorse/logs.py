@@ -21,13 +21,8 @@ from packhorse.clock import Clock, moments
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
 from packhorse.log_lines import LineHandler
-from packhorse.log_texts import (
-    event_fields,
-    json_text,
-    line_writer,
-    printable,
-    sentence_writer,
-)
+from packhorse.log_texts import event_fields, json_text, line_writer, sentence_writer
+from packhorse.printable import printable
 
 __all__ = [
     "LOGGER",

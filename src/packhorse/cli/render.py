@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from packhorse.cli.output import require_output
+from packhorse.printable import printable
 
 __all__ = [
     "age",
@@ -104,7 +105,7 @@ def one_line(value: object) -> str:
         return "-"
     if isinstance(value, tuple | list):
         return ", ".join(one_line(item) for item in value) or "-"
-    return "".join(sign if sign.isprintable() else " " for sign in str(value))
+    return printable(str(value))
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,12 +7,11 @@ found. Only the second and the last import user code.
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import click
 
@@ -23,18 +22,7 @@ from packhorse.cli.render import note
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "app_option",
-    "existing_store",
-    "found_app",
-    "json_option",
-    "on_store",
-    "opened",
-    "url_option",
-]
-
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["existing_store", "found_app", "opened"]
 
 _URL_VARIABLES: Final = ("PACKHORSE_URL", "PACKHORSE_URL_FILE")
 
@@ -44,34 +32,6 @@ class _Lookable(Protocol):
     """A store that can be looked for without creating it."""
 
     def is_there(self) -> bool: ...
-
-
-url_option = click.option(
-    "--url",
-    metavar="URL",
-    help="The store, such as sqlite:///jobs.db. Default: PACKHORSE_URL, the file that "
-    "PACKHORSE_URL_FILE names, or the app's store.",
-)
-app_option = click.option(
-    "--app", "app_name", metavar="APP", help="The app, as module:attribute. Default: PACKHORSE_APP."
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
-)
-
-
-def on_store(command: Callable[Concatenate[Packhorse, P], R]) -> Callable[..., R]:
-    """Give a command --url and --app, and hand it an app whose store is there."""
-
-    @url_option
-    @app_option
-    @functools.wraps(command)
-    def chosen(*args: Any, url: str | None, app_name: str | None, **kwargs: Any) -> R:
-        with opened(url, app_name) as app:
-            existing_store(app.store)
-            return command(app, *args, **kwargs)
-
-    return chosen
 
 
 @contextmanager

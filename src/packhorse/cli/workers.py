@@ -8,17 +8,19 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from packhorse.app import Packhorse
-from packhorse.cli.documents import worker_document
 from packhorse.cli.exits import NothingMatched, exit_code_of
+from packhorse.cli.options import json_option, on_store
 from packhorse.cli.render import age, note, print_json, print_table
-from packhorse.cli.target import json_option, on_store
 from packhorse.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.errors import ConfigError, PackhorseError
-from packhorse.insights import WorkerInfo
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.insights import WorkerInfo
 
 __all__ = ["list_workers", "quiet_workers", "resume_workers", "workers"]
 
@@ -35,6 +37,8 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
     """List the workers the store knows, live ones and those that went without leaving."""
     found = app.insights.workers()
     if as_json:
+        from packhorse.cli.documents import worker_document
+
         print_json({"workers": [worker_document(worker) for worker in found]})
         return
     if not found:
