@@ -56,7 +56,7 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
 
     until("quiet", lambda: asked(f"{address}/readyz") == (503, "quiet\n"))
     assert status(address)["quiet"] is True
-    assert quiet_processes(address) == set(workers)
+    until("both to be seen", lambda: quiet_processes(address) == set(workers))
     until("the log", lambda: told(yard, parent, "worker.quiet") == set(workers.values()))
 
     waiting = yard.app.tasks["add"].enqueue(1)
@@ -66,7 +66,7 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
         "a successor", lambda: {one for one in live(yard, 2) if one not in workers}
     )
     until("its log", lambda: live(yard, 2)[successor] in told(yard, parent, "worker.quiet"))
-    assert quiet_processes(address) == {successor, max(workers)}
+    until("it to be seen", lambda: quiet_processes(address) == {successor, max(workers)})
     assert waiting.status() is JobStatus.QUEUED
     assert asked(f"{address}/readyz") == (503, "quiet\n")
 
@@ -74,8 +74,8 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
 
     assert waiting.result(timeout=PATIENCE_S) == 1
     until("ready again", lambda: asked(f"{address}/readyz")[0] == 200)
+    until("all to go on", lambda: quiet_processes(address) == set())
     assert status(address)["quiet"] is False
-    assert quiet_processes(address) == set()
     until("the log", lambda: told(yard, parent, "worker.resumed") == set(live(yard, 2).values()))
     assert yard.stop(parent) == 0
 
@@ -96,7 +96,7 @@ def test_one_quiet_worker_of_two_leaves_the_other_to_its_work(yard: Yard) -> Non
     until("quiet", lambda: asked(f"{address}/readyz") == (503, "quiet\n"))
     parent.send_signal(signal.SIGUSR2)
     until("ready again", lambda: asked(f"{address}/readyz")[0] == 200)
-    assert quiet_processes(address) == set()
+    until("all to go on", lambda: quiet_processes(address) == set())
     assert yard.stop(parent) == 0
 
 
