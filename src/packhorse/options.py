@@ -164,13 +164,17 @@ def stored_text(value: object, setting: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{setting} is {value!r}; give a text")
     text = str.__str__(value)
-    try:
-        whole = "\0" not in text and text.encode() is not None
-    except UnicodeEncodeError:  # half of a character
-        whole = False
-    if not whole:
+    if "\0" in text or not _has_utf_8(text):
         raise ConfigError(f"{setting} is {text!r}; give a text without NUL and lone surrogates")
     return text
+
+
+def _has_utf_8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return True
 
 
 def text_tuple(value: object, setting: str) -> tuple[str, ...]:

@@ -81,6 +81,23 @@ async def test_a_lock_that_is_let_go_in_time_is_waited_for(
     assert names_in(tmp_path) == {"before", "job", "another"}
 
 
+def test_who_waits_for_the_lock_tries_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own waiting would try a few times, further and further apart, and starve."""
+    traced = Traced()
+    monkeypatch.setattr(sqlite3, "connect", traced.connect)
+    store = sqlite_store(tmp_path, "?busy_timeout=500ms")
+    store.run(submitting(store, "before"))
+    traced.statements.clear()
+
+    with write_lock(tmp_path), pytest.raises(StoreUnavailable, match="locked"):
+        store.run(submitting(store, "job", "another"))
+
+    store.close()
+    assert traced.count("begin immediate") >= 20
+
+
 def test_a_missing_folder_is_unavailable_and_says_so(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path / "nowhere")
 

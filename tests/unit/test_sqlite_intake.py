@@ -104,7 +104,7 @@ def test_a_queue_that_has_a_say_is_asked(
     assert (put_down(tmp_path), names_in(tmp_path)) == ([], {"job"})
 
 
-@pytest.mark.parametrize("name", ["it's", "'; drop table packhorse_jobs; --", "a{b}?1", "nul\0"])
+@pytest.mark.parametrize("name", ["it's", "'; drop table packhorse_jobs; --", "a{b}?1"])
 def test_names_come_through_as_they_were_given(store: SqliteStore, name: str) -> None:
     told = usual(store, "job", task=name, queue=name, timeout_us=5 * SECOND_US)
 

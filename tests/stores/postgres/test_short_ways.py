@@ -116,6 +116,16 @@ def usual_job(name: str, **fields: Any) -> NewJob:
     return msgspec.structs.replace(new_job(name), trace_id=name, **fields)
 
 
+def assert_kept(store: PostgresStore, jobs: Sequence[NewJob], run: Run) -> None:
+    """All that these jobs came with is there."""
+    for job in jobs:
+        record = run(store, store.inspection.job(job.id))
+        assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
+        assert (record.task, record.trace_id) == (job.task, job.trace_id)
+        assert (record.timeout_us, record.priority) == (job.timeout_us, job.priority)
+        assert (record.created_by, record.status) == (job.created_by, JobStatus.QUEUED)
+
+
 def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, run: Run) -> None:
     jobs = [
         usual_job("plain"),
@@ -134,12 +144,7 @@ def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, ru
         run(store, store.jobs.submit([job]))
 
     assert len(store.jobs._memory.plain) == 1
-    for job in jobs:
-        record = run(store, store.inspection.job(job.id))
-        assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
-        assert (record.timeout_us, record.priority) == (job.timeout_us, job.priority)
-        assert (record.created_by, record.status) == (job.created_by, JobStatus.QUEUED)
-    assert run(store, store.inspection.job("traced")).trace_id == "of another"
+    assert_kept(store, jobs, run)
 
 
 def test_usual_jobs_keep_what_is_their_own(store: PostgresStore, run: Run) -> None:
@@ -156,11 +161,7 @@ def test_usual_jobs_keep_what_is_their_own(store: PostgresStore, run: Run) -> No
     for job in jobs:
         run(store, store.jobs.submit(LikeJobs((job,))))
 
-    for job in jobs:
-        record = run(store, store.inspection.job(job.id))
-        assert (record.id, record.payload, record.queue) == (job.id, job.payload, job.queue)
-        assert (record.task, record.timeout_us) == (job.task, job.timeout_us)
-        assert (record.trace_id, record.status) == (job.trace_id, JobStatus.QUEUED)
+    assert_kept(store, jobs, run)
 
 
 @pytest.mark.parametrize("kind", [list, LikeJobs])

@@ -112,8 +112,8 @@ def _usual_text(task: str, queue: str, timeout_us: int | None) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text as SQL writes it, which has no way to write the character 0."""
-    return "'" + text.replace("'", "''").replace("\0", "' || char(0) || '") + "'"
+    """A text as SQL writes it; names have no NUL, which it could not."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:

@@ -65,8 +65,7 @@ class PlanRunner:
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in a transaction of its own."""
         with self._lock:
-            if self._time.monotonic() - self._looked_s >= _LOOK_AGAIN_S:
-                self._look_at_file()
+            self._look_at_file()
             try:
                 short = plan.short
                 answer = self._look(plan) if short is None else self._shortly(short)
@@ -77,8 +76,7 @@ class PlanRunner:
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in one shared transaction; an answer or an exception for each."""
         with self._lock:
-            if self._time.monotonic() - self._looked_s >= _LOOK_AGAIN_S:
-                self._look_at_file()
+            self._look_at_file()
             self._connected()  # what cannot be opened is tried once, not by each
             # Where one of them has to write anyway, the others need not find out whether they do.
             if any(plan.writes and plan.look is None for plan in plans):
@@ -114,8 +112,11 @@ class PlanRunner:
         return self._connection
 
     def _look_at_file(self) -> None:
-        """Whoever removes a file that is open leaves us one that nobody else will ever see."""
-        self._looked_s = self._time.monotonic()
+        """Now and then: who removes an open file leaves us one that nobody else will ever see."""
+        now_s = self._time.monotonic()
+        if now_s - self._looked_s < _LOOK_AGAIN_S:
+            return
+        self._looked_s = now_s
         path = self._parts.settings.path
         if self._connection is None or self._file in (None, file_at(path)):
             return
