@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 
 from packhorse import StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.postgres.link import SyncLink, Timeouts, new_connection
+from packhorse.stores.postgres.pool import SyncPool
+from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.store import PostgresStore
 from tests.stores.postgres.support import (
@@ -70,6 +74,25 @@ def test_a_pool_without_a_free_connection_gives_up_in_time(url: str) -> None:
     busy.join()
     store.run(submitting(store, "job"))
     store.close()
+
+
+def test_a_thread_without_a_free_connection_is_handed_the_next(url: str) -> None:
+    settings = PostgresSettings.from_url(url)
+    pool = SyncPool(
+        lambda: SyncLink(new_connection(settings, Timeouts()), settings),
+        size=1,
+        patience_s=PATIENCE_S,
+    )
+    link, era = pool.take()
+
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(pool.take)
+        until(lambda: pool._waiting == 1)
+        pool.give(link, era)
+        assert waits.result(PATIENCE_S / 2) == (link, era)
+
+    pool.give(link, era)
+    pool.close()
 
 
 async def test_an_event_loop_without_a_free_connection_waits_its_turn(url: str) -> None:
