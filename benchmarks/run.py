@@ -34,8 +34,8 @@ _WORK: Final = _HERE.parent / ".cache" / "benchmarks"
 _STORES: Final = ("sqlite", "postgres", "redis")
 #: What may be asked for; not every store has all of it.
 _MEASURES: Final = (
-    *("drain", "submit", "scaling", "limits", "pickup", "idle", "claims", "blocked"),
-    *("snapshot", "durability", "memory"),
+    *("drain", "submit", "scaling", "mixed", "limits", "pickup", "idle", "claims", "blocked"),
+    *("snapshot", "durability", "memory", "steady"),
 )
 _NOBODY: Final = "none"
 
@@ -108,6 +108,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         "jobs": options.jobs,
         "pickup_seconds": options.latency_seconds,
         "idle_seconds": options.idle_seconds,
+        "steady_seconds": options.steady_seconds,
     }
     base = QUICK if options.quick else FULL
     given["singles"] = round(base.singles * SINGLES_SHARE.get(options.store, 1))
@@ -128,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
         "--latency-seconds", type=_at_least(1), help=f"default {FULL.pickup_seconds}"
     )
     parser.add_argument("--idle-seconds", type=_at_least(1), help=f"default {FULL.idle_seconds}")
+    steady = f"default {FULL.steady_seconds}"
+    parser.add_argument("--steady-seconds", type=_at_least(1), help=steady)
     only = f"some of: {', '.join(_MEASURES)}; with commas"
     parser.add_argument("--only", type=_names(_MEASURES), help=only)
     peers = ("huey", *(peer.name for peer in PEERS), _NOBODY)

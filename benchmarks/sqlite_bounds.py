@@ -16,6 +16,7 @@ from benchmarks.measures import (
     memory,
     pickup,
     scaling,
+    steady,
     submit,
 )
 from benchmarks.settings import Settings
@@ -71,6 +72,12 @@ def _rates() -> Iterator[Bound]:
         against=scaling.of_processes(_OURS, 1),
         at_least=1.8,
     )
+    yield Bound(
+        says="handlers that sleep 20 ms on average, 50 slots, against the ideal time",
+        measure=scaling.MIXED,
+        of=_OURS,
+        at_least=0.9,
+    )
 
 
 def _against_bare(what: str, measure: str, share: float) -> Iterator[Bound]:
@@ -107,6 +114,7 @@ def _waits(settings: Settings) -> Iterator[Bound]:
     yield Bound(
         says="pick-up, 99th percentile", measure=pickup.P99, of=_OURS, at_most=25, unit="ms"
     )
+    yield from steady.STEADY
     yield Bound(says="idle worker", measure=idle.IDLE, of=_OURS, at_most=1, unit="% of a core")
     yield Bound(
         says="memory growth per 100,000 jobs after the first 100,000",

@@ -33,8 +33,8 @@ from benchmarks.peers.server import SERVER
 from benchmarks.peers.submitting import portions
 from benchmarks.profile import function_lines
 from packhorse import Packhorse
-from packhorse.testing.servers.postgres import PostgresServer
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer, free_port
 
 __all__ = ["main"]
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from packhorse.testing.servers.postgres import PostgresServer
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer, free_port
 
 __all__ = ["opened"]
 

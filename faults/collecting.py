@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,13 +32,18 @@ from faults.records import Line
 from faults.tasks import GUILTY, LIMITS
 from faults.worlds import all_jobs
 from packhorse import Packhorse
-from packhorse.clock import SECOND_US
-from packhorse.job import AttemptRecord, JobRecord, JobStatus
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 
 if TYPE_CHECKING:
     from faults.rig import Rig
 
 __all__ = ["Findings", "collected", "standing_of"]
+
+#: The error code of an attempt that was lost with its worker.
+_LOST: Final = "WORKER_LOST"
+#: How a job may end after a loss without running again.
+_WITHOUT_A_RUN: Final = (JobStatus.CANCELLED, JobStatus.DEAD)
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -74,16 +79,24 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
     in_time = begun_in_time(contest)
     late = [run for run in runs if run not in in_time]
     evidence = _evidence(lines, jobs, rig.between)
-    evidence = msgspec.structs.replace(evidence, runs=in_time, late=late, counted=_counted(rig.app))
+    went_on = stale(contest) + sum(line.event == "stale" for line in lines)
+    evidence = msgspec.structs.replace(
+        evidence, runs=in_time, late=late, stale=went_on, counted=_counted(rig.app)
+    )
     lost = _losses(rig, crew, runs, jobs, time)
-    found = {
-        **promises.judge(evidence).findings,
-        **limits.judge(contest).findings,
-        "taken back late": list(rescues.late(lost)),
-    }
+    of_jobs, of_limits = promises.judge(evidence), limits.judge(contest)
+    verdict = Verdict(
+        {
+            **of_jobs.findings,
+            **of_limits.findings,
+            "taken back late": list(rescues.late(lost)),
+            "run again late": list(rescues.ran_late(lost)),
+        },
+        {**of_jobs.cases, **of_limits.cases, **rescues.cases(lost)},
+    )
     facts = {**_facts(contest, runs, lines, evidence), **_endings(crew, codes, runs, evidence)}
     return Findings(
-        *(rig.plan, round(seconds, 1), rig.faults, Verdict(found), facts),
+        *(rig.plan, round(seconds, 1), rig.faults, verdict, facts),
         rescues=rescues.summary(lost),
         limits=_uses(contest),
         store=rig.ground.facts(),
@@ -199,13 +212,32 @@ def _losses(
     }
     lease_us = round(rig.plan.lease_s * SECOND_US)
     away = [(fault.at_us, fault.until_us) for fault in rig.faults if fault.away]
+    lost = {
+        (job.record.id, line.attempt): time.earliest(line.started_us)
+        for job in jobs
+        for line in job.history
+        if line.error is not None and line.error.code == _LOST
+    }
+    ended = {job.record.id for job in jobs if job.record.status in _WITHOUT_A_RUN}
+    bound = {job.record.id for job in jobs if _is_bound(job.record)}
     found = [
         msgspec.structs.replace(
-            loss, excused_us=rescues.excused_us(loss, lease_us, time, away, rig.stalls)
+            loss,
+            excused_us=rescues.excused_us(loss, lease_us, time, away, rig.stalls),
+            away_us=rescues.away_us(loss, away),
+            over=loss.run_again_us is None and loss.job_id in ended,
+            bound=loss.job_id in bound,
         )
-        for loss in losses_of(runs, crew.died_us, ended_us)
+        for loss in losses_of(runs, crew.died_us, ended_us, lost)
     ]
     return Losses(lease_us, found)
+
+
+def _is_bound(record: JobRecord) -> bool:
+    """Whether a limit or an order may hold the job back."""
+    queues = (*LIMITS.queue_concurrency, *LIMITS.queue_rate, *LIMITS.tenant_rate)
+    tasks = (*LIMITS.task_concurrency, *LIMITS.task_rate)
+    return record.queue in queues or record.task in tasks or record.ordering_key is not None
 
 
 def _facts(

@@ -15,7 +15,7 @@ from faults.records import machine_us, recorded_pids
 from faults.stores.ground import Door, Ground
 from faults.tasks import PROCESS_QUEUE
 from faults.worlds import IN_PROCESS_VARIABLE, World
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
 
 __all__ = ["Crew", "Place", "environment_of"]
 
@@ -28,6 +28,7 @@ CHILD_MEMORY_MIB: Final = 1_500
 SHUTDOWN_S: Final = 10
 #: The name of a worker, and of the queue it serves, in which there is nothing.
 _BYSTANDER: Final = "bystander"
+_STEADY: Final = "steady"
 
 
 def environment_of(world: World, door: Door) -> dict[str, str]:
@@ -87,12 +88,14 @@ class Crew:
         self.places = [Place(name, ground.door(name), supervised=sup) for name, sup in names]
         #: Runs no job and is never disturbed: there is always somebody who can rescue.
         self._bystander = Place(_BYSTANDER, ground.door(_BYSTANDER), supervised=False)
+        #: Is never disturbed either: there is always somebody who can run what was rescued.
+        self._steady = Place(_STEADY, ground.door(_STEADY), supervised=True)
         self.tend()
 
     def tend(self) -> None:
         """Note who died since, and put another in each empty place."""
         self._note_deaths()
-        for place in (*self.places, self._bystander):
+        for place in self._all:
             code = None if place.process is None else place.process.poll()
             if place.process is None or code is not None:
                 self.exits += [] if code is None else [code]
@@ -123,8 +126,11 @@ class Crew:
         return "\n".join(self.world.output(process)[-length:] for process in self._processes())
 
     def _processes(self) -> Iterator[subprocess.Popen[str]]:
-        places = (*self.places, self._bystander)
-        return (place.process for place in places if place.process is not None)
+        return (place.process for place in self._all if place.process is not None)
+
+    @property
+    def _all(self) -> tuple[Place, ...]:
+        return (*self.places, self._bystander, self._steady)
 
     def _note_deaths(self) -> None:
         self._known |= recorded_pids(self.world.records)

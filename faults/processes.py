@@ -34,7 +34,10 @@ def until(what: str, look: Callable[[], T | None], within_s: float = PATIENCE_S)
 def children_of(pid: int) -> list[int]:
     """The processes that it has started, all its threads together."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    tasks: list[Path] = []
+    with suppress(OSError):  # it may end meanwhile, and so may each thread
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    for task in tasks:
         with suppress(OSError):
             found += [int(child) for child in task.read_text("ascii").split()]
     return found

@@ -20,7 +20,7 @@ from faults.calls import COUNTS, KINDS, Made, Maker, queue_of
 from faults.records import RECORDS_VARIABLE, machine_us
 from faults.tasks import LIMITS, create_app, record
 from packhorse import Packhorse, QueueFull, StoreUnavailable
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 
 __all__ = ["ENOUGH", "Answer", "Producer"]
 

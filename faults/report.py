@@ -15,7 +15,7 @@ import msgspec
 
 from faults.checking.rescues import BEYOND_LEASE_US
 from faults.collecting import Findings
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
 
 __all__ = ["lines", "page", "write"]
 
@@ -39,7 +39,9 @@ _RESCUES: Final = (
     "nobody could see to it: the store was away, its clock was set, or the machine stood still, "
     "each with what the rescuers need to look twice again. A job that is lost again "
     "and again waits 2, 4, 8, … seconds on top before it runs, by design, and from its second "
-    "loss on it runs alone."
+    "loss on it runs alone. After the first loss that the store counts it must have begun again "
+    "within the same time, from which only that counts off in which the store was away; jobs under "
+    "a limit or an ordering key are not judged."
 )
 _NOT_JUDGED: Final = (
     "A process that is stopped and goes on runs beside its successor (overlap); an effect that has "
@@ -67,6 +69,8 @@ def lines(found: Findings) -> Iterator[str]:
         yield ""
     for name, sentences in found.verdict.findings.items():
         yield from (f"  {name}: {sentence}" for sentence in sentences[:_SHOWN_MAX])
+    if found.verdict.unjudged:
+        yield f"nothing to judge in this run: {', '.join(found.verdict.unjudged)}"
     yield "clean" if found.verdict.clean else "NOT CLEAN"
 
 
@@ -83,7 +87,7 @@ def page(found: Findings) -> str:
         _kind_table(found),
         "## What must be 0",
         f"{verdict} What each rule means is said in `faults/checking/`.",
-        _table("Rule", "Found", found.verdict.counts),
+        _rules(found),
         *_sentences(found),
         "## Until a dead process's jobs went on, in seconds",
         _RESCUES.format(bound=plan.lease_s + BEYOND_LEASE_US / SECOND_US),
@@ -105,6 +109,16 @@ def _how(found: Findings) -> str:
         f"`{plan.layout}` (s: a supervisor and two processes, p: one process without), "
         f"{plan.producers} producers."
     )
+
+
+def _rules(found: Findings) -> str:
+    """What each rule found, of how many cases; a rule without any is not shown to hold."""
+    verdict = found.verdict
+    rows = ["| Rule | Cases | Found |", "| --- | ---: | --- |"]
+    for name, number in verdict.counts.items():
+        said = "nothing to judge" if name in verdict.unjudged else number
+        rows.append(f"| {name} | {verdict.cases[name]} | {said} |")
+    return "\n".join(rows)
 
 
 def _sentences(found: Findings) -> list[str]:
@@ -155,6 +169,7 @@ def _document(found: Findings) -> dict[str, Any]:
         "where": {**_machine(), **found.store},
         "clean": found.verdict.clean,
         "rules": found.verdict.counts,
+        "cases": found.verdict.cases,
         "findings": {name: list(told)[:_SHOWN_MAX] for name, told in _found(found).items()},
         "faults": _kinds(found),
         "rescues": found.rescues,

@@ -30,8 +30,8 @@ from faults.stores.opening import opened
 from faults.tasks import create_app
 from faults.worlds import PAGE, World, ended
 from packhorse import Packhorse, StoreUnavailable
-from packhorse.clock import SECOND_US
-from packhorse.job import JobRecord, JobStatus
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobRecord, JobStatus
 from packhorse.stores.requests import JobFilter
 
 __all__ = ["Rig", "run_rig"]

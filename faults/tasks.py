@@ -13,7 +13,7 @@ from typing import Final
 from faults.checking.contest import Limits
 from faults.records import RECORDS_VARIABLE, SMALL_FILE_LINES, Recorder
 from packhorse import Context, Packhorse, RateLimited, RetryPolicy, Unique
-from packhorse.clock import SECOND_US, Clock
+from packhorse.core.clock import SECOND_US, Clock
 from packhorse.events import JobCompleted, JobLimited, JobStale
 
 __all__ = ["GUILTY", "LIMITS", "PROCESS_QUEUE", "create_app", "record"]

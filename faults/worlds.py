@@ -19,7 +19,7 @@ import packhorse
 from faults.processes import PATIENCE_S, send, tree_of, until
 from faults.records import RECORDS_VARIABLE, Line, read_lines
 from packhorse import Packhorse
-from packhorse.job import JobRecord
+from packhorse.core.job import JobRecord
 from packhorse.stores.requests import JobFilter
 
 __all__ = ["IN_PROCESS_VARIABLE", "PAGE", "ROOT", "World", "all_jobs", "ended"]

@@ -18,11 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from packhorse.testing.servers.postgres import VARIABLE, PostgresServer
+from scripts.debian import libraries, unpack
 from scripts.pytest_runs import run_pytest
+from tests.servers.postgres import VARIABLE, PostgresServer
 
 #: What of the suite is run when no options are given: every promise, with both runners.
-TESTS: Final = ("tests/conformance/test_postgres.py", "-q", "-n", "2")
+TESTS: Final = ("tests/conformance/test_postgres.py", "-q", "-n", "2", "--conformance", "all")
 #: The package and what Debian's slim images lack of its libraries.
 PACKAGES: Final = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 #: Fewer connections to the server than the tests open: whoever keeps state on one is found out.
@@ -68,19 +69,7 @@ def program(folder: Path) -> Path:
     found = shutil.which("pgbouncer")
     if found is not None:
         return Path(found)
-    packages = folder / "packages"
-    packages.mkdir()
-    for name in PACKAGES:
-        fetched = subprocess.run(  # noqa: S603 - our own list
-            ["apt-get", "download", name],  # noqa: S607 - Debian's own
-            cwd=packages,
-            check=name == PACKAGES[0],
-            capture_output=name != PACKAGES[0],
-        )
-        if fetched.returncode:
-            print(f"{name} is not to be had; perhaps the system has it")
-    for package in packages.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)  # noqa: S603, S607
+    unpack(PACKAGES, folder)
     return folder / "usr" / "sbin" / "pgbouncer"
 
 
@@ -97,11 +86,10 @@ def start(pgbouncer: Path, folder: Path, server_port: int) -> tuple[subprocess.P
     user = "nobody" if os.geteuid() == 0 else None
     if user is not None:
         shutil.chown(folder, user)
-    libraries = os.pathsep.join(str(path) for path in (folder / "usr" / "lib").glob("*"))
     pooler = subprocess.Popen(  # noqa: S603 - our own program and options
         [str(pgbouncer), "-q", str(settings)],
         user=user,
-        env={**os.environ, "LD_LIBRARY_PATH": libraries},
+        env={**os.environ, **libraries(folder)},
     )
     return pooler, port
 

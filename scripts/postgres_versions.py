@@ -23,8 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from packhorse.testing.servers.postgres import PROGRAMS_VARIABLE, VARIABLE
 from scripts.pytest_runs import ROOT, Run, run_pytest
+from tests.servers.postgres import PROGRAMS_VARIABLE, VARIABLE
 
 #: The newest of each that was there when this was written; 18 is the bundled one.
 VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -38,7 +38,7 @@ VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
 BUNDLED: Final = "18"
 CACHE: Final = ROOT / ".cache" / "postgres"
 TESTS: Final = ("tests/conformance/test_postgres.py", "tests/stores/postgres")
-OPTIONS: Final = ("-q", "-n", "2", "--dist", "loadgroup", "-m", "not slow")
+OPTIONS: Final = ("-q", "-n", "2", "--dist", "loadgroup", "-m", "not slow", "--conformance", "all")
 #: Node's names of the machines for which there are packages.
 MACHINES: Final[Mapping[str, str]] = MappingProxyType({"x86_64": "x64", "aarch64": "arm64"})
 #: How long fetching one may take.

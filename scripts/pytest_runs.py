@@ -39,14 +39,16 @@ class Run:
 
 
 def run_pytest(options: Sequence[str], environment: Mapping[str, str]) -> Run:
-    """Run pytest from the root; it prints as it goes."""
+    """Run pytest from the root; it prints as it goes. An empty variable is one that is not set."""
+    variables = {**os.environ, **environment}
+    variables = {name: value for name, value in variables.items() if value}
     with tempfile.TemporaryDirectory(prefix="packhorse-run-") as folder:
         report = Path(folder) / "report.xml"
         try:
             code = subprocess.run(  # noqa: S603 - our own tests
                 [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}"],
                 cwd=ROOT,
-                env={**os.environ, **environment},
+                env=variables,
                 check=False,
                 timeout=PATIENCE_S,
             ).returncode

@@ -70,7 +70,7 @@ class _RedisCutter:
 def serving(store: str, folder: Path) -> Iterator[tuple[str, Cutter]]:
     """The URL of an empty store, and who cuts its connections."""
     if store == "postgres":
-        from packhorse.testing.servers.postgres import PostgresServer
+        from tests.servers.postgres import PostgresServer
 
         postgres = PostgresServer()
         try:
@@ -78,7 +78,7 @@ def serving(store: str, folder: Path) -> Iterator[tuple[str, Cutter]]:
         finally:
             postgres.remove()
     elif store == "redis":
-        from packhorse.testing.servers.redis import RedisServer
+        from tests.servers.redis import RedisServer
 
         redis = RedisServer(folder / "redis")
         try:

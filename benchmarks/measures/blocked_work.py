@@ -17,8 +17,8 @@ from typing import Any, Final
 from benchmarks.bench import Bench
 from benchmarks.contestants import packhorse_store
 from benchmarks.measures.claim_work import counting
-from packhorse.clock import new_ids
-from packhorse.job import NewJob, RateRule
+from packhorse.core.clock import new_ids
+from packhorse.core.job import NewJob, RateRule
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal, TaskSettings
 

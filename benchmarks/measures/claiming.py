@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from packhorse.job import JobStatus
-from packhorse.settlement import Settlement, SettlementKind
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import Settlement, SettlementKind
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal
 

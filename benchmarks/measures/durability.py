@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks.bench import Bench, drained
 from benchmarks.contestants import ours_at
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer, free_port
 
 __all__ = ["RATE", "measure", "private_server"]
 

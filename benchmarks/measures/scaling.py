@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two worker processes on one file against one: handlers that sleep 5 ms, 20 slots each."""
+"""Handlers that sleep: two processes against one, and how well one keeps its slots filled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Final
 from benchmarks import probe
 from benchmarks.bench import Bench, filled, rotated, wait_until
 from benchmarks.processes import Program, started
+from benchmarks.workloads.naps import nap_seconds
 
-__all__ = ["SCALING", "measure_round", "of_processes"]
+__all__ = ["MIXED", "SCALING", "measure_mixed_round", "measure_round", "of_processes"]
 
 SCALING: Final = "5 ms handlers, 20 slots each"
+MIXED: Final = "handlers that sleep 20 ms on average, 50 slots: share of the ideal time"
 _SLOTS: Final = 20
+_MIXED_SLOTS: Final = 50
 _QUEUE: Final = "default"
 
 
@@ -28,15 +31,29 @@ def measure_round(bench: Bench, number: int) -> None:
     for processes in rotated([1, 2], number):
         label = of_processes(bench.stage.ours.label, processes)
         with bench.folder() as folder:
-            reading = _drained(bench, folder, processes)
+            count = bench.settings.naps * processes
+            reading = _drained(bench, folder, "naps", count, slots=_SLOTS, processes=processes)
         bench.ledger.record(SCALING, label, reading.rate, "jobs/s")
         bench.say(f"  scaling  {label:<30} {reading.rate:>9,.0f} jobs/s")
 
 
-def _drained(bench: Bench, folder: Path, processes: int) -> probe.Reading:
+def measure_mixed_round(bench: Bench, _number: int) -> None:
+    """One process with sleeps of all lengths; ideally every slot sleeps all the time."""
+    count = bench.settings.mixed_naps
+    label = bench.stage.ours.label
+    with bench.folder() as folder:
+        reading = _drained(bench, folder, "mixed naps", count, slots=_MIXED_SLOTS, processes=1)
+    ideal_s = sum(map(nap_seconds, range(count))) / _MIXED_SLOTS
+    share = ideal_s / (reading.last - reading.first)
+    bench.ledger.record(MIXED, label, share, "×")
+    bench.say(f"  mixed    {label:<30} {share:>9.2f} of the ideal time")
+
+
+def _drained(
+    bench: Bench, folder: Path, way: str, count: int, *, slots: int, processes: int
+) -> probe.Reading:
     """The queue stays paused until every worker is there, so that all begin together."""
-    contestant = bench.stage.with_slots(_SLOTS)
-    count = bench.settings.naps * processes
+    contestant = bench.stage.with_slots(slots)
     path = folder / "probe"
     probe.new_probe(path, count)
     environment = {**contestant.environment(folder), probe.PROBE: str(path)}
@@ -44,7 +61,7 @@ def _drained(bench: Bench, folder: Path, processes: int) -> probe.Reading:
     with ExitStack() as stack:
         stack.callback(store.close)
         store.run(store.queues.pause(_QUEUE, paused=True))
-        filled(contestant, folder, "naps", count)
+        filled(contestant, folder, way, count)
         workers: list[Program] = [
             stack.enter_context(
                 started(contestant.worker(folder), environment=environment, log=folder / f"log{n}")

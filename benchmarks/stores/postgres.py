@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +24,13 @@ from benchmarks.stores.staging import Databases, staged
 from benchmarks.workloads import bare_postgres
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
-from packhorse.testing.servers.postgres import VARIABLE, PostgresServer
+from tests.servers.named import named_server
+from tests.servers.postgres import VARIABLE, PostgresServer
 
 __all__ = ["postgres_stage"]
 
-#: A server that begins a checkpoint now and then, not all the time.
-_OPTIONS: Final = ("fsync=on", "synchronous_commit=on", "shared_buffers=256MB", "max_wal_size=4GB")
+#: As the server comes: no figure depends on a setting that a user would have to know of.
+_OPTIONS: Final = ("fsync=on", "synchronous_commit=on")
 _SHOWN: Final = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
 _SESSIONS: Final = "select count(*) from pg_stat_activity where datname = %s"
 _BUFFERS: Final = "select blks_read + blks_hit from pg_stat_database where datname = %s"
@@ -119,8 +119,8 @@ def _number(connection: psycopg.Connection[Any], query: str, folder: Path) -> in
 @contextmanager
 def _server(directory: Path) -> Iterator[tuple[str, str]]:
     """The URL of the server that is named, or of a private one; and whose it is."""
-    named = os.environ.get(VARIABLE)
-    if named:
+    named = named_server(VARIABLE)
+    if named is not None:
         yield named, f"named by {VARIABLE}"
         return
     server = PostgresServer(Path(tempfile.mkdtemp(dir=directory)), *_OPTIONS, careful=True)

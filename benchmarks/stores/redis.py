@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,8 @@ from benchmarks.stores.staging import Databases, staged
 from benchmarks.workloads import bare_redis
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
-from packhorse.testing.servers.redis import VARIABLE
+from tests.servers.named import named_server
+from tests.servers.redis import VARIABLE
 
 __all__ = ["redis_stage"]
 
@@ -132,8 +132,8 @@ def _empty_numbers(url: str) -> list[int]:
 @contextmanager
 def _databases(directory: Path) -> Iterator[_Databases]:
     """Those of the server that is named, as far as they are empty; or of a private one."""
-    named = os.environ.get(VARIABLE)
-    if named:
+    named = named_server(VARIABLE)
+    if named is not None:
         yield _Databases(named, own=False, free=_empty_numbers(named))
         return
     with durability.private_server(directory) as url:

@@ -18,6 +18,7 @@ from benchmarks.measures import (
     scaling,
     server_claims,
     snapshot,
+    steady,
     submit,
 )
 from benchmarks.peers.catalogue import BULLMQ, PEERS
@@ -71,6 +72,12 @@ def _drain_bounds(store: str) -> Iterator[Bound]:
         of=scaling.of_processes(OURS, 2),
         against=scaling.of_processes(OURS, 1),
         at_least=1.8,
+    )
+    yield Bound(
+        says="handlers that sleep 20 ms on average, 50 slots, against the ideal time",
+        measure=scaling.MIXED,
+        of=OURS,
+        at_least=0.9,
     )
 
 
@@ -147,6 +154,7 @@ def _waits() -> Sequence[Bound]:
     return (
         Bound(says="pick-up, median", measure=pickup.P50, of=OURS, at_most=5, unit="ms"),
         Bound(says="pick-up, 99th percentile", measure=pickup.P99, of=OURS, at_most=25, unit="ms"),
+        *steady.STEADY,
         Bound(says="idle worker", measure=idle.IDLE, of=OURS, at_most=1, unit="% of a core"),
         Bound(
             says="memory growth per 100,000 jobs after the first 100,000",
@@ -178,4 +186,10 @@ def _snapshots(settings: Settings) -> Iterator[Bound]:
         of=snapshot.HELD,
         against=snapshot.FREE,
         at_least=0.5,
+    )
+    yield Bound(
+        says="steady wait under an old snapshot, p99 of the last minute against the first",
+        measure=steady.GROWTH,
+        of=steady.HELD,
+        at_most=1.5,
     )

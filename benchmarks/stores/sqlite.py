@@ -29,6 +29,7 @@ from benchmarks.measures import (
     memory,
     pickup,
     scaling,
+    steady,
     submit,
 )
 from benchmarks.sqlite_bounds import sqlite_bounds
@@ -41,6 +42,7 @@ ROUNDS: Final = MappingProxyType(
         "drain": drain.measure_round,
         "submit": submit.measure_round,
         "scaling": scaling.measure_round,
+        "mixed": scaling.measure_mixed_round,
         "limits": limits.measure_round,
     }
 )
@@ -51,6 +53,7 @@ ONCE: Final = MappingProxyType(
         "claims": claim_work.measure,
         "blocked": blocked_work.measure,
         "memory": memory.measure,
+        "steady": steady.measure,
     }
 )
 #: Four of a thousand singles, in each of which the log is written back into the file.

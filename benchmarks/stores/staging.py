@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.bench import Bench
-from benchmarks.measures import drain, idle, memory, pickup, scaling, server_claims, submit
+from benchmarks.measures import drain, idle, memory, pickup, scaling, server_claims, steady, submit
 from benchmarks.stage import Bounds, Stage
 from benchmarks.stores.lines import CHARTED, Lines
 from packhorse.stores import open_store
@@ -64,6 +64,7 @@ def staged(
                 "drain": drain.measure_round,
                 "submit": submit.measure_round,
                 "scaling": scaling.measure_round,
+                "mixed": scaling.measure_mixed_round,
             }
         ),
         once=MappingProxyType(
@@ -73,6 +74,7 @@ def staged(
                 "claims": claims,
                 **once,
                 "memory": memory.measure,
+                "steady": steady.measure,
             }
         ),
         bounds=bounds,

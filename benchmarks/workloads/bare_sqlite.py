@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks.probe import hitter
 from benchmarks.workloads import event_loop
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 
 __all__ = [
     "connect",

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Final
 
 from benchmarks.probe import hitter, stamper
 from benchmarks.workloads import event_loop
+from benchmarks.workloads.naps import NAP_SECONDS, nap_seconds
 from packhorse import Packhorse, logs
 
-__all__ = ["NAP_SECONDS", "app", "nap", "noop", "timed"]
-
-NAP_SECONDS: Final = 0.005
+__all__ = ["app", "mixed_nap", "nap", "noop", "timed"]
 
 app = Packhorse()
 _hit = hitter()
@@ -34,6 +32,13 @@ async def noop(number: int) -> int:
 async def nap(number: int) -> int:
     _hit()
     await asyncio.sleep(NAP_SECONDS)
+    return number
+
+
+@app.task
+async def mixed_nap(number: int) -> int:
+    await asyncio.sleep(nap_seconds(number))
+    _hit()
     return number
 
 

@@ -11,7 +11,7 @@ from comparison.place import store_url
 from comparison.record import working
 from comparison.submit import Submit
 from packhorse import Packhorse
-from packhorse.job import TERMINAL
+from packhorse.core.job import TERMINAL
 from packhorse.stores import open_store
 
 app = Packhorse(store_url())

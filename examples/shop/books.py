@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from packhorse import JobInfo, JobStatus, Packhorse
+from packhorse.core.job import TERMINAL, WAITING
 from packhorse.insights import PAGE_MAX
-from packhorse.job import TERMINAL, WAITING
 from packhorse.stores.requests import JobFilter
 
 #: Pages of jobs read at most; the shop is small.

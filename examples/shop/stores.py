@@ -31,7 +31,7 @@ def outlives(store: str) -> bool:
 
 
 def _postgres() -> str:
-    from packhorse.testing.servers.postgres import PostgresServer  # noqa: PLC0415 - only here
+    from tests.servers.postgres import PostgresServer  # noqa: PLC0415 - only here
 
     server = PostgresServer()
     atexit.register(server.remove)
@@ -39,7 +39,7 @@ def _postgres() -> str:
 
 
 def _redis(folder: Path) -> str:
-    from packhorse.testing.servers.redis import RedisServer  # noqa: PLC0415 - only here
+    from tests.servers.redis import RedisServer  # noqa: PLC0415 - only here
 
     server = RedisServer(folder / "redis")
     atexit.register(server.stop)

@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from faults.checking.evidence import Run
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
+from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX
 
 __all__ = [
     "NEVER",
@@ -29,6 +30,7 @@ __all__ = [
     "Span",
     "Use",
     "at_once",
+    "begun_in_a_window",
     "begun_in_time",
     "begun_too_late",
     "claimed_at_once",
@@ -49,6 +51,9 @@ Interval = tuple[int, int]
 NEVER: Final = 1 << 62
 #: How far the moments of a job may be off about which the store's clock was set.
 _DOUBT_US: Final = 2_000_000
+#: A run that began so long after its claim was stopped between the worker's last look and its own
+#: first line: no worker starts a job with a rate limit that late.
+_STOPPED_US: Final = ALLOWANCE_US_MAX
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -145,17 +150,47 @@ def claimed_at_once(contest: Contest) -> list[Use]:
 
 def granted_in_a_window(contest: Contest) -> list[Use]:
     """How much weight each rate let start within one window."""
-    grants: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    return _in_a_window(
+        contest,
+        (
+            (job, [span.started_us for span in job.spans if not span.doubtful])
+            for job in contest.jobs
+        ),
+    )
+
+
+def begun_in_a_window(contest: Contest) -> list[Use]:
+    """How much weight of each rate has handlers that began within one window."""
+    begun: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for run in contest.runs:
+        begun[_attempt(run)].append(run.started_us)
+    return _in_a_window(
+        contest,
+        (
+            (job, [at_us for at_us in begun[job.job_id, span.attempt] if _prompt(at_us, span)])
+            for job in contest.jobs
+            for span in job.spans
+            if not span.doubtful
+        ),
+    )
+
+
+def _prompt(begun_us: int, span: Span) -> bool:
+    return begun_us - span.started_us <= _STOPPED_US
+
+
+def _in_a_window(contest: Contest, starts: Iterable[tuple[Facts, Iterable[int]]]) -> list[Use]:
+    """How much weight of each rate started within one window."""
+    weights: dict[str, list[tuple[int, int]]] = defaultdict(list)
     rules: dict[str, Rate] = {}
-    for job in contest.jobs:
+    for job, instants_us in starts:
+        instants = [(at_us, job.weight) for at_us in instants_us]
         for gate, rule in _rate_gates(job, contest.limits):
             rules[gate] = rule
-            grants[gate] += [
-                (span.started_us, job.weight) for span in job.spans if not span.doubtful
-            ]
+            weights[gate] += instants
     return [
-        Use(gate, *_heaviest(sorted(granted), rules[gate][1], contest.steps_us), rules[gate][0])
-        for gate, granted in grants.items()
+        Use(gate, *_heaviest(sorted(started), rules[gate][1], contest.steps_us), rules[gate][0])
+        for gate, started in weights.items()
     ]
 
 

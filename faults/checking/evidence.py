@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from faults.records import Line
-from packhorse.job import Counters, JobStatus
+from packhorse.core.job import Counters, JobStatus
 
 __all__ = ["Evidence", "Run", "Standing", "Verdict", "by_job", "overlaps", "runs_of"]
 
@@ -48,17 +48,26 @@ class Evidence(msgspec.Struct, frozen=True):
     unsure: frozenset[str] = frozenset()  #: ids whose submit failed, and may have been stored
     cancelled: frozenset[str] = frozenset()  #: ids for which `cancel` answered True
     effects: Sequence[tuple[str, str]] = ()  #: (key, job id), once for each effect under a key
+    stale: int = (
+        0  #: how often a handler or a worker went on with a job that had been taken from it
+    )
     counted: Mapping[str, int] = {}  #: how many jobs of each status the store says there are
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What each rule found."""
+    """What each rule found, and in how many cases it could have found something."""
 
     findings: Mapping[str, Sequence[str]]
+    cases: Mapping[str, int]
 
     @property
     def clean(self) -> bool:
         return not any(self.findings.values())
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The rules that had nothing to judge: the run says nothing about them."""
+        return [name for name, found in self.findings.items() if not found and not self.cases[name]]
 
     @property
     def counts(self) -> dict[str, int]:

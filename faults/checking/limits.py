@@ -7,7 +7,7 @@ Each rule is a function that yields one sentence per violation.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -16,7 +16,9 @@ from faults.checking.contest import (
     NEVER,
     Contest,
     Span,
+    Use,
     at_once,
+    begun_in_a_window,
     claimed_at_once,
     current,
     finished_us,
@@ -28,16 +30,44 @@ from faults.checking.contest import (
     waits,
 )
 from faults.checking.evidence import Verdict
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
 
-__all__ = ["RULES", "judge"]
+__all__ = ["RULES", "cases", "judge"]
 
 Rule = Callable[[Contest], Iterator[str]]
 
 
 def judge(contest: Contest) -> Verdict:
     """Hold the contest against every rule."""
-    return Verdict({name: list(rule(contest)) for name, rule in RULES.items()})
+    found = {name: list(rule(contest)) for name, rule in RULES.items()}
+    return Verdict(found, cases(contest))
+
+
+def cases(contest: Contest) -> dict[str, int]:
+    """How many limits that were used up, jobs or answers each rule has to judge."""
+    known, limits = contest.asked, contest.limits
+    limited = {
+        "too many claimed": claimed_at_once(contest),
+        "too many running": _running_at_once(contest),
+        "too many granted": granted_in_a_window(contest),
+        "too many begun": begun_in_a_window(contest),
+    }
+
+    def keyed(tasks: Container[str]) -> int:
+        """Second submits of a key."""
+        return sum(asked.deduplicated and asked.task in tasks for asked in known)
+
+    return {
+        **{name: sum(use.most >= use.limit for use in uses) for name, uses in limited.items()},
+        "limit not waited for": len(contest.pushed_back),
+        "out of order": sum(job.ordering_key is not None for job in contest.jobs),
+        "too deep": sum(job.queue in limits.max_depth for job in contest.jobs),
+        "refused with room": sum(not asked.job_id for asked in known),
+        "not unique": keyed(limits.unique),
+        "not throttled": keyed(limits.throttle_us),
+        "not idempotent": keyed(limits.idempotent),
+        "wrong holder": sum(asked.deduplicated for asked in known),
+    }
 
 
 def too_many_claimed(contest: Contest) -> Iterator[str]:
@@ -47,16 +77,25 @@ def too_many_claimed(contest: Contest) -> Iterator[str]:
 
 def too_many_running(contest: Contest) -> Iterator[str]:
     """More handlers of a limit running at once than it allows, while their fences were current."""
+    yield from (use.complaint for use in _running_at_once(contest) if use.over)
+
+
+def _running_at_once(contest: Contest) -> list[Use]:
     by_id = {job.job_id: job for job in contest.jobs}
     known = [run for run in contest.runs if run.job_id in by_id]
     running = [(by_id[run.job_id], current(run, by_id)) for run in known]
     held = [(job, interval) for job, interval in running if interval is not None]
-    yield from (use.complaint for use in at_once(contest.limits, held) if use.over)
+    return at_once(contest.limits, held)
 
 
-def too_many_started(contest: Contest) -> Iterator[str]:
+def too_many_granted(contest: Contest) -> Iterator[str]:
     """More weight granted in some window than a rate allows."""
     yield from (use.complaint for use in granted_in_a_window(contest) if use.over)
+
+
+def too_many_begun(contest: Contest) -> Iterator[str]:
+    """More weight begun by handlers in some window than a rate allows."""
+    yield from (use.complaint for use in begun_in_a_window(contest) if use.over)
 
 
 def not_waited(contest: Contest) -> Iterator[str]:
@@ -169,7 +208,8 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "too many claimed": too_many_claimed,
         "too many running": too_many_running,
-        "too many started": too_many_started,
+        "too many granted": too_many_granted,
+        "too many begun": too_many_begun,
         "limit not waited for": not_waited,
         "out of order": out_of_order,
         "too deep": too_deep,

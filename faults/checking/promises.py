@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Final
 
 from faults.checking.evidence import Evidence, Standing, Verdict, by_job
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
 
-__all__ = ["RULES", "judge", "repeated_effects"]
+__all__ = ["RULES", "cases", "judge", "repeated_effects"]
 
 Rule = Callable[[Evidence], Iterator[str]]
 _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
@@ -23,7 +23,33 @@ _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 
 def judge(evidence: Evidence) -> Verdict:
     """Hold the evidence against every rule."""
-    return Verdict({name: list(rule(evidence)) for name, rule in RULES.items()})
+    found = {name: list(rule(evidence)) for name, rule in RULES.items()}
+    return Verdict(found, cases(evidence))
+
+
+def cases(evidence: Evidence) -> dict[str, int]:
+    """How many jobs, runs or answers each rule has to judge."""
+    jobs, at_last = len(evidence.at_last), evidence.at_last.values()
+    completed = sum(one.status is JobStatus.COMPLETED for one in at_last)
+    again = sum(len(runs) > 1 for runs in by_job(evidence.runs).values())
+    lost_innocent = [one for one in at_last if one.counters.crashes]
+    return {
+        "lost": len(evidence.submitted),
+        "unexpected": jobs,
+        "left behind": len(evidence.unsure & evidence.at_last.keys()),
+        "never run": completed,
+        "completed twice": len(evidence.accepted),
+        "forgotten": len(evidence.accepted),
+        "same fence": again,
+        "fence fell": again,
+        "stale accepted": evidence.stale,
+        "innocent dead": sum(one.job_id not in evidence.guilty for one in lost_innocent),
+        "guilty spared": len(evidence.guilty & evidence.submitted),
+        "counters fell": len(evidence.between) + again,
+        "miscounted": jobs,
+        "cancel ignored": len(evidence.cancelled),
+        "effect under a key twice": len(evidence.effects),
+    }
 
 
 def lost(evidence: Evidence) -> Iterator[str]:

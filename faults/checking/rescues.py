@@ -12,9 +12,19 @@ import msgspec
 
 from faults.checking.evidence import Run, by_job
 from faults.checking.timeline import Timeline
-from packhorse.policies.lease import patience_us, suspicion_us
+from packhorse.core.policies.lease import patience_us, suspicion_us
 
-__all__ = ["BEYOND_LEASE_US", "Loss", "Losses", "excused_us", "late", "losses_of", "summary"]
+__all__ = [
+    "BEYOND_LEASE_US",
+    "Loss",
+    "Losses",
+    "away_us",
+    "excused_us",
+    "late",
+    "losses_of",
+    "ran_late",
+    "summary",
+]
 
 #: What a rescue may take beyond the lease.
 BEYOND_LEASE_US: Final = 5_000_000
@@ -32,6 +42,9 @@ class Loss(msgspec.Struct, frozen=True):
     run_again_us: int | None
     excused_us: int = 0  #: for how long nobody could take it back; see `excused_us`
     number: int = 1  #: which loss of its job this is: each waits twice as long as the one before
+    away_us: int = 0  #: for how long the store was away before it ran again
+    over: bool = False  #: the job ended without another run: it was cancelled, or is dead
+    bound: bool = False  #: a limit or an order may have held it back
 
 
 class Losses(msgspec.Struct, frozen=True):
@@ -45,17 +58,55 @@ def losses_of(
     runs: Sequence[Run],
     died_us: Mapping[int, int],
     ended_us: Mapping[tuple[str, int], int],
+    lost_us: Mapping[tuple[str, int], int],
 ) -> Iterator[Loss]:
-    """The runs whose process died, by what the store says of their attempts (`ended_us`)."""
-    for job_runs in by_job(runs).values():
-        lost = [run for run in job_runs if run.ended_us is None and run.pid in died_us]
-        for number, run in enumerate(lost, start=1):
+    """The runs whose process died, by what the store says of their attempts.
+
+    `ended_us` is when each was over, `lost_us` when each was begun that counts as lost: a worker
+    that was stopped too long loses its jobs too, and lives, and one may die before the handler of
+    a job that it was given has begun.
+    """
+    for job_id, job_runs in by_job(runs).items():
+        for run in job_runs:
+            if run.ended_us is not None or run.pid not in died_us:
+                continue
+            lost = {attempt: at_us for (name, attempt), at_us in lost_us.items() if name == job_id}
             later = [one.started_us for one in job_runs if one.fence > run.fence]
+            later += [at_us for attempt, at_us in lost.items() if attempt > run.attempt]
+            before = [attempt for attempt in lost if attempt < run.attempt]
             yield Loss(
-                *(run.job_id, run.attempt, died_us[run.pid]),
-                ended_us.get((run.job_id, run.attempt)),
+                *(job_id, run.attempt, died_us[run.pid]),
+                ended_us.get((job_id, run.attempt)),
                 min(later, default=None),
-                number=number,
+                number=1 + len(before),
+            )
+
+
+def away_us(loss: Loss, away: Iterable[tuple[int, int]]) -> int:
+    """For how long the store could not be used between a loss and the next run."""
+    if loss.run_again_us is None:
+        return 0
+    start_us, end_us = loss.died_us, loss.run_again_us
+    spells = (min(end, end_us) - max(start, start_us) for start, end in away)
+    return sum(spell for spell in spells if spell > 0)
+
+
+def ran_late(losses: Losses) -> Iterator[str]:
+    """Not run again within lease + 5 s of a first loss; only a store that is away counts off.
+
+    Jobs that have to wait for a limit, or for others before them, are not judged.
+    """
+    for loss in losses.losses:
+        if loss.number > 1 or loss.over or loss.bound:
+            continue
+        if loss.run_again_us is None:
+            yield f"{loss.job_id} attempt {loss.attempt} never ran again"
+            continue
+        took_us = loss.run_again_us - loss.died_us
+        if took_us > losses.lease_us + BEYOND_LEASE_US + loss.away_us:
+            yield (
+                f"{loss.job_id} attempt {loss.attempt} ran again after {took_us / 1e6:.1f} s, "
+                f"in {loss.away_us / 1e6:.1f} s of which the store was away"
             )
 
 
@@ -99,13 +150,19 @@ def late(losses: Losses) -> Iterator[str]:
             )
 
 
+def cases(losses: Losses) -> dict[str, int]:
+    """How many losses each rule has to judge."""
+    free = [one for one in losses.losses if one.number == 1 and not one.over and not one.bound]
+    return {"taken back late": len(losses.losses), "run again late": len(free)}
+
+
 def summary(losses: Losses) -> dict[str, float]:
     """In seconds: until taken back, and until run again after a first loss and after any."""
     back = [one.taken_back_us - one.died_us for one in losses.losses if one.taken_back_us]
     first = [
         one.run_again_us - one.died_us
         for one in losses.losses
-        if one.run_again_us and one.number == 1
+        if one.run_again_us and one.number == 1 and not one.bound
     ]
     again = [one.run_again_us - one.died_us for one in losses.losses if one.run_again_us]
     return {

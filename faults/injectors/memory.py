@@ -8,7 +8,7 @@ from typing import Final
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.tasks import record
 from packhorse import StoreUnavailable
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 
 __all__ = ["JOBS"]
 

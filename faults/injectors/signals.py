@@ -81,6 +81,32 @@ class Stop(_Signal):
         )
 
 
+class StopProducer:
+    """SIGSTOP of a producer, wherever its submit stands, and SIGCONT later."""
+
+    kind = "stop a producer beyond the lease"
+    weight = 9.0  #: as often as workers are stopped
+    alone = False
+
+    def fits(self, scene: Scene) -> bool:
+        return True
+
+    def strike(self, scene: Scene) -> Fault | None:
+        calm = [place for place in scene.doors_of_producers if not place.disturbed]
+        if not calm:
+            return None
+        place = scene.chance.choice(calm)
+        send([place.pid], signal.SIGSTOP)
+        lasts_s = scene.beyond_lease_s()
+        place.disturb(lasts_s)
+        return Fault(
+            self.kind,
+            f"{place.name}: {place.pid}",
+            lasts_s=lasts_s,
+            undo=lambda: send([place.pid], signal.SIGCONT),
+        )
+
+
 SIGNALS: Final[tuple[Injector, ...]] = (
     Kill("kill a worker", 6, _first, supervised=False),
     Kill("kill a child under its supervisor", 6, _one_child, supervised=True),
@@ -91,4 +117,5 @@ SIGNALS: Final[tuple[Injector, ...]] = (
     Stop("stop a child under its supervisor", 2, _one_child, supervised=True),
     Stop("stop a supervisor beyond the lease", 1, _first, supervised=True),
     Stop("stop a supervisor and its children beyond the lease", 3, _everybody, supervised=True),
+    StopProducer(),
 )

@@ -11,7 +11,7 @@ from typing import Final
 from faults.checking.timeline import Step
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.records import machine_us
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
 
 __all__ = ["WHOLE_STORE", "StoreClock"]
 

@@ -33,10 +33,10 @@ class Wire:
 
     def strike(self, scene: Scene) -> Fault | None:
         calm = [place for place in scene.doors_of_producers if not place.disturbed]
-        places = [*scene.crew.working(), *calm]
-        if not places:
+        sides = [places for places in (scene.crew.working(), calm) if places]
+        if not sides:
             return None
-        place = scene.chance.choice(places)
+        place = scene.chance.choice(scene.chance.choice(sides))  # producers as often as workers
         proxy = place.door.proxy
         fault = None if proxy is None else self._act(scene, place, proxy)
         if fault is not None:

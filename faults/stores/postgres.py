@@ -12,7 +12,7 @@ from typing import Final
 from faults.clocks import ClockFile
 from faults.proxy import Proxy
 from faults.stores.ground import Door, door_folder
-from packhorse.testing.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 
 __all__ = ["PostgresGround"]
 

@@ -20,7 +20,7 @@ from typing import Final
 from faults.clocks import ClockFile
 from faults.proxy import Proxy
 from faults.stores.ground import Door, door_folder
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer, free_port
 
 __all__ = ["RedisGround"]
 

@@ -3,9 +3,10 @@
 
     app         Packhorse: tasks, queues, a store and a worker, put together
     task, call  a declared function, and one call of it
+    router      tasks that a package declares without knowing the app
     unique      how a task or a call says that its job must not be there twice
-    handle      one submitted job: ask, wait, cancel; `info` is what it tells, and `explaining` why
-    tenant      the app as one tenant sees it
+    handle      one submitted job: ask, wait, cancel; `core.info` is what it tells
+    client      the producer's side; `core` has the rules, `runtime` the workers
     context     what a handler gets; `signals` is what it may answer besides a result
     errors      everything that is raised, in one tree
 
@@ -20,9 +21,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    __version__: str
     from packhorse.app import Packhorse
     from packhorse.call import Call
+    from packhorse.client.tenant import TenantView
     from packhorse.context import Context
+    from packhorse.core.info import Explanation, JobInfo
+    from packhorse.core.job import AttemptError, DeadReason, JobStatus, Priority, Progress
+    from packhorse.core.policies.retry import RetryPolicy
     from packhorse.errors import (
         ConfigError,
         ContractError,
@@ -39,18 +45,17 @@ if TYPE_CHECKING:
         ResultTimeout,
         SchemaOutOfDate,
         ShapeError,
+        StoreCopied,
         StoreError,
+        StoreRefused,
         StoreUnavailable,
+        TenantRequired,
         UsageError,
     )
-    from packhorse.explaining import Explanation
     from packhorse.handle import JobHandle
-    from packhorse.info import JobInfo
-    from packhorse.job import AttemptError, DeadReason, JobStatus, Priority, Progress
-    from packhorse.policies.retry import RetryPolicy
+    from packhorse.router import Router
     from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze
     from packhorse.task import CoroutineTask, FunctionTask, Task
-    from packhorse.tenant import TenantView
     from packhorse.unique import Unique
 
 __all__ = [
@@ -85,12 +90,16 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "Router",
     "SchemaOutOfDate",
     "ShapeError",
     "Snooze",
+    "StoreCopied",
     "StoreError",
+    "StoreRefused",
     "StoreUnavailable",
     "Task",
+    "TenantRequired",
     "TenantView",
     "Unique",
     "UsageError",
@@ -118,18 +127,21 @@ _HOMES: Final = MappingProxyType(
             "ResultTimeout",
             "SchemaOutOfDate",
             "ShapeError",
+            "StoreCopied",
             "StoreError",
+            "StoreRefused",
             "StoreUnavailable",
+            "TenantRequired",
             "UsageError",
         ),
-        "explaining": ("Explanation",),
         "handle": ("JobHandle",),
-        "info": ("JobInfo",),
-        "job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
-        "policies.retry": ("RetryPolicy",),
+        "core.info": ("Explanation", "JobInfo"),
+        "core.job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
+        "core.policies.retry": ("RetryPolicy",),
+        "router": ("Router",),
         "signals": ("JobSignal", "RateLimited", "Reject", "Retry", "Snooze"),
         "task": ("CoroutineTask", "FunctionTask", "Task"),
-        "tenant": ("TenantView",),
+        "client.tenant": ("TenantView",),
         "unique": ("Unique",),
     }
 )
@@ -138,6 +150,8 @@ _HOMES: Final = MappingProxyType(
 if not TYPE_CHECKING:  # who saw it would take any name for one of ours
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module("packhorse.version").installed_version()
         for home, names in _HOMES.items():
             if name in names:
                 return getattr(import_module(f"packhorse.{home}"), name)

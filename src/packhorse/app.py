@@ -3,93 +3,109 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from packhorse.call import Call
-from packhorse.clock import Chance, Clock, SystemChance, SystemClock
-from packhorse.config import WorkerOptions
-from packhorse.connection import Connection
-from packhorse.declaring import queue_declaration
-from packhorse.decorator import TaskDecorator
-from packhorse.durations import Duration
-from packhorse.errors import ConfigError, UsageError
-from packhorse.events import Event, EventBus, ObserverFailed
-from packhorse.explaining import Explanation
-from packhorse.handle import JobHandle
-from packhorse.insights import Insights
-from packhorse.job import NewJob
-from packhorse.options import QueueOptions
-from packhorse.policies.autoscale import ScaleRule
-from packhorse.protocol import Task as WireTask
-from packhorse.registry import DEFAULT_QUEUE, Registry
-from packhorse.running import (
+from packhorse.client.connection import Connection
+from packhorse.client.declarations import queue_declaration
+from packhorse.client.queue_admin import QueueAdmin
+from packhorse.client.registry import DEFAULT_QUEUE, Registry
+from packhorse.client.run_options import (
     RunOptions,
     add_handlers,
     config_options,
-    installed_version,
     run_options,
     worker_version,
 )
-from packhorse.steering import Steering
+from packhorse.client.submission import Submission
+from packhorse.client.tenant import TenantView
+from packhorse.client.wire import checked_config, checked_task, wire_job, wire_queues
+from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
+from packhorse.core.config import WorkerOptions
+from packhorse.core.durations import Duration
+from packhorse.core.info import Explanation
+from packhorse.core.job import NewJob
+from packhorse.core.options import QueueOptions
+from packhorse.core.policies.autoscale import ScaleRule
+from packhorse.core.process import in_event_loop
+from packhorse.core.text import counted
+from packhorse.errors import ConfigError, UsageError
+from packhorse.events import Event, EventBus, ObserverFailed
+from packhorse.handle import JobHandle
+from packhorse.insights import Insights
+from packhorse.protocol import Task as WireTask
+from packhorse.router import Inclusion, Router
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
-from packhorse.submission import Submission
-from packhorse.task import Task
-from packhorse.tenant import TenantView
-from packhorse.waiting import in_event_loop
-from packhorse.wire import checked_config, checked_task, wire_job, wire_queues
+from packhorse.stores.urls import DEFAULT_URL, chosen_url, working_folder
+from packhorse.task import Task, TaskDecorator
+from packhorse.version import installed_version
 
 if TYPE_CHECKING:
-    from packhorse.consumer import Consumer
-    from packhorse.supervisor.link import Link
-    from packhorse.worker import WorkerReport
+    from packhorse.runtime.consumer import Consumer
+    from packhorse.runtime.supervisor.link import SupervisorLink
+    from packhorse.runtime.worker import WorkerReport
 
 __all__ = ["DEFAULT_URL", "Packhorse"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_URL: Final = "sqlite:///packhorse.db"
-_URL: Final = "PACKHORSE_URL"
-_URL_FILE: Final = "PACKHORSE_URL_FILE"
 
-
-class Packhorse(Steering):
+class Packhorse(QueueAdmin):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
     The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
-    names, else a SQLite file here) and opened when it is first needed. Tests may give a ready
+    names, else a SQLite file here) and opened when it is first needed. `include` names the modules
+    that declare tasks, which are imported when a task is first looked up. Tests may give a ready
     `store`, which then stays theirs to close, and their own time and chance. With a `spool`, a
-    path, submissions made while the store is away are kept in that file, and delivered later.
+    path, submissions made while the store is away are kept in that file, and delivered later. With
+    `require_tenant` it takes no job that belongs to no tenant.
     """
 
     def __init__(
         self,
         url: str | None = None,
         *,
+        include: Iterable[str | Router] = (),
         store: Store | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
         spool: str | os.PathLike[str] | None = None,
+        require_tenant: bool = False,
     ) -> None:
         self.bus = EventBus()
         self.registry = Registry()
         self._chance = chance or SystemChance()
         self._own_store = store is None
-        #: The store's URL as it was given, secrets and all; None for a store that was given ready.
-        self.url = None if store is not None else (url or _url_from_environment() or DEFAULT_URL)
+        #: Where relative paths begin, wherever the process goes later; empty if that is gone.
+        self.folder = working_folder()
+        #: The store's URL, secrets and all, a file's path absolute; None for a store given ready.
+        self.url = chosen_url(url, self.folder) if store is None else None
         self.code_version: str | None = None  #: shown beside its workers; None: a fingerprint
         self.origin: str | None = None  #: `module:attribute` to import it by, where that is known
-        self.link: Link | None = None  #: to the supervisor of this process, if it has one
+        self.link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one
         self._middlewares: list[Callable[..., Any]] = []
         self._lifespans: list[Callable[..., Any]] = []
         self._tasks: dict[str, Task[..., Any]] = {}
-        opener = _opener(self.url, clock) if store is None else lambda: store
+        opener = (
+            (lambda: open_store(self.url or "", clock=clock)) if store is None else lambda: store
+        )
         super().__init__(self._connect(opener, clock or SystemClock(), spool))
+        if require_tenant:
+            self._connection.declarations.demand_tenants()
         self._submission = Submission(self._connection)
         #: `@app.task`, or `@app.task(queue="mail", ...)`: declares a function as a task.
-        self.task = TaskDecorator(self.registry, self._submission, self._tasks)
+        self.task = TaskDecorator(self._take, self._submission)
+        self._inclusion = Inclusion(self._connection, self._take_from_router)
+        self.registry.load = self._inclusion.load
+        for each in [include] if isinstance(include, str) else include:
+            self._inclusion.add(each, _caller_line())
+
+    def _opener(self, clock: Clock | None) -> Callable[[], Store]:
+        return lambda: open_store(self.url or "", clock=clock)
 
     def _connect(
         self,
@@ -101,10 +117,14 @@ class Packhorse(Steering):
             return Connection(opener, registry=self.registry, bus=self.bus, clock=clock)
         from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
 
-        from packhorse.spool import SpoolingConnection  # noqa: PLC0415 - as above
+        from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
 
         return SpoolingConnection(
-            opener, registry=self.registry, bus=self.bus, clock=clock, path=Path(spool)
+            opener,
+            registry=self.registry,
+            bus=self.bus,
+            clock=clock,
+            path=Path(self.folder, spool),
         )
 
     # ------------------------------------------------------------------------------ declaring
@@ -118,10 +138,29 @@ class Packhorse(Steering):
         """The queues declared with an `autoscale`, by name."""
         return self._connection.declarations.scales
 
+    def include(self, *tasks: str | Router) -> None:
+        """Take in routers now, and modules that declare tasks when one is first looked up."""
+        for each in tasks:
+            self._inclusion.add(each, _caller_line())
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the modules included."""
+        return self._inclusion.modules
+
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The tasks declared, by name."""
+        self.registry.load()
         return dict(self._tasks)
+
+    def _take(self, task: Task[..., Any]) -> None:
+        self._connection.declarations.check(task.definition)
+        self.registry.add(task.definition)
+        self._tasks[task.name] = task
+
+    def _take_from_router(self, task: Task[..., Any]) -> None:
+        self._take(type(task)(task.definition, self._submission))
 
     def on(self, event: type[Event] | str) -> Callable[[F], F]:
         """Call the decorated function with every such event: a class, `job.dead`, `job.*`, `*`."""
@@ -147,25 +186,37 @@ class Packhorse(Steering):
         """The lifespan hooks, in the order they were given."""
         return tuple(self._lifespans)
 
+    def _connect_through(self, connection: Connection) -> Connection:
+        """Use another connection from now on, as tests do; returns the one before."""
+        before, self._connection = self._connection, connection
+        self._submission.connection = connection
+        self._inclusion.connect_through(connection)
+        return before
+
     # ------------------------------------------------------------------------------ submitting
 
-    def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[JobHandle[Any]]:
-        """Store calls of any tasks, all or none, in one round trip; a handle for each."""
-        return self._submission.submit(calls, "enqueue_many")
+    def enqueue_many(
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+    ) -> list[JobHandle[Any]]:
+        """Store calls of any tasks, in parts that are each stored all or none; a handle for each.
 
-    async def aenqueue_many(self, calls: Iterable[Call[Any]]) -> list[JobHandle[Any]]:
+        `atomic` stores all of them or none, up to 5,000.
+        """
+        return self._submission.submit(calls, "enqueue_many", atomic=atomic)
+
+    async def aenqueue_many(
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+    ) -> list[JobHandle[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(calls)
+        return await self._submission.asubmit(calls, atomic=atomic)
 
     def submit(self, task: WireTask | Mapping[str, Any] | str | bytes) -> JobHandle[Any]:
         """Store a task of the worker protocol under the id it came with."""
-        if in_event_loop():
-            self._submission.warn_of_blocking("submit")
-        return self._submission.store([self._wire_job(task)])[0]
+        return self._submission.store(self._wire_job(task), "submit")
 
     async def asubmit(self, task: WireTask | Mapping[str, Any] | str | bytes) -> JobHandle[Any]:
         """As `submit`, without blocking the event loop."""
-        return (await self._submission.astore([self._wire_job(task)]))[0]
+        return await self._submission.astore(self._wire_job(task))
 
     def _wire_job(self, value: WireTask | Mapping[str, Any] | str | bytes) -> NewJob:
         task = checked_task(value)
@@ -177,6 +228,17 @@ class Packhorse(Steering):
     def store(self) -> Store:
         """The store, opened now if it was not yet."""
         return self._connection.store
+
+    def use_store(self, url: str) -> None:
+        """Keep jobs in the store of this URL, as `packhorse worker --url` does.
+
+        Before the store is first used; afterwards it is a `UsageError`.
+        """
+        if not self._own_store:
+            raise ConfigError("this app was given a store that is open already; leave the URL out")
+        if self._connection.opened is not None:
+            raise UsageError("the store is in use already; name another one before its first use")
+        self.url = chosen_url(url, self.folder)
 
     @property
     def insights(self) -> Insights:
@@ -194,7 +256,7 @@ class Packhorse(Steering):
         return JobHandle(job_id, False, self._connection)
 
     def tenant(self, tenant: str) -> TenantView:
-        """This app as one tenant sees it."""
+        """This app as one tenant sees it; what names no tenant is a `ConfigError`."""
         return TenantView(tenant, self._submission)
 
     def explain(self, job_id: str) -> Explanation:
@@ -219,25 +281,27 @@ class Packhorse(Steering):
             raise UsageError(
                 "run() starts an event loop, and one is running here: use 'await app.arun()'"
             )
-        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+        # Code that only submits does not pay for it.
+        from packhorse.runtime.worker.event_loop import run_to_end  # noqa: PLC0415
 
-        return asyncio.run(self.arun(queues, **options))
+        return run_to_end(lambda: self.arun(queues, **options))
 
     async def arun(
         self, queues: Iterable[str] | None = None, **options: Unpack[RunOptions]
     ) -> WorkerReport:
         """As `run`, on the running event loop."""
         from packhorse import logs  # noqa: PLC0415 - as above
-        from packhorse.worker import Worker, WorkerParts  # noqa: PLC0415 - as above
+        from packhorse.runtime.worker import Environment, Worker  # noqa: PLC0415 - as above
 
+        self.registry.load()
         chosen = self._worker_options(queues, options)
-        # Trouble is logged, unless somebody has taken it on himself to hear of it.
+        # Log failures, unless an observer is registered.
         silence = None if self.bus.wants(ObserverFailed) else logs.attach(self.bus)
         try:
             await self._connection.adeclare_all()
-            parts = WorkerParts(
+            parts = Environment(
                 store=await self._connection.astore(),
-                registry=self.registry,
+                registry=self._worker_registry(),
                 bus=self.bus,
                 middlewares=tuple(self._middlewares),
                 lifespans=self.lifespans,
@@ -245,6 +309,7 @@ class Packhorse(Steering):
                 chance=self._chance,
                 queues=self._connection.queues,
                 app=self,
+                declare=self._connection.declare_all,
                 origin=self.origin,
                 version=worker_version(self.registry, self.code_version),
                 link=self.link,
@@ -259,19 +324,25 @@ class Packhorse(Steering):
         queues: Iterable[str] | None = None,
         *,
         tasks: Iterable[str] | None = None,
+        tenants: Iterable[str] | None = None,
         lease: Duration = "30s",
         default_timeout: Duration = "300s",
     ) -> Consumer:
         """The queue for a runtime of one's own: fetch, mark_complete, retry_job, mark_failed.
 
         Without `queues` it fetches from all this app knows of, without `tasks` jobs of any task,
-        also of those that are declared elsewhere.
+        also of those that are declared elsewhere, without `tenants` jobs of every tenant.
         """
-        from packhorse.consumer import Consumer, consumer_settings  # noqa: PLC0415 - as above
+        from packhorse.runtime.consumer import Consumer, consumer_settings  # noqa: PLC0415 - as above
 
         chosen = self.known_queues if queues is None else queues
-        settings = consumer_settings(chosen, tasks, lease=lease, default_timeout=default_timeout)
+        settings = consumer_settings(
+            chosen, tasks, tenants=tenants, lease=lease, default_timeout=default_timeout
+        )
         return Consumer(self._connection, self._chance, settings, installed_version())
+
+    def _worker_registry(self) -> Registry:
+        return self.registry
 
     def _worker_options(
         self, queues: Iterable[str] | None, options: Mapping[str, Any]
@@ -293,10 +364,16 @@ class Packhorse(Steering):
         return tuple(dict.fromkeys((*declared, *self.registry.queues, DEFAULT_QUEUE)))
 
     def close(self) -> None:
-        """End waits and close the store, if this app opened it; a later use opens it anew."""
+        """End waits and close the store, if this app opened it; a later use opens it again."""
         store = self._connection.close()
         if store is not None and self._own_store:
             store.close()
+
+    def __repr__(self) -> str:
+        # The URL may hold a password, which only an open store knows how to leave out.
+        store, scheme = self._connection.opened, (self.url or "").partition("://")[0]
+        place = store.label if store is not None else scheme if scheme.isalpha() else "a store"
+        return f"<Packhorse on {place}, {counted(len(self._tasks), 'task')}>"
 
     async def aclose(self) -> None:
         """As `close`, without blocking the event loop."""
@@ -305,22 +382,9 @@ class Packhorse(Steering):
         await asyncio.to_thread(self.close)
 
 
-def _opener(url: str | None, clock: Clock | None) -> Callable[[], Store]:
-    return lambda: open_store(url or DEFAULT_URL, clock=clock)
-
-
-def _url_from_environment() -> str | None:
-    """The URL, or what stands in the file that is named instead, as secrets are handed over."""
-    url, path = os.environ.get(_URL), os.environ.get(_URL_FILE)
-    if url and path:
-        raise ConfigError(f"{_URL} and {_URL_FILE} are both set; keep one of them")
-    if not path:
-        return url
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
-            text = file.read().strip()
-    except OSError as error:
-        raise ConfigError(f"{_URL_FILE} names {path!r}, which cannot be read: {error}") from error
-    if not text:
-        raise ConfigError(f"{_URL_FILE} names {path!r}, which is empty; put the URL in it")
-    return text
+def _caller_line() -> str:
+    """Where the caller of the app's method stands, for messages."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -10,9 +10,9 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 
 import msgspec
 
-from packhorse.durations import microseconds, positive_microseconds
-from packhorse.errors import ConfigError
-from packhorse.options import (
+from packhorse.client.registry import TaskDefinition
+from packhorse.core.durations import microseconds, positive_microseconds
+from packhorse.core.options import (
     CallOptions,
     chosen_options,
     instant_us,
@@ -25,7 +25,7 @@ from packhorse.options import (
     unique_choice,
     weight,
 )
-from packhorse.registry import TaskDefinition
+from packhorse.errors import ConfigError
 
 __all__ = ["NO_CHOICES", "Call", "Choices"]
 

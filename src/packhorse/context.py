@@ -12,7 +12,7 @@
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
 
-A context is made for one attempt and shared with nobody.
+A context is made for one attempt and never shared.
 """
 
 from __future__ import annotations
@@ -20,26 +20,45 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from packhorse.clock import SECOND_US, new_id, to_datetime
-from packhorse.durations import Duration, microseconds
-from packhorse.job import Job, JobOptions, Progress
+from packhorse.core.clock import SECOND_US, new_id, to_datetime
+from packhorse.core.durations import Duration, microseconds
+from packhorse.core.job import Job, JobOptions, Progress
+from packhorse.errors import PayloadError
 from packhorse.signals import Snooze
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Context", "JobLog", "JobView", "Link"]
+__all__ = [
+    "NOTE_LENGTH_MAX",
+    "PROGRESS_MAX",
+    "AttemptHost",
+    "Context",
+    "JobLog",
+    "JobView",
+    "detached_job",
+    "entered_job",
+    "job_fields",
+]
+
+#: A longer note of progress is cut.
+NOTE_LENGTH_MAX: Final = 1_000
+#: The largest number of progress: larger ones are not exact.
+PROGRESS_MAX: Final = 2**53
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
+#: The job whose code runs here, and its worker.
+_RUNNING: Final[ContextVar[tuple[Job, str] | None]] = ContextVar("packhorse_job", default=None)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -56,8 +75,8 @@ class JobView(msgspec.Struct, frozen=True):
     deadline: datetime | None = None
 
 
-class Link(Protocol):
-    """What a context asks of whoever runs its job."""
+class AttemptHost(Protocol):
+    """What a context asks of the worker that runs its job."""
 
     def note_progress(self, progress: Progress) -> None:
         """Store it soon; callable from any thread."""
@@ -87,6 +106,17 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+def entered_job(job: Job, worker: str) -> None:
+    """From here on, this task or thread runs the code of a job."""
+    _RUNNING.set((job, worker))
+
+
+def job_fields() -> dict[str, Any]:
+    """The fields of the job whose code calls this, as log lines carry them; empty outside jobs."""
+    running = _RUNNING.get()
+    return {} if running is None else _fields(*running)
+
+
 class Context:
     """One attempt, as its handler sees it."""
 
@@ -96,7 +126,7 @@ class Context:
     )
 
     def __init__(
-        self, job: Job, link: Link, *, worker: str = "", state: Mapping[str, Any] = _NO_STATE
+        self, job: Job, link: AttemptHost, *, worker: str = "", state: Mapping[str, Any] = _NO_STATE
     ) -> None:
         self.state = state  #: what the lifespan hooks yielded
         self._job = job
@@ -105,14 +135,14 @@ class Context:
         self._cancelled = False
         self._view: JobView | None = None
         self._log: JobLog | None = None
-        # Made only when somebody waits: most handlers never do.
+        # Made only for a handler that waits: most never do.
         self._waited: threading.Event | None = None
         self._awaited: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     @classmethod
     def detached(cls, task: str = "", *, state: Mapping[str, Any] = _NO_STATE) -> Context:
-        """A context for a direct call: no job, no store, and nobody who could cancel it."""
-        return cls(_detached_job(task), _Detached(), state=state)
+        """A context for a direct call: no job, no store, and no way to cancel it."""
+        return cls(detached_job(task), _Detached(), state=state)
 
     @property
     def job(self) -> JobView:
@@ -122,8 +152,15 @@ class Context:
         return self._view
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far the job is; cheap to call often, and the newest always arrives."""
-        self._link.note_progress(Progress(done=done, total=total, note=note))
+        """Say how far the job is; cheap to call often, and the newest always arrives.
+
+        Numbers are from 0 to `PROGRESS_MAX`; what is not is a `PayloadError`. A note is cut at
+        `NOTE_LENGTH_MAX` characters.
+        """
+        if total is not None:
+            total = _measure(total, "total")
+        told = Progress(done=_measure(done, "done"), total=total, note=_note_text(note))
+        self._link.note_progress(told)
 
     def idempotency_key(self, step: str = "") -> str:
         """A key for an outside system, so that what it has done once it does not do again.
@@ -149,7 +186,7 @@ class Context:
         """Wait in a thread until the job is not wanted any more, or `timeout`; says which."""
         if self._waited is None:
             self._waited = threading.Event()
-        # Looked at only now: whoever cancels sets the flag first and looks for waiters after.
+        # Looked at only now: `cancel` sets the flag first and looks for waiters after.
         return self._cancelled or self._waited.wait(_seconds(timeout))
 
     async def await_cancelled(self, timeout: Duration | None = None) -> bool:
@@ -190,7 +227,7 @@ class Context:
         return self._log
 
     def request_cancel(self) -> None:
-        """Tell the handler that its work is not wanted any more. For whoever runs the job."""
+        """Tell the handler to stop; the worker that runs the job calls it."""
         self._cancelled = True
         if self._waited is not None:
             self._waited.set()
@@ -215,7 +252,29 @@ class _Detached:
         return True
 
 
-def _detached_job(task: str) -> Job:
+def _measure(value: object, name: str) -> float:
+    """A number that every store keeps as it is."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        told = f"of type {type(value).__name__}"
+    elif 0 <= value <= PROGRESS_MAX:  # so it is neither NaN nor infinite
+        return float(value)
+    else:
+        told = "out of bounds"
+    raise PayloadError(
+        f"ctx.progress(): {name} is {told}; give a number from 0 to {PROGRESS_MAX:g}", field=name
+    )
+
+
+def _note_text(note: object) -> str:
+    if not isinstance(note, str):
+        kind = type(note).__name__
+        raise PayloadError(f"ctx.progress(): note is of type {kind}; give a text", field="note")
+    # Half characters, as names of files may have, are no text that a store could keep.
+    return note[:NOTE_LENGTH_MAX].encode("utf-8", "replace").decode()
+
+
+def detached_job(task: str) -> Job:
+    """What stands for the job of a function that is called directly."""
     return Job(
         id="detached",
         task=task,

@@ -17,6 +17,8 @@
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
     ├── StoreError                  the store could not do what was asked
     │   ├── StoreUnavailable        it cannot be reached now (has .job_id, .maybe_stored)
+    │   ├── StoreRefused            it can never hold this value
+    │   ├── StoreCopied             its jobs were carried to another store (has .to)
     │   └── SchemaOutOfDate         its schema and this code do not fit
     └── UsageError                  a verb called where it cannot work
 
@@ -25,7 +27,7 @@ Each has a stable `code`, and a message that says what happened, to which job, a
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "ConfigError",
@@ -43,8 +45,11 @@ __all__ = [
     "ResultTimeout",
     "SchemaOutOfDate",
     "ShapeError",
+    "StoreCopied",
     "StoreError",
+    "StoreRefused",
     "StoreUnavailable",
+    "TenantRequired",
     "UsageError",
 ]
 
@@ -54,6 +59,11 @@ class PackhorseError(Exception):
 
     #: Stable across releases; safe to match on in code and alerts.
     code: ClassVar[str] = "PACKHORSE_ERROR"
+    #: Of `enqueue_many`: the handles of the calls that were stored before this happened, in order.
+    stored: tuple[Any, ...] = ()
+    #: Of `enqueue_many`: the calls behind those, each with the id that it has or would have; it is
+    #: safe to submit them again, also if some were stored and the answer was lost.
+    rest: tuple[Any, ...] = ()
 
 
 class ConfigError(PackhorseError):
@@ -179,15 +189,30 @@ class QueueFull(PackhorseError):
 
 
 class QueueClosed(PackhorseError):
-    """The queue is being drained and takes no new jobs; nothing of this submit was stored."""
+    """The queue is closed and takes no new jobs; nothing of this submit was stored."""
 
     code = "QUEUE_CLOSED"
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"queue {queue!r} is closed: it is being drained and takes no new jobs; nothing was "
+            f"queue {queue!r} is closed and takes no new jobs; nothing was "
             "stored: submit to another queue, or wait until it is open again"
         )
+        self.queue = queue
+
+
+class TenantRequired(PackhorseError):
+    """The queue, or the app, takes no job that belongs to no tenant; nothing was stored."""
+
+    code = "TENANT_REQUIRED"
+
+    def __init__(self, task: str, queue: str) -> None:
+        super().__init__(
+            f"a job of task {task} was submitted to queue {queue!r} without a tenant, and that "
+            "queue demands one; nothing was stored: submit it with using(tenant=...), or through "
+            "app.tenant(...)"
+        )
+        self.task = task
         self.queue = queue
 
 
@@ -212,6 +237,28 @@ class StoreUnavailable(StoreError):
         super().__init__(message)
         self.job_id = job_id
         self.maybe_stored = maybe_stored
+
+
+class StoreCopied(StoreError):
+    """The jobs of this store were carried to another one, `to`; here they would run twice."""
+
+    code = "STORE_COPIED"
+
+    def __init__(self, label: str, *, to: str) -> None:
+        super().__init__(
+            f"the jobs of {label} were copied to {to}, where they run; nothing was done here: use "
+            f"that store, or lift the mark with 'packhorse copy --undo --from {label}'"
+        )
+        self.to = to
+
+
+class StoreRefused(StoreError):
+    """The store can never hold a value it was given; nothing of the call was written.
+
+    Trying again is no use. The message says what the store found wrong with it.
+    """
+
+    code = "STORE_REFUSED"
 
 
 class SchemaOutOfDate(StoreError):

@@ -3,25 +3,41 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, assert_never, cast
 
 import msgspec
 
-from packhorse.clock import SECOND_US
-from packhorse.connection import Connection
-from packhorse.durations import Duration, microseconds
-from packhorse.errors import JobCancelled, JobConflict, JobDead, JobNotFound, UsageError
-from packhorse.explaining import Explanation, explanation_of
-from packhorse.info import JobInfo, execution_results, job_info
-from packhorse.job import TERMINAL, JobRecord, JobStatus, Progress
-from packhorse.lifecycle import CancelAnswer
-from packhorse.policies.explain import JobFacts
-from packhorse.protocol import TaskExecutionResult
+from packhorse import events
+from packhorse.client.connection import Connection
+from packhorse.client.waiting import wait_for_end
+from packhorse.core.clock import SECOND_US
+from packhorse.core.durations import Duration, microseconds
+from packhorse.core.info import (
+    Explanation,
+    JobInfo,
+    execution_results,
+    explanation_of,
+    job_info,
+    wire_task,
+)
+from packhorse.core.job import TERMINAL, JobRecord, JobStatus, Progress
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.explain import JobFacts
+from packhorse.core.process import in_event_loop
+from packhorse.errors import (
+    JobCancelled,
+    JobConflict,
+    JobDead,
+    JobNotFound,
+    StoreError,
+    UsageError,
+)
+from packhorse.protocol import Task, TaskExecutionResult
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
-from packhorse.waiting import in_event_loop, wait_for_end
 
 __all__ = ["JobHandle"]
 
@@ -81,6 +97,14 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         record = self._found(await self.connection.arun(self._read))
         return execution_results(record, await self.connection.arun(self._attempts))
 
+    def wire(self) -> Task:
+        """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
+        return wire_task(self._found(self.connection.run(self._read)))
+
+    async def awire(self) -> Task:
+        """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
+        return wire_task(self._found(await self.connection.arun(self._read)))
+
     def explain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
         return self._explained(self.connection.run(self._facts))
@@ -116,11 +140,19 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def cancel(self) -> bool:
         """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
-        return self._cancelled(self.connection.run(self._cancel))
+        answer = self.connection.run(self._cancel)
+        if self._is_told(answer):
+            with contextlib.suppress(StoreError):  # it is cancelled whatever happens
+                self._tell(self.connection.run(self._read))
+        return self._cancelled(answer)
 
     async def acancel(self) -> bool:
         """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
-        return self._cancelled(await self.connection.arun(self._cancel))
+        answer = await self.connection.arun(self._cancel)
+        if self._is_told(answer):
+            with contextlib.suppress(StoreError):
+                self._tell(await self.connection.arun(self._read))
+        return self._cancelled(answer)
 
     def retry(self) -> None:
         """Run a finished job again with fresh budgets, or a waiting one now."""
@@ -188,6 +220,17 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if definition is None:
             return cast("R", msgspec.json.decode(result))
         return cast("R", definition.signature.decode_result(result))
+
+    def _is_told(self, answer: CancelAnswer) -> bool:
+        """Whether the job ended here: what a worker has to stop, it tells itself."""
+        bus = self.connection.bus
+        listening = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
+        return listening and answer is CancelAnswer.CANCELLED
+
+    def _tell(self, record: JobRecord | None) -> None:
+        if record is not None and record.status is JobStatus.CANCELLED:
+            for event in events.cancelled_events(record):
+                self.connection.bus.emit(event)
 
     def _cancelled(self, answer: CancelAnswer) -> bool:
         match answer:

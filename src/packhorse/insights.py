@@ -1,36 +1,57 @@
 # SPDX-License-Identifier: MIT
-"""Looking, without touching: one read-only view of a store for the command line and for programs.
+"""A read-only view of a store, for the command line and for programs.
 
-How things are counted in `stats`, since the protocol's shape has no field for each of them:
+How `stats` counts, since the protocol has no field for everything:
 
 * Jobs are counted, not attempts. A retried attempt or a timeout counts nothing by itself: its job
   is `pending` while it waits for the next one.
 * `succeeded` are completed jobs; `failed` are dead ones, whatever the reason; cancelled jobs are
   neither. So `totalProcessed = succeeded + failed`.
-* What retention has removed is no longer counted.
+* Jobs that retention has removed are not counted; totals of each worker only rise while it lives.
 * `avgExecutionMs` is the mean length of the last attempt of the latest jobs that finished (at
   most `SAMPLE_MAX`), and absent before there is one. `uptimeMs` is that of the oldest live worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from packhorse.clock import SECOND_US, Clock, SystemClock, to_datetime
+from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
+from packhorse.core.clock import SECOND_US, Clock, SystemClock, to_datetime
+from packhorse.core.info import JobInfo, execution_results, job_info
+from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
+from packhorse.core.options import name_text
+from packhorse.core.policies.autoscale import ScaleRule
+from packhorse.core.process import in_event_loop
 from packhorse.errors import JobNotFound
-from packhorse.info import JobInfo, execution_results, job_info
-from packhorse.job import PAGE_MAX, WAITING, JobStatus, Priority
-from packhorse.policies.autoscale import ScaleRule
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
-from packhorse.scaling import ScaleSignal, scale_signals, stored_scales
+from packhorse.stores.plan import Plan, drive
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import Counts, JobFilter, QueueSettings, QueueState, WorkerRecord
+from packhorse.stores.requests import (
+    Counts,
+    JobFilter,
+    Page,
+    QueueSettings,
+    QueueState,
+    WorkerRecord,
+)
 
 __all__ = ["PAGE_MAX", "SAMPLE_MAX", "Insights", "JobDetail", "JobPage", "QueueInfo", "WorkerInfo"]
 
+T = TypeVar("T")
+
+#: A generator that yields plans and receives their results.
+_Reading = Generator[Plan[Any], Any, T]
+
+_BLOCKS: Final = (
+    "insights block the running event loop until the store has answered; await their twins there, "
+    "such as 'await app.insights.astats()'"
+)
 #: Finished jobs the average is taken from.
 SAMPLE_MAX = 1_000
 
@@ -50,7 +71,7 @@ class JobDetail(msgspec.Struct, frozen=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue: what it is set to, and what it holds."""
+    """A queue: its settings, and what it holds."""
 
     name: str
     priority: int
@@ -69,17 +90,19 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker, as it last said."""
+    """A worker: what it last reported, and what it holds."""
 
     id: str
     host: str
     pid: int
     version: str  #: of Packhorse
-    code: str = ""  #: of the code it runs, as it was named, or a fingerprint of its files
+    code: str = ""  #: version of the code it runs: a given name, or a fingerprint of its files
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     concurrency: int
-    running: int
+    running: int  #: jobs it holds now, as the store counts them
+    stats: WorkerStats  #: as it last reported; totals only rise while it lives
+    quiet: bool = False  #: it was told to claim nothing
     live: bool  #: its lease has not run out
     started_at: datetime
     renewed_at: datetime
@@ -87,76 +110,152 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Insights:
-    """Reads a store; with a tenant, sees that one's jobs only."""
+    """Read a store; with a tenant, its jobs only."""
 
     def __init__(
         self,
         store: Store,
         *,
         clock: Clock | None = None,
-        tenant: str | None = None,
+        tenant: str | UnsetType = UNSET,
         scales: Mapping[str, ScaleRule] | None = None,
         declared: Mapping[str, QueueSettings] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        self._tenant = tenant
+        # Only a tenant that is left out means all; None is a mistake, and refused.
+        self._tenant = None if tenant is UNSET else name_text(tenant, "insights: tenant")
         self._scales = scales or {}
         self._declared = declared or {}
 
-    def jobs(self, chosen: JobFilter, *, limit: int = 50, after: str | None = None) -> JobPage:
-        """The jobs meant, newest first, at most `limit` (up to `PAGE_MAX`) a page."""
-        if self._tenant is not None:
-            chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
-        bounded = max(1, min(limit, PAGE_MAX))
-        page = self._store.run(self._store.inspection.search(chosen, limit=bounded, after=after))
-        return JobPage(tuple(job_info(record) for record in page.jobs), page.after)
+    def jobs(
+        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+    ) -> JobPage:
+        """List jobs, newest first, at most `limit` (up to `PAGE_MAX`) a page."""
+        return self._run(self._jobs(chosen, limit, after))
+
+    async def ajobs(
+        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+    ) -> JobPage:
+        """As `jobs`, without blocking the event loop."""
+        return await self._arun(self._jobs(chosen, limit, after))
 
     def dead_letters(
         self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
     ) -> JobPage:
-        """The dead jobs meant, newest first."""
-        chosen = chosen or JobFilter()
-        dead = msgspec.structs.replace(chosen, statuses=(JobStatus.DEAD,))
-        return self.jobs(dead, limit=limit, after=after)
+        """List dead jobs, newest first."""
+        return self._run(self._jobs(_dead(chosen), limit, after))
+
+    async def adead_letters(
+        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+    ) -> JobPage:
+        """As `dead_letters`, without blocking the event loop."""
+        return await self._arun(self._jobs(_dead(chosen), limit, after))
 
     def job(self, job_id: str) -> JobDetail:
-        """One job with its history, or `JobNotFound`."""
-        record = self._store.run(self._store.inspection.job(job_id, tenant=self._tenant))
-        if record is None:
-            raise JobNotFound(job_id)
-        history = self._store.run(self._store.inspection.history(job_id))
-        return JobDetail(job_info(record), execution_results(record, history))
+        """Return a job with its history; raise `JobNotFound` if there is none."""
+        return self._run(self._job(job_id))
+
+    async def ajob(self, job_id: str) -> JobDetail:
+        """As `job`, without blocking the event loop."""
+        return await self._arun(self._job(job_id))
 
     def queues(self) -> tuple[QueueInfo, ...]:
-        """Every queue declared, paused, or holding a job, by name.
+        """List every queue declared, paused, or holding a job, by name.
 
-        As it holds in the store, else as the app declares it that has told the store nothing yet.
+        The store's settings hold; the app's own are shown while the store does not know the queue.
         """
-        stored = self._store.run(self._store.queues.queues())
+        return self._run(self._queues())
+
+    async def aqueues(self) -> tuple[QueueInfo, ...]:
+        """As `queues`, without blocking the event loop."""
+        return await self._arun(self._queues())
+
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """List the known workers, live or not."""
+        return self._run(self._workers())
+
+    async def aworkers(self) -> tuple[WorkerInfo, ...]:
+        """As `workers`, without blocking the event loop."""
+        return await self._arun(self._workers())
+
+    def scaling(self) -> tuple[ScaleSignal, ...]:
+        """Return the load of every queue, and how many workers its `autoscale` wants.
+
+        The store's rules hold; the app's own are used while the store does not know the queue.
+        """
+        return self._run(self._scaling())
+
+    async def ascaling(self) -> tuple[ScaleSignal, ...]:
+        """As `scaling`, without blocking the event loop."""
+        return await self._arun(self._scaling())
+
+    def stats(self, name: str = "packhorse") -> WorkerStats:
+        """Count what all workers have done, in the protocol's shape; see above for the rules."""
+        return self._run(self._stats(name))
+
+    async def astats(self, name: str = "packhorse") -> WorkerStats:
+        """As `stats`, without blocking the event loop."""
+        return await self._arun(self._stats(name))
+
+    def _run(self, reading: _Reading[T]) -> T:
+        """Run the plans of a reading in this thread."""
+        if in_event_loop():
+            warnings.warn(_BLOCKS, RuntimeWarning, stacklevel=3)
+        return drive(reading, self._store.run)
+
+    async def _arun(self, reading: _Reading[T]) -> T:
+        answer = None
+        while True:
+            try:
+                plan = reading.send(answer)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            answer = await self._store.arun(plan)
+
+    def _jobs(self, chosen: JobFilter | None, limit: int, after: str | None) -> _Reading[JobPage]:
+        chosen = chosen or JobFilter()
+        if self._tenant is not None:
+            chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
+        bounded = max(1, min(limit, PAGE_MAX))
+        page: Page = yield self._store.inspection.search(chosen, limit=bounded, after=after)
+        return JobPage(tuple(job_info(record) for record in page.jobs), page.after)
+
+    def _job(self, job_id: str) -> _Reading[JobDetail]:
+        record = yield self._store.inspection.job(job_id, tenant=self._tenant)
+        if record is None:
+            raise JobNotFound(job_id)
+        history = yield self._store.inspection.history(job_id)
+        return JobDetail(job_info(record), execution_results(record, history))
+
+    def _queues(self) -> _Reading[tuple[QueueInfo, ...]]:
+        stored = yield self._store.queues.queues()
         states = _with_declared(stored, self._declared)
-        counts = {each.queue: each for each in self._counts()}
+        counted = yield self._store.inspection.counts()
+        counts = {each.queue: each for each in counted}
         now_us = self._clock.now_us()
         return tuple(
             _queue_info(state, counts.get(state.settings.name), now_us) for state in states
         )
 
-    def workers(self) -> tuple[WorkerInfo, ...]:
-        """The workers known, live or not."""
-        return tuple(_worker_info(record) for record in self._workers())
+    def _workers(self) -> _Reading[tuple[WorkerInfo, ...]]:
+        records = yield self._store.leases.workers()
+        now_us = self._clock.now_us()
+        return tuple(_worker_info(record, now_us) for record in records)
 
-    def scaling(self) -> tuple[ScaleSignal, ...]:
-        """What every queue asks of workers, and how many it wants by its `autoscale`.
-
-        As it holds in the store, else as the app declares it that has told the store nothing yet.
-        """
-        states = self._store.run(self._store.queues.queues())
+    def _scaling(self) -> _Reading[tuple[ScaleSignal, ...]]:
+        states = yield self._store.queues.queues()
         rules = {**self._scales, **stored_scales(states)}
-        return scale_signals(self._counts(), self._workers(), rules)
+        counts = yield self._store.inspection.counts()
+        workers = yield self._store.leases.workers()
+        return scale_signals(counts, workers, rules)
 
-    def stats(self, name: str = "packhorse") -> WorkerStats:
-        """What all workers together have done, in the protocol's shape; see above for the rules."""
-        counts = self._counts()
+    def _stats(self, name: str) -> _Reading[WorkerStats]:
+        counts: Sequence[Counts] = yield self._store.inspection.counts()
+        finished = JobFilter(statuses=(JobStatus.COMPLETED, JobStatus.DEAD))
+        page: Page = yield self._store.inspection.search(finished, limit=SAMPLE_MAX)
+        workers: Sequence[WorkerRecord] = yield self._store.leases.workers()
         succeeded = sum(_of(each, JobStatus.COMPLETED) for each in counts)
         failed = sum(_of(each, JobStatus.DEAD) for each in counts)
         return WorkerStats(
@@ -165,36 +264,34 @@ class Insights:
             succeeded=succeeded,
             failed=failed,
             active=sum(_of(each, JobStatus.PROCESSING) for each in counts),
-            avg_execution_ms=self._average_ms(),
-            uptime_ms=self._uptime_ms(),
+            avg_execution_ms=_average_ms(page),
+            uptime_ms=_uptime_ms(workers, self._clock.now_us()),
             queues={each.queue: _queue_stats(each) for each in counts},
         )
 
-    def _counts(self) -> Sequence[Counts]:
-        return self._store.run(self._store.inspection.counts())
 
-    def _workers(self) -> Sequence[WorkerRecord]:
-        return self._store.run(self._store.leases.workers())
+def _dead(chosen: JobFilter | None) -> JobFilter:
+    return msgspec.structs.replace(chosen or JobFilter(), statuses=(JobStatus.DEAD,))
 
-    def _average_ms(self) -> float | UnsetType:
-        finished = JobFilter(statuses=(JobStatus.COMPLETED, JobStatus.DEAD))
-        page = self._store.run(self._store.inspection.search(finished, limit=SAMPLE_MAX))
-        lengths = [
-            max(0, record.finished_us - record.started_us) / 1000
-            for record in page.jobs
-            if record.started_us is not None and record.finished_us is not None
-        ]
-        return sum(lengths) / len(lengths) if lengths else UNSET
 
-    def _uptime_ms(self) -> int:
-        started = [record.started_us for record in self._workers() if record.live]
-        return max(0, self._clock.now_us() - min(started)) // 1000 if started else 0
+def _average_ms(page: Page) -> float | UnsetType:
+    lengths = [
+        max(0, record.finished_us - record.started_us) / 1000
+        for record in page.jobs
+        if record.started_us is not None and record.finished_us is not None
+    ]
+    return sum(lengths) / len(lengths) if lengths else UNSET
+
+
+def _uptime_ms(workers: Iterable[WorkerRecord], now_us: int) -> int:
+    started = [record.started_us for record in workers if record.live]
+    return max(0, now_us - min(started)) // 1000 if started else 0
 
 
 def _with_declared(
     states: Sequence[QueueState], declared: Mapping[str, QueueSettings]
 ) -> list[QueueState]:
-    """The store's queues, and those of the app; whoever looks must not have to submit first."""
+    """Add the app's queues to the store's, which may not know them before the first submit."""
     known = {state.settings.name: state for state in states}
     for name, settings in declared.items():
         state = known.get(name)
@@ -246,7 +343,7 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
 
 
 def _waited_s(counts: Counts, now_us: int) -> dict[str, float]:
-    """How long the longest-waiting ready job of each priority has waited, the highest first."""
+    """Return how long the oldest ready job of each priority has waited, the highest first."""
     since_us = sorted(counts.oldest_ready_us_by_priority.items())
     return {
         Priority(level).name.lower(): max(0, now_us - instant_us) / SECOND_US
@@ -255,13 +352,27 @@ def _waited_s(counts: Counts, now_us: int) -> dict[str, float]:
 
 
 def _in_order(counts: Counts) -> Iterator[tuple[JobStatus, int]]:
-    """The statuses in the order of a job's life, those without a job left out."""
+    """Yield the statuses that have jobs, in the order of a job's life."""
     for status in JobStatus:
         if number := _of(counts, status):
             yield status, number
 
 
-def _worker_info(record: WorkerRecord) -> WorkerInfo:
+def _worker_stats(record: WorkerRecord, now_us: int) -> WorkerStats:
+    totals = record.totals
+    ended = totals.succeeded + totals.failed
+    return WorkerStats(
+        worker_name=record.worker,
+        total_processed=ended,
+        succeeded=totals.succeeded,
+        failed=totals.failed,
+        active=record.running,
+        avg_execution_ms=totals.execution_us / 1000 / ended if ended else UNSET,
+        uptime_ms=max(0, now_us - record.started_us) // 1000,
+    )
+
+
+def _worker_info(record: WorkerRecord, now_us: int) -> WorkerInfo:
     release, _, code = record.version.partition(" ")
     return WorkerInfo(
         id=record.worker,
@@ -273,6 +384,8 @@ def _worker_info(record: WorkerRecord) -> WorkerInfo:
         tasks=record.tasks,
         concurrency=record.concurrency,
         running=record.running,
+        stats=_worker_stats(record, now_us),
+        quiet=record.quiet,
         live=record.live,
         started_at=to_datetime(record.started_us),
         renewed_at=to_datetime(record.renewed_us),

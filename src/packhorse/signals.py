@@ -6,7 +6,7 @@ They derive from `BaseException`, so that a handler's own `except Exception` doe
 
 from __future__ import annotations
 
-from packhorse.durations import Duration, microseconds
+from packhorse.core.durations import Duration, microseconds
 
 __all__ = ["JobSignal", "RateLimited", "Reject", "Retry", "Snooze"]
 
@@ -32,7 +32,7 @@ class Snooze(JobSignal):
 
 
 class RateLimited(JobSignal):
-    """Somebody else's limit was met: this job, and others of its task and rate key, wait so long.
+    """Another system's limit was met: this job, and others of its task and rate key, wait so long.
 
     Nothing failed and nothing is used up; the job keeps its place.
     """

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from packhorse.call import NO_CHOICES, Call, Choices
+from packhorse.client.registry import TaskDefinition, define_task
+from packhorse.client.submission import Submission
 from packhorse.context import Context
+from packhorse.core.options import CallOptions, TaskOptions
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
-from packhorse.options import CallOptions
-from packhorse.registry import TaskDefinition
-from packhorse.submission import Submission
 
-__all__ = ["CoroutineTask", "FunctionTask", "Task"]
+__all__ = ["CoroutineTask", "FunctionTask", "Task", "TaskDecorator"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,37 +34,47 @@ class Task(Generic[P, R]):
         self.definition = definition
         self._submission = submission
         self._choices = choices or NO_CHOICES
-        self._encode = definition.signature.encode
 
     @property
     def name(self) -> str:
         """The name its jobs are stored under."""
         return self.definition.name
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function as it was declared; if it wants a context, that is its first argument."""
+        return self.definition.function
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
-        payload = self._encode(args, kwargs)
-        return self._submission.submit_one(Call(self.definition, payload, self._choices), "enqueue")
+        [handle] = self._submission.submit((self.call(*args, **kwargs),), "enqueue")
+        return handle
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `enqueue`, without blocking the event loop."""
-        payload = self._encode(args, kwargs)
-        return await self._submission.asubmit_one(Call(self.definition, payload, self._choices))
+        [handle] = await self._submission.asubmit((self.call(*args, **kwargs),))
+        return handle
 
-    def enqueue_many(self, items: Iterable[Call[R] | Mapping[str, Any]]) -> list[JobHandle[R]]:
-        """Store calls of this task, or arguments by name, all or none, in one round trip."""
-        return self._submission.submit(self._calls(items), "enqueue_many")
+    def enqueue_many(
+        self, items: Iterable[Call[R] | Mapping[str, Any]], *, atomic: bool = False
+    ) -> list[JobHandle[R]]:
+        """Store calls of this task, or arguments by name, as `Packhorse.enqueue_many` does."""
+        return self._submission.submit(self._calls(items), "enqueue_many", atomic=atomic)
 
     async def aenqueue_many(
-        self, items: Iterable[Call[R] | Mapping[str, Any]]
+        self, items: Iterable[Call[R] | Mapping[str, Any]], *, atomic: bool = False
     ) -> list[JobHandle[R]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(self._calls(items))
+        return await self._submission.asubmit(self._calls(items), atomic=atomic)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked, to be submitted with others or later."""
-        payload = self._encode(args, kwargs)
+        payload = self.definition.signature.encode(args, kwargs)
         return Call(self.definition, payload, self._choices)
+
+    def job(self, job_id: str) -> JobHandle[R]:
+        """A handle on a job of this task by its id, whose result is typed; reads nothing yet."""
+        return JobHandle(job_id, False, self._submission.connection)
 
     def using(self, **options: Unpack[CallOptions]) -> Self:
         """The same task, whose jobs are submitted with these options."""
@@ -113,3 +124,55 @@ class CoroutineTask(Task[P, R]):
             *self._injected(), *args, **kwargs
         )
         return coroutine
+
+
+class TaskDecorator:
+    """Declares functions as tasks; called with options only, it is a decorator that has them.
+
+    A first parameter that is a `Context` is not part of the call. Type checkers cannot tell it
+    from one that takes anything (`object`, `Any`, no annotation), so annotate the first parameter.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Task[..., Any]], None],
+        submission: Submission,
+        options: Mapping[str, Any] | None = None,
+        *,
+        prefix: str = "",
+    ) -> None:
+        self._take = take
+        self._submission = submission
+        self._options = options or {}
+        self._prefix = prefix
+
+    # A coroutine function fits the overload for plain functions as well, so its own comes first.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> FunctionTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R]: ...
+    @overload
+    def __call__(
+        self, function: None = None, /, **options: Unpack[TaskOptions]
+    ) -> TaskDecorator: ...
+    def __call__(self, function: Any = None, /, **options: Any) -> Any:
+        """Declare `function` as a task, or return a decorator that will, with these options."""
+        chosen = {**self._options, **options}
+        if function is None:
+            return TaskDecorator(self._take, self._submission, chosen, prefix=self._prefix)
+        # Names of the surrounding function are known to annotations too, as in a test.
+        frame = inspect.currentframe()
+        scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
+        definition = define_task(function, chosen, scope=scope, prefix=self._prefix)
+        kind = CoroutineTask if definition.coroutine else FunctionTask
+        task: Task[..., Any] = kind(definition, self._submission)
+        self._take(task)
+        return task

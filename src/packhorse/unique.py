@@ -10,10 +10,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from packhorse.durations import Duration, microseconds
-from packhorse.errors import ConfigError
-from packhorse.job import OnConflict, UniqueRule, UniqueScope
-from packhorse.keys import (
+from packhorse.core.durations import Duration, microseconds
+from packhorse.core.job import OnConflict, UniqueRule, UniqueScope
+from packhorse.core.keys import (
     KeySource,
     TakesArguments,
     canonical,
@@ -22,7 +21,8 @@ from packhorse.keys import (
     shortened,
     taken_value,
 )
-from packhorse.policies.uniqueness import check_unique
+from packhorse.core.policies.uniqueness import check_unique
+from packhorse.errors import ConfigError
 
 __all__ = ["Unique", "check_unique_arguments", "payload_digest", "unique_rule"]
 
@@ -94,7 +94,7 @@ def check_unique_arguments(unique: Unique, names: Iterable[str], setting: str) -
 def unique_rule(unique: Unique, task: TakesArguments, payload: bytes) -> UniqueRule | None:
     """The rule for one call; None when the function that makes its key returned None."""
     if unique.key is None:
-        key = digest(canonical(task.plain_arguments(payload)))
+        key = digest(canonical(task.normal_arguments(payload)))
     else:
         check_unique_arguments(unique, task.names, "unique")
         values = [taken_value(source, task, payload) for source in _sources(unique)]
@@ -110,9 +110,10 @@ def _sources(unique: Unique) -> tuple[KeySource, ...]:
     return unique.key if isinstance(unique.key, tuple) else (unique.key,)
 
 
-def payload_digest(task: str, payload: bytes) -> str:
+def payload_digest(name: str, task: TakesArguments, payload: bytes) -> str:
     """What tells a repeated submit from another one under the same idempotency key.
 
-    The order in which the arguments were given makes no difference.
+    The order in which the arguments were given makes no difference, nor whether a default was
+    left out. The number says how it was made; see `policies.uniqueness.same_payload`.
     """
-    return digest(task, canonical(msgspec.json.decode(payload)))
+    return f"2:{digest(name, canonical(task.normal_arguments(payload)))}"

@@ -24,12 +24,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith("PACKHORSE_")]:
         if not name.startswith("PACKHORSE_TEST"):
             monkeypatch.delenv(name)
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    for name in ("FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", "")  # which --no-color sets
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        if any(str(place).startswith(str(tmp_path)) for place in places):
             del sys.modules[name]
 
 

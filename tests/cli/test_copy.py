@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,19 +12,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from packhorse import Packhorse, StoreCopied
 from packhorse.cli.exits import ExitCode
-from packhorse.clock import SECOND_US, new_id
-from packhorse.job import UniqueRule
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.job import UniqueRule
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
-from packhorse.testing.servers.redis import clear_namespace, redis_url
-from packhorse.testing.servers.schemas import schemas
+from packhorse.testing.places import clear_namespace
 from tests.cli.project import Project
+from tests.servers.redis import redis_url
+from tests.servers.schemas import schemas
 
 JOBS = 25
+WIRE = {"id": "018f2f3e-0000-7000-8000-000000000001", "type": "send_email", "payload": {}}
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
 
 
@@ -131,7 +135,7 @@ def test_a_copy_says_how_many_finished_jobs_it_left(
 def test_a_source_that_never_ends_is_given_up(
     folder: Path, stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.cli.copying.PAGES_MAX", 3)
+    monkeypatch.setattr("packhorse.cli.copier.PAGES_MAX", 3)
 
     result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes", "--batch", "4")
 
@@ -218,3 +222,65 @@ def test_a_journey_through_every_store_ends_where_it_began(
     finally:
         clear_namespace(redis_url(), namespace)
         schemas().give(schema)
+
+
+# ------------------------------------------------------------------------------- the old store
+
+
+def test_a_copied_store_is_marked_and_says_so_to_readers(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    project = Project(folder)
+
+    copied(project, SOURCE, TARGET)
+    copied(project, SOURCE, TARGET)  # as one that was interrupted
+
+    mark = source.run(source.transfer.copied())
+    assert mark is not None
+    assert mark.to == target.label
+    assert target.run(target.transfer.copied()) is None
+    listed = project.run("queues", "list", "--url", SOURCE)
+    assert listed.exit_code == ExitCode.OK
+    assert f"were copied to {target.label}" in listed.stderr
+
+
+def test_the_mark_is_lifted_by_the_command_that_the_error_names(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, _ = stores
+    project = Project(folder)
+    copied(project, SOURCE, TARGET)
+    app = Packhorse(SOURCE)
+    way = ("copy", "--undo", "--from", app.store.label)
+
+    with pytest.raises(StoreCopied, match=re.escape(f"packhorse {' '.join(way)}")):
+        app.submit(WIRE)
+    assert project.run(*way, "--dry-run").exit_code == ExitCode.OK
+    assert source.run(source.transfer.copied()) is not None
+    assert project.run(*way, "--yes").exit_code == ExitCode.OK
+    app.submit(WIRE)
+    assert project.run(*way, "--to", TARGET).exit_code == ExitCode.USAGE
+    app.close()
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ("--queue", "mail", "--yes")])
+def test_a_dry_run_and_a_copy_of_some_queues_mark_nothing(
+    folder: Path, stores: tuple[Store, Store], more: tuple[str, ...]
+) -> None:
+    result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, *more)
+
+    assert result.exit_code == ExitCode.OK
+    assert stores[0].run(stores[0].transfer.copied()) is None
+
+
+def test_a_store_that_gets_its_jobs_back_is_in_use_again(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    copied(Project(folder), SOURCE, TARGET)
+
+    copied(Project(folder), TARGET, SOURCE)
+
+    assert source.run(source.transfer.copied()) is None
+    assert target.run(target.transfer.copied()) is not None

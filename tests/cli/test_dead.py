@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from packhorse import JobStatus, Packhorse
-from packhorse.cli import confirming, selection
+from packhorse.cli import output, selection
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.selection import redrive_selected, select_dead
+from packhorse.cli.selection import redrive_selected, select
 from packhorse.stores.requests import JobFilter
 from tests.cli.project import Project
 
@@ -33,7 +33,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
     """Pretend that somebody sits at a terminal and types this."""
 
     def typed(text: str) -> dict[str, str]:
-        monkeypatch.setattr(confirming, "_somebody_can_answer", lambda: True)
+        monkeypatch.setattr(output, "_can_ask", lambda: True)
         return {"input": text}
 
     return typed
@@ -52,6 +52,17 @@ def test_dead_letters_are_listed_and_can_be_narrowed_down(
     assert ids(project, "--tenant", "acme") == ["d2"]
     assert ids(project, "--reason", "poison_message", "--limit", "1") == ["d3"]
     assert ids(project, "--reason", "expired") == []
+
+
+@pytest.mark.parametrize("command", ["dead", "jobs"])
+def test_the_traceback_of_a_dead_letter_is_shown_without_our_own_frames(
+    project: Project, dead: Packhorse, command: str
+) -> None:
+    shown = project.run(command, "show", "d1").stdout
+
+    assert "Traceback (most recent call last):" in shown
+    assert "in explode" in shown
+    assert "packhorse/worker" not in shown
 
 
 @pytest.mark.req("S2-11")
@@ -237,7 +248,7 @@ def test_more_than_a_page_is_redriven_page_by_page(
 ) -> None:
     monkeypatch.setattr(selection, "_PAGE", 1)
 
-    chosen = select_dead(dead.store, JobFilter())
+    chosen = select(dead.store, JobFilter(), (JobStatus.DEAD,), "dead letter")
     answers = redrive_selected(dead.store, chosen)
 
     assert (chosen.number, chosen.more) == (3, False)
@@ -250,7 +261,7 @@ def test_no_more_are_touched_than_were_announced(
     monkeypatch.setattr(selection, "_PAGE", 1)
     monkeypatch.setattr(selection, "SELECTION_MAX", 2)
 
-    chosen = select_dead(dead.store, JobFilter())
+    chosen = select(dead.store, JobFilter(), (JobStatus.DEAD,), "dead letter")
     redrive_selected(dead.store, chosen)
 
     assert str(chosen) == "the first 2 dead letters"

@@ -167,18 +167,24 @@ def test_a_module_that_ends_the_program_is_an_error_like_any_other(folder: Path)
         ("shop.wrok:app", "did you mean 'shop.work'?"),
         ("jobs:ap", "has no 'ap'; did you mean jobs:app?"),
         ("jobs:something.else", "did you mean jobs:app?"),
-        ("jobs:task", "is of type FunctionTask, not a Packhorse app"),
+        ("jobs:task", "is of type FunctionTask (packhorse), not a Packhorse app"),
         ("jobs:broken", "RuntimeError: out of order"),
         ("jobs:wrong", "is of type int, not a Packhorse app"),
         ("jobs.py", "did you mean 'jobs'?"),
         ("./shop/work.py:app", "did you mean 'shop.work:app'?"),
         ("2fast:app", "write module:attribute, such as 'shop.jobs:app'"),
+        ("web:web", "is of type FastAPI (fastapi), not a Packhorse app"),
         ("empty", "has no Packhorse app among its variables"),
     ],
 )
 def test_a_near_miss_gets_a_suggestion(folder: Path, given: str, hint: str) -> None:
     write("shop/work.py")
     write("empty.py", "")
+    write(
+        "fastapi.py",
+        "class FastAPI:\n    def __call__(self, scope, receive, send): raise AssertionError\n",
+    )
+    write("web.py", "from fastapi import FastAPI\nweb = FastAPI()\n")
     write(
         "jobs.py",
         f"{APP}@app.task\ndef task() -> None:\n    raise AssertionError('ran')\n"

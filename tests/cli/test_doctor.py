@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from packhorse import JobStatus, Packhorse
-from packhorse.cli.checks import Finding, Level, findings
-from packhorse.cli.survey import Survey
-from packhorse.clock import to_datetime
+from packhorse.cli.checks import Finding, Severity, Survey, findings
+from packhorse.core.clock import to_datetime
 from packhorse.insights import QueueInfo, WorkerInfo
+from packhorse.protocol import WorkerStats
 from packhorse.stores.requests import QueueSettings
 from tests.cli.project import Project
 from tests.cli.test_overview import hire
@@ -69,12 +69,15 @@ def worker(name: str = "w-1", *, live: bool = True, **changes: Any) -> WorkerInf
         "started_at": moment,
         "renewed_at": moment,
         "expires_at": moment + timedelta(seconds=30),
+        "stats": WorkerStats(
+            worker_name=name, total_processed=0, succeeded=0, failed=0, active=0, uptime_ms=0
+        ),
     }
     return WorkerInfo(id=name, live=live, **{**usual, **changes})
 
 
-def trouble(found: list[Finding]) -> list[tuple[str, Level]]:
-    return [(one.check, one.level) for one in found if one.level is not Level.OK]
+def trouble(found: list[Finding]) -> list[tuple[str, Severity]]:
+    return [(one.check, one.level) for one in found if one.level is not Severity.OK]
 
 
 def test_a_sound_store_has_nothing_to_report() -> None:
@@ -103,7 +106,7 @@ def test_a_sound_store_has_nothing_to_report() -> None:
             {"queues": (queue("reports", queued=2),)},
             "queues",
             "problem",
-            "queue reports holds 2 jobs, the oldest for 1m 30s, and no live worker serves it",
+            "queue reports holds 2 jobs, the oldest for 1m 30s, and no live worker claims from it",
         ),
         ({"queues": (queue("reports", pending=1),)}, "queues", "warning", "holds 1 job, and no"),
         (
@@ -131,24 +134,35 @@ def test_a_sound_store_has_nothing_to_report() -> None:
             "warning",
             "several releases: 0.9, 1.0",
         ),
+        (
+            {"workers": (worker(), worker("w-2", quiet=True))},
+            "workers",
+            "warning",
+            "quiet, and claiming nothing: w-2",
+        ),
         ({"version": "2.0"}, "workers", "warning", "live workers are 1.0, this command is 2.0"),
     ],
 )
 def test_each_mistake_is_found(changes: dict[str, Any], check: str, level: str, text: str) -> None:
     found = findings(survey(**changes))
 
-    assert trouble(found) == [(check, Level(level))]
+    assert trouble(found) == [(check, Severity(level))]
     assert any(text in one.message for one in found)
+
+
+def test_a_queue_that_only_quiet_workers_serve_is_trouble() -> None:
+    found = findings(survey(queues=(queue(queued=1),), workers=(worker(quiet=True),)))
+
+    assert trouble(found) == [("queues", Severity.PROBLEM), ("workers", Severity.WARNING)]
 
 
 def test_old_dead_letters_are_counted_and_no_trouble() -> None:
     found = findings(survey(dead=4))
 
     assert trouble(found) == []
-    assert Finding("dead letters", Level.OK, "4 jobs dead, none in the last hour") in found
+    assert Finding("dead letters", Severity.OK, "4 jobs dead, none in the last hour") in found
 
 
-@pytest.mark.req("S4-21")
 def test_the_doctor_finds_what_is_wrong_with_a_real_store(project: Project, app: Packhorse) -> None:
     app.tasks["explode"].enqueue()
     app.run(burst=True)
@@ -182,7 +196,7 @@ def test_the_doctors_advice_is_whole_on_a_narrow_terminal(project: Project, app:
     result = project.run("doctor", env={"COLUMNS": "60"})
 
     said = " ".join(result.stdout.split())
-    assert "no live worker serves it; start one: 'packhorse worker -q default'" in said
+    assert "no live worker claims from it; start one: 'packhorse worker -q default'" in said
     assert "…" not in result.stdout
 
 

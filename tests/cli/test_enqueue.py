@@ -10,6 +10,7 @@ from packhorse import JobStatus, Packhorse
 from packhorse.cli.enqueue import parse_arguments
 from packhorse.cli.exits import ExitCode
 from packhorse.handle import JobHandle
+from packhorse.stores.requests import Renewal
 from tests.cli.project import JOBS, Project
 
 
@@ -98,6 +99,15 @@ def test_waiting_without_a_worker_says_so_and_ends_in_time(project: Project) -> 
     assert result.exit_code == ExitCode.FAILED
     assert "No live worker serves queue default" in result.stderr
     assert "Error RESULT_TIMEOUT" in result.stderr
+
+
+def test_waiting_for_quiet_workers_is_pointed_out(project: Project, app: Packhorse) -> None:
+    renewal = Renewal("w-1", 60_000_000, queues=("default",), tasks=("add",), quiet=True)
+    app.store.run(app.store.leases.renew(renewal))
+
+    result = project.run("enqueue", "add", "1", "--wait", "--timeout", "0.01s")
+
+    assert "Every live worker of queue default is quiet" in result.stderr
 
 
 def test_a_wait_that_comes_to_nothing_is_one_document_too(project: Project, app: Packhorse) -> None:

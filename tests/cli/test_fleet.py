@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
@@ -12,11 +13,10 @@ import click
 import pytest
 
 from packhorse import ConfigError, JobStatus, Packhorse, StoreUnavailable
+from packhorse.cli.autoscale import ENDLESS, Fleet, Scaler, bounded_rules
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.fleet import ENDLESS, Fleet
-from packhorse.cli.parameters import bounds
-from packhorse.cli.scaler import Scaler, bounded_rules
-from packhorse.policies.autoscale import QUIET_US, ScaleRule
+from packhorse.cli.options import bounds
+from packhorse.core.policies.autoscale import QUIET_US, ScaleRule
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.cli.project import PATIENCE_S, Project, heard
@@ -162,7 +162,7 @@ def test_the_exit_code_is_that_of_the_process_that_ended_worst(
     assert yard.fleet.exit_code == code
 
 
-def test_one_that_dies_is_replaced(yard: Yard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_dies_is_replaced(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     yard.fleet.resize(1)
     yard.clock.advance(60)
     yard.processes[0].status = -signal.SIGKILL
@@ -171,11 +171,11 @@ def test_one_that_dies_is_replaced(yard: Yard, capsys: pytest.CaptureFixture[str
     yard.fleet.resize(1)
 
     assert len(yard.processes) == 2
-    assert "process 1 ended with signal 9; another one takes its place" in capsys.readouterr().err
+    assert "process 1 ended with signal 9; another one takes its place" in caplog.text
 
 
 def test_one_that_cannot_even_begin_ends_it_all(
-    yard: Yard, capsys: pytest.CaptureFixture[str]
+    yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:
     yard.fleet.resize(2)
     yard.processes[0].status = ExitCode.APP_NOT_LOADED
@@ -186,7 +186,7 @@ def test_one_that_cannot_even_begin_ends_it_all(
     assert yard.fleet.stopping
     assert yard.heard()[1] == [TERM]
     assert yard.fleet.exit_code == ExitCode.APP_NOT_LOADED
-    assert "as soon as it had begun; leaving" in capsys.readouterr().err
+    assert "as soon as it had begun; leaving" in caplog.text
 
 
 # ---------------------------------------------------------------------------------- the scaler
@@ -246,7 +246,7 @@ def test_the_number_follows_the_size_of_the_queue_up_at_once_and_down_when_it_is
 
 
 def test_a_store_that_cannot_be_asked_changes_nothing_and_is_told_once(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def faults(verb: str, when: str) -> None:
         raise StoreUnavailable("the disk is on fire")
@@ -255,7 +255,7 @@ def test_a_store_that_cannot_be_asked_changes_nothing_and_is_told_once(
     scaler = Scaler(MemoryStore(faults=faults), {"q": rule}, least=2, slots=1, clock=VirtualClock())
 
     assert [scaler.wanted(), scaler.wanted()] == [2, 2]
-    assert capsys.readouterr().err.count("the disk is on fire") == 1
+    assert caplog.text.count("the disk is on fire") == 1
 
 
 def test_thresholds_that_contradict_each_other_are_refused_with_their_queue() -> None:
@@ -298,7 +298,7 @@ def scaled(project: Project) -> Iterator[Packhorse]:
 def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
     project: Project, scaled: Packhorse, processes: list[subprocess.Popen[str]]
 ) -> None:
-    command = ("worker", "--autoscale", "1..2", "-c", "1", "--log-level", "error")
+    command = ("worker", "--autoscale", "1..2", "-c", "1")
     process = project.start(*command)
     processes.append(process)
     soon(lambda: running(scaled) == 1)
@@ -314,7 +314,8 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
     _, errors = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, errors
-    assert "Worker processes: 1 running, 2 wanted" in errors
+    messages = [json.loads(line)["message"] for line in errors.splitlines()]
+    assert "worker processes: 1 running, 2 wanted" in messages
     assert [job.status() for job in jobs].count(JobStatus.COMPLETED) >= 2
     assert {job.info().attempts for job in jobs} <= {0, 1}
 

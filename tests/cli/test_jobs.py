@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from packhorse import JobStatus, Packhorse, Progress
-from packhorse.cli.documents import job_with_history
+from packhorse.cli.display import job_with_history
 from packhorse.cli.exits import ExitCode
-from packhorse.job import NewJob
+from packhorse.core.clock import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.text import short_id
+from packhorse.events import JobCancelled
 from packhorse.protocol import TaskExecutionResult, instant_us
 from packhorse.stores.requests import ClaimRequest, ProgressNote
 from tests.cli.project import Project
@@ -136,6 +141,22 @@ def test_cancelling_tells_what_became_of_each_job(project: Project, app: Packhor
     assert app.job("done").status() is JobStatus.COMPLETED
 
 
+@pytest.mark.parametrize("chosen", [("waiting",), ("--all", "--yes")], ids=["id", "filter"])
+def test_cancelling_emits_the_events_and_log_lines_of_the_library(
+    project: Project, app: Packhorse, caplog: pytest.LogCaptureFixture, chosen: tuple[str, ...]
+) -> None:
+    submit(app, "waiting")
+    told: list[str] = []
+    app.on(JobCancelled)(lambda event: told.append(event.job_id))
+
+    with caplog.at_level(logging.INFO, logger="packhorse"):
+        assert project.run("jobs", "cancel", *chosen).exit_code == 0
+
+    assert told == ["waiting"]
+    lines = [record for record in caplog.records if record.message.startswith("add was cancelled")]
+    assert [vars(record)["job_id"] for record in lines] == ["waiting"]
+
+
 def test_cancelling_a_finished_job_fails_and_changes_nothing(
     project: Project, app: Packhorse
 ) -> None:
@@ -197,3 +218,42 @@ def test_arguments_that_are_no_json_are_shown_as_they_are(app: Packhorse) -> Non
     assert record is not None
 
     assert job_with_history(record, ())["payload"] == "no json"
+
+
+@pytest.mark.parametrize("verb", ["show", "cancel", "retry", "explain"])
+@pytest.mark.parametrize("part", ["the end", "the beginning"])
+def test_so_much_of_an_id_is_enough_that_one_job_is_meant(
+    project: Project, app: Packhorse, verb: str, part: str
+) -> None:
+    whole, other = new_id(), "another-job"
+    submit(app, whole, other)
+    given = short_id(whole) if part == "the end" else whole[:20]
+
+    command = ("explain",) if verb == "explain" else ("jobs", verb)
+    result = project.run(*command, given, "--json")
+
+    assert result.exit_code == (ExitCode.FAILED if verb == "retry" else 0), result.output
+    assert whole in result.stdout
+
+
+def test_a_part_of_several_ids_names_them_and_changes_nothing(
+    project: Project, app: Packhorse
+) -> None:
+    submit(app, "order-17-a", "order-17-b")
+
+    result = project.run("jobs", "cancel", "order-17")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "'order-17' is part of several ids: order-17-b, order-17-a; give more" in result.stderr
+    assert app.depth("default") == 2
+    assert project.run("jobs", "show", "rder-17-a").exit_code == 0
+    assert project.run("jobs", "show", "7-a").exit_code == ExitCode.NOTHING_MATCHED  # too short
+
+
+def test_another_tenants_id_is_not_completed(project: Project, app: Packhorse) -> None:
+    app.tasks["add"].using(job_id="theirs-1", tenant="acme").enqueue(1)
+
+    result = project.run("explain", "theirs", "--tenant", "other")
+
+    assert result.exit_code == ExitCode.NOTHING_MATCHED
+    assert "theirs-1" not in result.output

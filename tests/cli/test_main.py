@@ -39,7 +39,7 @@ def test_every_command_can_be_loaded_and_explains_itself(folder: Path, name: str
 #: What no help needs: user code, stores, workers, and the modules that bring them along.
 LATE: tuple[str, ...] = (
     *("jobs", "sqlite3", "asyncio", "packhorse.app", "packhorse.stores", "packhorse.insights"),
-    *("packhorse.worker", "packhorse.supervisor", "packhorse.cli.discovery"),
+    *("packhorse.runtime.worker", "packhorse.runtime.supervisor", "packhorse.cli.discovery"),
 )
 #: Statuses, reasons and priorities are choices of these, and msgspec comes with them.
 WITH_WORDS = ("enqueue", "jobs", "dead")
@@ -64,7 +64,7 @@ def test_help_imports_neither_user_code_nor_worker_nor_store(
     (folder / "jobs.py").write_text("raise AssertionError('imported')\n# Packhorse(", "utf-8")
     late = LATE
     if not set(WITH_WORDS) & set(words[:1]):
-        late += ("msgspec", "packhorse.job")
+        late += ("msgspec", "packhorse.core.job")
     if not words:
         late += tuple(place.partition(":")[0] for place, _ in COMMANDS.values())
     script = (

@@ -9,15 +9,29 @@ import pytest
 
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.exits import ExitCode
+from packhorse.core.clock import new_id
 from packhorse.protocol import WorkerStats, instant_us
 from packhorse.stores.requests import Renewal
 from tests.cli.project import Project
 
 
-def hire(app: Packhorse, worker: str, *queues: str, lease_us: int = 60_000_000) -> None:
-    """Let the store believe in a worker."""
+def hire(
+    app: Packhorse,
+    worker: str,
+    *queues: str,
+    lease_us: int = 60_000_000,
+    quiet: bool = False,
+) -> None:
+    """Register a worker with the store."""
     renewal = Renewal(
-        worker, lease_us, queues=queues, tasks=("add",), host="here", pid=7, version="1.2"
+        worker,
+        lease_us,
+        queues=queues,
+        tasks=("add",),
+        host="here",
+        pid=7,
+        version="1.2",
+        quiet=quiet,
     )
     app.store.run(app.store.leases.renew(renewal))
 
@@ -136,6 +150,18 @@ def test_health_is_good_with_a_live_worker_and_imports_no_user_code(
     assert project.run("health", *url, "--workers", "2").exit_code == ExitCode.UNHEALTHY
 
 
+def test_health_of_a_queue_does_not_count_quiet_workers(project: Project, app: Packhorse) -> None:
+    hire(app, "w-1", "mail", quiet=True)
+    url = ("--url", "sqlite:///jobs.db")
+
+    assert project.document("health", *url, "--queue", "mail", code=6)["liveWorkers"] == 0
+    assert project.document("health", *url)["liveWorkers"] == 1
+
+    hire(app, "w-2", "mail")
+
+    assert project.document("health", *url, "--queue", "mail")["liveWorkers"] == 1
+
+
 def test_health_without_a_worker_is_bad_unless_none_is_wanted(project: Project) -> None:
     url = ("--url", "sqlite:///jobs.db")
 
@@ -236,6 +262,30 @@ def test_a_command_that_only_needs_the_store_imports_no_user_code(project: Proje
     assert "Or name the store alone, with --url." in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        (("dead", "purge", "--all", "--yes", "--url", ""), {}),
+        (("dead", "purge", "--all", "--yes", "--app", ""), {}),
+        (("dead", "purge", "--all", "--yes"), {"PACKHORSE_URL": ""}),
+        (("dead", "purge", "--all", "--yes"), {"PACKHORSE_URL_FILE": ""}),
+        (("dead", "purge", "--all", "--yes"), {"PACKHORSE_APP": ""}),
+        (("migrate", "--url", ""), {}),
+        (("health", "--url", ""), {}),
+        (("copy", "--from", "", "--to", "sqlite:///new.db", "--yes"), {}),
+        (("copy", "--from", "sqlite:///jobs.db", "--to", "", "--yes"), {}),
+    ],
+)
+def test_an_empty_name_of_a_store_does_not_mean_another_one(
+    project: Project, command: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    result = project.run(*command, env=environment)
+
+    assert result.exit_code in (ExitCode.USAGE, ExitCode.APP_NOT_LOADED)
+    assert "empty" in result.stderr
+    assert result.stdout == ""
+
+
 def test_url_and_app_together_are_refused(project: Project) -> None:
     result = project.run("stats", "--url", "sqlite:///jobs.db", "--app", "jobs")
 
@@ -259,3 +309,32 @@ def test_empty_lists_are_no_error(project: Project, command: str, said: str) -> 
     assert result.exit_code == 0
     assert result.stdout == ""
     assert result.stderr.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(
+    "command", ["jobs list", "dead list", "workers list", "queues list", "stats"]
+)
+def test_every_table_fits_a_terminal_of_80_columns(
+    project: Project, app: Packhorse, command: str
+) -> None:
+    app.set_limits("mail", concurrency=500, rate_limit=(100, "60s"), max_depth=100_000)
+    for priority in ("high", "normal", "low"):
+        app.tasks["greet"].using(priority=priority, queue="weekly-newsletters").enqueue("you")
+    app.tasks["explode"].enqueue("a long story that does not fit " * 9)
+    app.run(["mail"], burst=True)
+    renewal = Renewal(
+        new_id(),
+        60_000_000,
+        queues=("default", "mail", "weekly-newsletters"),
+        host="worker-7.europe.example.com",
+        pid=4_194_304,
+        version="1.2 3f2a9c1b",
+        concurrency=100,
+    )
+    app.store.run(app.store.leases.renew(renewal))
+
+    result = project.run(*command.split(), env={"COLUMNS": "80"})
+
+    rows = [line for line in result.stdout.splitlines() if line.count("  ") > 2]
+    assert rows, result.output
+    assert max(map(len, rows)) <= 80, max(rows, key=len)

@@ -11,9 +11,9 @@ import pytest
 
 from packhorse import Packhorse, QueueClosed
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.limits import limit_texts, parse_limits
-from packhorse.declaring import queue_declaration
-from packhorse.options import LimitOptions
+from packhorse.cli.queues import limit_texts, parse_limits
+from packhorse.client.declarations import queue_declaration
+from packhorse.core.options import LimitOptions
 from packhorse.protocol import instant_us
 from packhorse.stores.requests import Renewal
 from tests.cli.project import Project
@@ -104,9 +104,31 @@ def test_keys_and_tenants_of_a_queue_are_paused_and_resumed(
     )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("queues", "pause", "mail", "--tenant"),
+        ("queues", "resume", "mail", "--key"),
+        ("jobs", "list", "--tenant"),
+        ("dead", "purge", "--yes", "--tenant"),
+        ("dead", "redrive", "--yes", "--queue"),
+        ("explain", "j1", "--tenant"),
+        ("enqueue", "send", "ada", "--tenant"),
+    ],
+)
+def test_an_empty_name_is_a_mistake_and_nothing_is_done(
+    limited: Project, app: Packhorse, command: tuple[str, ...]
+) -> None:
+    result = limited.run(*command, "")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "it is empty; give a name, or leave the option out" in result.stderr
+    assert [queue.paused_tenants for queue in app.insights.queues()] == [()]
+
+
 def test_a_drained_queue_is_closed_until_it_is_opened(limited: Project, app: Packhorse) -> None:
-    assert limited.run("queues", "drain", "mail").stdout == "Queue mail is closed.\n"
-    assert limited.run("queues", "drain", "mail").stdout == "Queue mail was closed already.\n"
+    assert limited.run("queues", "close", "mail").stdout == "Queue mail is closed.\n"
+    assert limited.run("queues", "close", "mail").stdout == "Queue mail was closed already.\n"
     assert "mail   closed" in limited.run("queues", "list").stdout
     with pytest.raises(QueueClosed):
         app.tasks["send"].enqueue("bob")
@@ -120,7 +142,7 @@ def test_a_drained_queue_is_closed_until_it_is_opened(limited: Project, app: Pac
 def test_a_queue_that_is_still_closed_or_paused_is_not_called_open(
     limited: Project, app: Packhorse
 ) -> None:
-    limited.run("queues", "drain", "mail")
+    limited.run("queues", "close", "mail")
     limited.run("queues", "pause", "mail")
     limited.run("queues", "pause", "mail", "--key", "ada")
 
@@ -232,7 +254,7 @@ def test_limits_that_cannot_work_are_refused_and_change_nothing(
 
 
 def test_a_mistyped_queue_is_not_steered(limited: Project, app: Packhorse) -> None:
-    for command in (("drain", "mial"), ("open", "mial"), ("set", "mial", "concurrency=1")):
+    for command in (("close", "mial"), ("open", "mial"), ("set", "mial", "concurrency=1")):
         result = limited.run("queues", *command)
         assert result.exit_code == ExitCode.NOTHING_MATCHED
         assert "did you mean 'mail'?" in result.stderr
@@ -251,8 +273,8 @@ def test_every_limit_can_be_written() -> None:
     settings = queue_declaration("mail", written).settings
     assert list(limit_texts(settings)) == [
         "2 at once",
-        "3 in 4 s",
-        "5 in 360 s a tenant",
+        "3 in 4s",
+        "5 in 6m a tenant",
         "7 waiting (drop)",
         "filling from 6",
         "shares a 2, b 0.5",
@@ -299,3 +321,12 @@ def test_the_oldest_age_of_each_priority_is_shown(limited: Project, app: Packhor
     assert list(counted["oldestReadyMsByPriority"]) == ["normal", "low"]
     for command in (("stats",), ("queues", "list")):
         assert re.search(r"normal \d+s, low \d+s", limited.run(*command).stdout)
+
+
+@pytest.mark.usefixtures("app")
+def test_drain_is_an_older_name_of_close(limited: Project) -> None:
+    result = limited.run("queues", "drain", "mail")
+
+    assert result.stdout == "Queue mail is closed.\n"
+    assert "is called 'queues close'" in result.stderr
+    assert "drain" not in limited.run("queues", "--help").stdout

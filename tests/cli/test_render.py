@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.cli.render import age, ages, one_line, print_fields, print_table, span_ms
+from packhorse.cli.output import age, ages, one_line, print_fields, print_table, span_ms
 from tests.cli.project import Project
 
 ROWS = [("a", "short"), ("b", "a rather long remark about nothing in particular")]
@@ -38,7 +38,7 @@ def test_ages_of_several_are_named_unless_there_is_but_the_usual_one(
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "text"), [(0.25, "0.25 ms"), (999, "999 ms"), (1500, "1.5 s")]
+    ("milliseconds", "text"), [(0.25, "0.25ms"), (999, "999ms"), (1500, "1.5s"), (75000, "1m 15s")]
 )
 def test_short_spans_have_three_digits(milliseconds: float, text: str) -> None:
     assert span_ms(milliseconds) == text

@@ -13,9 +13,9 @@ import pytest
 
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.listening import exit_after_signals
-from packhorse.cli.parameters import queue_names
-from packhorse.cli.processes import worker_command
+from packhorse.cli.options import queue_names
+from packhorse.cli.serving import exit_after_signals
+from packhorse.cli.worker import worker_command
 from tests.cli.project import PATIENCE_S, Project, heard
 
 Processes = list[subprocess.Popen[str]]
@@ -27,13 +27,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, errors
 
 
-@pytest.mark.req("S4-29")
 def test_a_burst_runs_what_is_there_and_says_what_runs_where(
     project: Project, app: Packhorse
 ) -> None:
     job = app.tasks["add"].enqueue(40, 2)
 
-    result = project.finish("worker", "jobs:app", "--burst", "-c", "3", "--lease", "10s")
+    result = project.finish(
+        *("worker", "jobs:app", "--burst", "-c", "3", "--lease", "10s", "--log-format", "console")
+    )
 
     assert result.returncode == 0
     assert result.stdout == ""
@@ -44,7 +45,7 @@ def test_a_burst_runs_what_is_there_and_says_what_runs_where(
         f"  store        sqlite:///{project.folder / 'jobs.db'} (schema ",
         "  queues       mail, default",
         "  concurrency  3",
-        "  lease        10 s",
+        "  lease        10s",
     ):
         assert line in result.stderr
 
@@ -52,7 +53,7 @@ def test_a_burst_runs_what_is_there_and_says_what_runs_where(
 def test_logs_are_json_where_no_terminal_is(project: Project, app: Packhorse) -> None:
     job = app.tasks["add"].enqueue(1)
 
-    result = project.finish("worker", "--burst", "--no-banner")
+    result = project.finish("worker", "--burst")
 
     lines = [json.loads(line) for line in result.stderr.splitlines()]
     assert any(line.get("job_id") == job.id for line in lines)
@@ -66,6 +67,50 @@ def test_only_the_queues_named_are_served(project: Project, app: Packhorse) -> N
     assert here.status() is JobStatus.COMPLETED
     assert there.status() is JobStatus.QUEUED
     assert "  queues       default\n" in result.stderr
+
+
+def test_a_queue_that_is_known_nowhere_is_told_of_with_the_nearest_name(
+    project: Project, app: Packhorse
+) -> None:
+    app.tasks["add"].using(queue="stored").enqueue(1)
+
+    result = project.finish("worker", "-q", "mial,stored,mail", "--burst", "--log-format", "json")
+
+    assert result.returncode == 0
+    (said,) = [line for line in result.stderr.splitlines() if "is declared nowhere" in line]
+    line = json.loads(said)
+    assert line["level"] == "warning"
+    assert "queue 'mial' is declared nowhere and holds no jobs" in line["message"]
+    assert line["message"].endswith("did you mean 'mail'?")
+
+
+ELSEWHERE = """
+from packhorse import Packhorse
+
+app = Packhorse("sqlite:///own.db")
+
+@app.task(executor="process")
+def begin() -> str:
+    return follow.enqueue().id
+
+@app.task
+def follow() -> None: ...
+"""
+
+
+def test_a_url_is_beaten_by_the_one_on_the_command_line_in_every_process(project: Project) -> None:
+    project.write("elsewhere.py", ELSEWHERE)
+    there = ("--url", "sqlite:///there.db")
+
+    sent = project.finish("enqueue", "begin", "--app", "elsewhere", *there)
+    result = project.finish("worker", "elsewhere", *there, "--burst", "--log-format", "console")
+
+    assert (sent.returncode, result.returncode) == (0, 0), result.stderr
+    assert "/there.db (schema" in result.stderr
+    assert not (project.folder / "own.db").exists()
+    there_app = Packhorse(f"sqlite:///{project.folder}/there.db")
+    assert [queue.counts for queue in there_app.insights.queues()] == [{JobStatus.COMPLETED: 2}]
+    there_app.close()
 
 
 def test_max_jobs_ends_the_worker(project: Project, app: Packhorse) -> None:
@@ -181,7 +226,9 @@ def test_several_processes_share_the_work_and_stop_together(
     project: Project, app: Packhorse, processes: Processes
 ) -> None:
     jobs = [app.tasks["linger"].enqueue() for _ in range(2)]
-    process = project.start("worker", "-p", "2", "-c", "1", "--log-level", "error")
+    process = project.start(
+        *("worker", "-p", "2", "-c", "1", "--log-level", "error", "--log-format", "console")
+    )
     processes.append(process)
     heard(process.stdout, "lingering")
     heard(process.stdout, "lingering")
@@ -202,7 +249,9 @@ def test_one_process_that_dies_is_told_and_replaced(
 ) -> None:
     for _ in range(2):
         app.tasks["linger"].enqueue()
-    process = project.start("worker", "-p", "2", "-c", "1", "--log-level", "error")
+    process = project.start(
+        *("worker", "-p", "2", "-c", "1", "--log-level", "error", "--log-format", "console")
+    )
     processes.append(process)
     heard(process.stdout, "lingering")
     heard(process.stdout, "lingering")
@@ -230,6 +279,7 @@ def test_a_child_is_given_every_choice_and_starts_no_children_of_its_own() -> No
         "log_format": "json",
         "burst": True,
         "banner": False,
+        "include": ("shop.mail", "shop.pay"),
     }
 
     command = worker_command("jobs:app", flags)
@@ -238,7 +288,8 @@ def test_a_child_is_given_every_choice_and_starts_no_children_of_its_own() -> No
         *(sys.executable, "-m", "packhorse", "worker", "--processes", "1"),
         *("--queues", "mail,default", "--queues", "reports", "--concurrency", "5"),
         *("--lease", "10s", "--default-timeout", "1m", "--log-level", "warning"),
-        *("--log-format", "json", "--burst", "--no-banner", "jobs:app"),
+        *("--log-format", "json", "--include", "shop.mail", "--include", "shop.pay"),
+        *("--burst", "--no-banner", "jobs:app"),
     ]
 
 
@@ -249,6 +300,58 @@ def test_an_app_without_tasks_is_pointed_out(project: Project) -> None:
 
     assert result.returncode == 0
     assert "bare:app declares no tasks" in result.stderr
+    assert "include=['shop.mail']), or --include shop.mail" in result.stderr
+
+
+MAIL = "from jobs import app\n@app.task(name='mail.send')\ndef send(to: str) -> str: return to\n"
+
+
+def test_included_modules_are_imported_before_jobs_are_claimed(
+    project: Project, app: Packhorse
+) -> None:
+    project.write("mail.py", MAIL)
+    mail = app.task(name="mail.send")(lambda to: to).enqueue("a")
+
+    result = project.finish("worker", "-A", "jobs:app", "--include", "mail", "--burst")
+
+    assert result.returncode == 0, result.stderr
+    assert mail.result(timeout=1) == "a"
+
+
+def test_an_app_is_named_once(project: Project) -> None:
+    result = project.run("worker", "jobs:app", "--app", "jobs:app")
+
+    assert (result.exit_code, "APP and --app both say which app" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("mial", "there is no module 'mial' (included by jobs:app); did you mean 'mail'?"),
+        ("broken", "module broken (included by jobs:app) could not be imported:"),
+        ("not/a/module.py", "neither a module nor a router"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    project: Project, module: str, told: str
+) -> None:
+    project.write("mail.py", MAIL)
+    project.write("broken.py", "1 / 0\n")
+
+    result = project.finish("worker", "jobs:app", "--include", module, "--burst")
+
+    assert result.returncode != 0
+    assert told in result.stderr
+    assert "packhorse/" not in result.stderr  # no frames of ours
+
+
+def test_a_dotted_task_is_submitted_by_its_name(project: Project) -> None:
+    project.write("mail.py", MAIL)
+    project.write("shop.py", "from jobs import app\napp.include('mail')\n")
+
+    result = project.run("enqueue", "mail.send", "a", "--app", "shop:app")
+
+    assert result.exit_code == 0, result.output
 
 
 def test_options_come_from_the_environment_unless_they_are_given(
@@ -257,7 +360,7 @@ def test_options_come_from_the_environment_unless_they_are_given(
     monkeypatch.setenv("PACKHORSE_CONCURRENCY", "7")
     monkeypatch.setenv("PACKHORSE_LEASE", "9s")
 
-    result = project.finish("worker", "--burst", "--lease", "8s")
+    result = project.finish("worker", "--burst", "--lease", "8s", "--log-format", "console")
 
     assert "  concurrency  7\n" in result.stderr
-    assert "  lease        8 s\n" in result.stderr
+    assert "  lease        8s\n" in result.stderr

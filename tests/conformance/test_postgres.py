@@ -10,8 +10,8 @@ import pytest
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
-from packhorse.testing.servers.schemas import schemas
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.schemas import schemas
 
 
 class PostgresHarness:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
-from packhorse.testing.servers.redis import clear_namespace, redis_url
+from packhorse.testing.places import clear_namespace
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.redis import redis_url
 
 
 class RedisHarness:

@@ -2,33 +2,23 @@
 """The Redis store keeps its promises on a cluster of three nodes too.
 
 All keys of a namespace lie on one node, so most of what can be tried there is tried on a single
-server already. Here the topics are those that touch every kind of key, every script and both ways
-of running; each test has a namespace of its own, on whichever node that falls.
+server already: ordinary runs take a sample, `--conformance all` takes every topic.
+Each test has a namespace of its own, on whichever node that falls.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
-from packhorse.testing.conformance.suite import TOPICS
-from packhorse.testing.servers.redis import clear_namespace, redis_nodes
+from packhorse.testing.places import clear_namespace
 from packhorse.testing.virtual_clock import VirtualClock
-
-_CHOSEN: Final = frozenset(
-    {
-        *("TestSubmitting", "TestClaiming", "TestOrdering", "TestSettling", "TestCancelling"),
-        *("TestLeases", "TestRescuing", "TestConcurrency", "TestRates", "TestUniqueness"),
-        *("TestPromoting", "TestPruning", "TestSearch", "TestExplaining", "TestWakeups"),
-        *("TestRunners", "TestContention"),
-    }
-)
+from tests.servers.redis import redis_nodes
 
 
 class ClusterHarness:
@@ -61,6 +51,3 @@ class ClusterHarness:
 pytestmark = pytest.mark.timeout(600)
 
 TestRedisCluster = conformance.suite(ClusterHarness)
-for topic in TOPICS:
-    if topic.__name__ not in _CHOSEN:
-        delattr(TestRedisCluster, topic.__name__)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,16 @@ def test_the_docs_say_that_handlers_must_bear_being_run_twice(page: str) -> None
 
     assert "run twice" in words
     assert "fence" in words, "and what to use where running twice would do harm"
+
+
+@pytest.mark.req("S2-31")
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/when-not-to.md"])
+def test_the_docs_say_when_not_to_use_a_worker(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    bold = " ".join(re.findall(r"\*\*(.+?)\*\*", " ".join(text.split()))).lower()
+
+    for case in ("needed at once", "under 100 ms", "streams"):
+        assert case in bold, f"{page} does not say it of: {case}"
 
 
 @pytest.mark.req("S4-31")

@@ -19,11 +19,13 @@ from faults import worlds
 from faults.processes import PATIENCE_S, until
 from faults.worlds import IN_PROCESS_VARIABLE, ROOT, all_jobs, ended
 from packhorse import Packhorse
-from packhorse.job import JobRecord
+from packhorse.core.job import JobRecord
 from tests.end_to_end.tasks import create_app
 
-__all__ = ["APP", "PATIENCE_S", "ROOT", "World", "all_jobs", "ended", "until"]
+__all__ = ["APP", "PATIENCE_S", "ROOT", "STORES", "World", "all_jobs", "ended", "until"]
 
+#: For `parametrize`: on which stores a test's world is.
+STORES: Final = ("sqlite", "postgres", "redis")
 APP: Final = "tests.end_to_end.tasks:create_app"
 
 

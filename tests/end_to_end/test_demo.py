@@ -29,11 +29,11 @@ VERDICT: Final = re.compile(r"submitted (\d+), finished (\d+), lost (\d+)")
 class Demo:
     """The demo, with its temporary folder inside the test's own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str = "sqlite") -> None:
         self._output = folder / "output.txt"
         with self._output.open("w", encoding="utf-8") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "examples/shop/demo.py"],
+                [sys.executable, "examples/shop/demo.py", store],
                 cwd=ROOT,
                 env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": PATH},
                 stdout=file,
@@ -80,6 +80,19 @@ def test_the_demo_loses_nothing_and_its_advice_works(demo: Demo, tmp_path: Path)
     assert "poison_message" in shown
     assert "redriven 3" in redriven
     assert worked.count('"job.completed"') == 3, worked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_the_demo_loses_nothing_on_a_server(tmp_path: Path, store: str) -> None:
+    demo = Demo(tmp_path, store)
+    code = ended(demo.process, DEMO_S)
+
+    (verdict,) = VERDICT.findall(demo.output)
+    submitted, finished, lost = map(int, verdict)
+    assert code == 0, demo.output
+    assert (finished, lost) == (submitted, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from packhorse import JobStatus
-from packhorse.clock import SECOND_US
-from tests.end_to_end.support import World, ended, until
+from packhorse.core.clock import SECOND_US
+from tests.end_to_end.support import STORES, World, ended, until
 
 LEASE_S: Final = 2
 #: How soon after its worker's death a job must run again.
@@ -18,6 +18,7 @@ SOON_S: Final = LEASE_S + 5
 
 
 @pytest.mark.req("S2-3", "S2-4", "S3-26", "S1-42")
+@pytest.mark.parametrize("store", STORES)
 def test_the_jobs_of_a_killed_worker_run_again_within_lease_plus_five_seconds(
     world: World,
 ) -> None:

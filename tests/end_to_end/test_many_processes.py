@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from packhorse import JobStatus
-from packhorse.clock import SECOND_US, from_datetime
+from packhorse.core.clock import SECOND_US, from_datetime
 from tests.end_to_end.programs import CHILDREN, JOBS_EACH, THREADS
 from tests.end_to_end.support import World, ended, until
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from packhorse import DeadReason, JobDead, JobStatus, Packhorse
-from tests.end_to_end.support import World, until
+from tests.end_to_end.support import STORES, World, until
 
 EXIT_OF_POISON: Final = 86
 #: Once among others, which proves nothing; again, which makes it a suspect; and alone, which is
@@ -38,6 +38,7 @@ class Keeper:
 
 
 @pytest.mark.req("S4-26", "S2-10")
+@pytest.mark.parametrize("store", STORES)
 def test_a_job_that_kills_its_worker_ends_dead_and_the_innocent_finish(world: World) -> None:
     with world.app() as app:
         innocent = [app.tasks["nap"].enqueue(0.02) for _ in range(20)]

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from packhorse import JobHandle, JobStatus
-from packhorse.worker import EXIT_ABANDONED
+from packhorse.runtime.worker import EXIT_ABANDONED
 from tests.end_to_end.support import World, ended, until
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

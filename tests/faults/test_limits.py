@@ -15,6 +15,7 @@ from faults.checking.contest import (
     Facts,
     Limits,
     Span,
+    begun_in_a_window,
     begun_in_time,
     begun_too_late,
     claimed_at_once,
@@ -23,7 +24,7 @@ from faults.checking.contest import (
 )
 from faults.checking.evidence import Run
 from faults.checking.limits import RULES, judge
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
 
 LIMITS: Final = Limits(
     queue_concurrency={"capped": 1},
@@ -90,6 +91,9 @@ RUNS: Final = (
     Run("line-1", 1, 1, 7, 11, 19),
     Run("line-1", 2, 2, 7, 41, 49),
     Run("line-2", 1, 1, 7, 51, 59),
+    Run("rated-1", 1, 1, 7, 12, 19),
+    Run("rated-2", 1, 1, 7, 13, 19),
+    Run("rated-3", 1, 1, 7, 112, 119),
 )
 ASKED: Final = (
     asked("single-1", "single", 0, 1, key="a"),
@@ -132,16 +136,20 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         {"runs": (Run("capped-1", 1, 1, 7, 11), Run("capped-2", 1, 1, 8, 19, 29))},
     ),
     "too much weight in a window": (
-        "too many started",
+        "too many granted",
         with_jobs(job("rated-3", "rated", 0, 109, 120)),
     ),
     "a tenant over its rate": (
-        "too many started",
+        "too many granted",
         with_jobs(job("tenants-2", "tenants", 0, 50, 60, tenant="a")),
     ),
     "a retry that was not counted": (
-        "too many started",
+        "too many granted",
         with_jobs(job("called-2", "called", 0, 500, 510, 550, 560, rate_key="b")),
+    ),
+    "a handler that began late, in the window of the next": (
+        "too many begun",
+        {"runs": (*RUNS[:5], Run("rated-1", 1, 1, 7, 15, 19), *RUNS[6:])},
     ),
     "a key that was not waited for": (
         NOT_WAITED,
@@ -159,7 +167,7 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     ),
     "a handler that began too early": (
         "out of order",
-        {"runs": (*RUNS[:4], Run("line-2", 1, 1, 7, 45, 59))},
+        {"runs": (*RUNS[:4], Run("line-2", 1, 1, 7, 45, 59), *RUNS[5:])},
     ),
     "one too many waiting": ("too deep", with_jobs(job("narrow-3", "narrow", 8, 30, 40))),
     "a failed one not counted as waiting": (
@@ -204,8 +212,31 @@ def test_an_innocent_contest_is_clean() -> None:
     assert verdict.counts == dict.fromkeys(RULES, 0)
 
 
+def test_a_rule_that_had_nothing_to_judge_says_so() -> None:
+    nothing = judge(msgspec.structs.replace(INNOCENT, jobs=(), runs=(), asked=()))
+
+    assert judge(INNOCENT).cases.keys() == RULES.keys()
+    assert "out of order" not in judge(INNOCENT).unjudged
+    assert {"out of order", "wrong holder", "too many running"} <= set(nothing.unjudged)
+
+
+def test_a_run_that_was_stopped_before_its_first_line_is_not_held_against_a_rate() -> None:
+    late_us = 1_000_200
+    runs = (*RUNS[:5], Run("rated-1", 1, 1, 7, late_us, late_us + 9), *RUNS[6:])
+    jobs = with_jobs(
+        job("rated-1", "rated", 0, 10, late_us + 20, weight=2),
+        job("rated-3", "rated", 0, late_us - 90, late_us, weight=2),
+    )
+    begun = Run("rated-3", 1, 1, 7, late_us - 80, late_us - 1)
+
+    verdict = judge(msgspec.structs.replace(INNOCENT, runs=(*runs[:-1], begun), **jobs))
+
+    assert verdict.clean, verdict.findings
+
+
 def test_the_innocent_contest_uses_up_every_limit() -> None:
     uses = [*claimed_at_once(INNOCENT), *granted_in_a_window(INNOCENT)]
+    uses += begun_in_a_window(INNOCENT)[:1]  # only of the first rate the runs are known
 
     assert {use.most - use.limit for use in uses} == {0}
 

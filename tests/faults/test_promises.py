@@ -12,7 +12,7 @@ import pytest
 from faults.checking.evidence import Evidence, Run, Standing, overlaps, runs_of
 from faults.checking.promises import RULES, judge, repeated_effects
 from faults.records import Line
-from packhorse.job import Counters, JobStatus
+from packhorse.core.job import Counters, JobStatus
 
 ONE: Final = Standing("one", JobStatus.COMPLETED, 1, Counters(attempts=1), 200, 1)
 # Lost with its worker once, then completed by another.
@@ -131,6 +131,15 @@ def test_an_innocent_history_is_clean() -> None:
 
     assert verdict.clean
     assert verdict.counts == dict.fromkeys(RULES, 0)
+
+
+def test_a_rule_that_had_nothing_to_judge_says_so() -> None:
+    verdict = judge(INNOCENT)
+    nothing = judge(Evidence(frozenset(), (), (), {}))
+
+    assert verdict.unjudged == ["left behind", "stale accepted"]  # nothing of the kind in it
+    assert nothing.clean
+    assert set(nothing.unjudged) == RULES.keys()
 
 
 @pytest.mark.parametrize("planted", PLANTED)

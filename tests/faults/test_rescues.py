@@ -10,7 +10,16 @@ import msgspec
 import pytest
 
 from faults.checking.evidence import Run
-from faults.checking.rescues import Loss, Losses, excused_us, late, losses_of, summary
+from faults.checking.rescues import (
+    Loss,
+    Losses,
+    away_us,
+    excused_us,
+    late,
+    losses_of,
+    ran_late,
+    summary,
+)
 from faults.checking.timeline import Step, Timeline
 
 SECOND: Final = 1_000_000
@@ -78,14 +87,50 @@ def test_losses_are_runs_whose_process_died_before_they_ended() -> None:
         Run("one", 3, 3, 12, 900, 950),
         Run("two", 1, 1, 10, 100, 150),  # ended before its process died
         Run("three", 1, 1, 13, 100),  # its process lives
+        Run("four", 2, 2, 10, 150),  # it was lost before, with a worker that lives
+        Run("five", 1, 1, 10, 160),  # it was given to another one, which died before it began
     ]
+    ended_us = {("one", 1): 250, ("one", 2): 500, ("four", 2): 260, ("five", 1): 270}
+    lost = {("one", 1): 90, ("one", 2): 290, ("four", 1): 50, ("four", 2): 140}
+    lost |= {("five", 1): 150, ("five", 2): 310}
 
-    found = list(losses_of(runs, {10: 200, 11: 400}, {("one", 1): 250, ("one", 2): 500}))
+    found = list(losses_of(runs, {10: 200, 11: 400}, ended_us, lost))
 
     assert found == [
-        Loss("one", 1, 200, 250, 300, number=1),
+        Loss("one", 1, 200, 250, 290, number=1),
         Loss("one", 2, 400, 500, 900, number=2),
+        Loss("four", 2, 200, 260, None, number=2),
+        Loss("five", 1, 200, 270, 310, number=1),
     ]
+
+
+LATE: Final = msgspec.structs.replace(IN_TIME, run_again_us=17 * SECOND + 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_late"),
+    [
+        (msgspec.structs.replace(IN_TIME, run_again_us=17 * SECOND), False),
+        (LATE, True),
+        (msgspec.structs.replace(LATE, excused_us=9 * SECOND), True),  # that is for the rescue
+        (msgspec.structs.replace(LATE, away_us=1), False),
+        (msgspec.structs.replace(LATE, number=2), False),
+        (msgspec.structs.replace(LATE, bound=True), False),
+        (msgspec.structs.replace(LATE, run_again_us=None), True),
+        (msgspec.structs.replace(LATE, run_again_us=None, over=True), False),
+    ],
+)
+def test_a_job_runs_again_within_lease_and_five_seconds_of_its_first_loss(
+    loss: Loss, *, is_late: bool
+) -> None:
+    assert bool(list(ran_late(Losses(LEASE, [loss])))) is is_late
+
+
+def test_only_the_time_counts_off_in_which_the_store_was_away_before_the_next_run() -> None:
+    spells = [(8 * SECOND, 11 * SECOND), (12 * SECOND, 14 * SECOND), (19 * SECOND, 30 * SECOND)]
+
+    assert away_us(IN_TIME, spells) == (1 + 2 + 1) * SECOND
+    assert away_us(msgspec.structs.replace(IN_TIME, run_again_us=None), spells) == 0
 
 
 def test_a_summary_tells_median_p99_and_the_longest() -> None:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import new_id
-from packhorse.job import JobStatus
-from packhorse.policies.lease import LEASE_US_DEFAULT
+from packhorse.core.clock import new_id
+from packhorse.core.job import JobStatus
+from packhorse.core.policies.lease import LEASE_US_DEFAULT
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
-from packhorse.testing.servers.redis import clear_namespace, redis_url
-from packhorse.testing.servers.schemas import schemas
+from packhorse.testing.places import clear_namespace
 from tests.end_to_end.support import World, until
+from tests.servers.redis import redis_url
+from tests.servers.schemas import schemas
 from tests.stores.stepped_app import CLOCK_VARIABLE, SetClock, create_app
 
 APP = "tests.stores.stepped_app:create_app"

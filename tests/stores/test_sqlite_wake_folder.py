@@ -84,7 +84,7 @@ async def test_a_folder_that_is_gone_again_when_it_was_said_to_be_there_is_made_
     monkeypatch.setattr(Path, "mkdir", too_late)
     listener = store.wakeups.listen(TOPICS)
 
-    assert listener._ear._socket is not None
+    assert store.wakeups._sockets[listener.loop]._socket is not None
     listener.close()
     store.close()
 
@@ -99,7 +99,7 @@ def test_who_comes_while_the_last_one_leaves_has_a_socket_all_the_same(folder: P
         async def rounds() -> None:
             for _ in range(ROUNDS):
                 listener = store.wakeups.listen(TOPICS)
-                if listener._ear._socket is None:
+                if store.wakeups._sockets[listener.loop]._socket is None:
                     without.append(1)
                 listener.close()
 

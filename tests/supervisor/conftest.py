@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import new_id
-from packhorse.testing.servers.redis import clear_namespace, redis_url
-from packhorse.testing.servers.schemas import schemas
+from packhorse.core.clock import new_id
+from packhorse.testing.places import clear_namespace
+from tests.servers.redis import redis_url
+from tests.servers.schemas import schemas
 from tests.supervisor.yard import JOBS, Yard, opened
 
 

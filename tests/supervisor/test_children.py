@@ -29,7 +29,7 @@ def test_the_parent_imports_no_user_code(yard: Yard) -> None:
     assert job.info().status is JobStatus.COMPLETED
 
 
-@pytest.mark.req("S1-43", "S4-25")
+@pytest.mark.req("S1-43")
 def test_a_handler_that_holds_the_interpreter_for_two_leases_keeps_its_job(yard: Yard) -> None:
     job = yard.app.tasks["hold"].enqueue(2 * LEASE_S + 0.5)
     parent = yard.worker("--lease", f"{LEASE_S}s")
@@ -99,7 +99,6 @@ def test_an_app_that_does_not_load_is_not_tried_again(yard: Yard) -> None:
     assert "not today" in yard.output(process)
 
 
-@pytest.mark.req("S4-10", "S1-52")
 def test_quiet_stops_claiming_by_signal_and_goes_on_by_another(yard: Yard) -> None:
     running = yard.app.tasks["linger"].enqueue()
     parent = yard.worker()
@@ -129,6 +128,32 @@ def _held_back(yard: Yard) -> bool:
     return False
 
 
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_the_end_of_a_terminal_stops_a_worker_unless_it_is_to_outlive_it(
+    yard: Yard, before: signal.Handlers
+) -> None:
+    heard = before is signal.SIG_DFL
+    ours = signal.signal(signal.SIGHUP, before)  # what is started inherits it
+    try:
+        parent = yard.worker()
+    finally:
+        signal.signal(signal.SIGHUP, ours)
+    job = yard.app.tasks["linger"].enqueue()
+    yard.begun(job)
+
+    parent.send_signal(signal.SIGHUP)
+
+    if heard:
+        until("the stop", lambda: "stopping (SIGHUP)" in yard.output(parent))
+    yard.go()
+    assert job.result(timeout=PATIENCE_S)
+    if not heard:
+        assert yard.app.tasks["add"].enqueue(1).result(timeout=PATIENCE_S) == 1
+        parent.send_signal(signal.SIGTERM)
+    assert parent.wait(PATIENCE_S) == 0
+    assert (job.info().attempts, job.info().releases) == (1, 0)
+
+
 @pytest.mark.req("S4-12", "S4-14")
 def test_a_process_that_cannot_stop_is_killed_its_job_goes_back_and_that_is_exit_code_8(
     yard: Yard,
@@ -147,7 +172,6 @@ def test_a_process_that_cannot_stop_is_killed_its_job_goes_back_and_that_is_exit
     assert (info.status, info.crashes, info.releases) == (JobStatus.QUEUED, 0, 1)
 
 
-@pytest.mark.req("S4-10")
 def test_workers_are_quieted_and_resumed_by_command_and_show_the_version_of_their_code(
     yard: Yard,
 ) -> None:

@@ -31,7 +31,7 @@ def where() -> int:
 """
 
 
-@pytest.mark.req("S2-3", "S4-9", "S4-11", "S4-12")
+@pytest.mark.req("S4-9", "S4-11", "S4-12")
 def test_workers_replaced_one_after_the_other_under_load_lose_and_discard_nothing(
     yard: Yard,
 ) -> None:

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from packhorse import JobStatus
-from packhorse.clock import SECOND_US
-from packhorse.config import WorkerOptions
+from packhorse.core.clock import SECOND_US
+from packhorse.core.config import WorkerOptions
 from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, until
 
 pytestmark = pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
@@ -78,7 +78,7 @@ def test_a_wish_to_cancel_is_heard_within_a_second_wherever_the_handler_runs(yar
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.req("S3-26", "S3-15", "S4-26", "S2-3")
+@pytest.mark.req("S3-26", "S4-26", "S2-3")
 def test_a_dead_child_under_a_living_parent_strands_nothing_and_no_innocent_job_pays(
     yard: Yard,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from packhorse.testing.servers.redis import RedisServer
+from tests.servers.redis import RedisServer
 from tests.supervisor.yard import PATIENCE_S, Yard, asked, probe_address, status, until
 
 #: How long a call to the store may take, which stands still; `/livez` answers sooner.
@@ -35,7 +35,7 @@ def store_url(server: RedisServer) -> str:
 def test_while_the_store_stands_still_the_worker_is_alive_and_says_that_it_is_not_ready(
     yard: Yard, server: RedisServer
 ) -> None:
-    parent = yard.worker("--http", "127.0.0.1:0", "--lease", "2s", "--log-level", "error")
+    parent = yard.worker("--http", "127.0.0.1:0", "--lease", "2s")
     address = probe_address(yard, parent)
     until("the worker to be ready", lambda: asked(f"{address}/readyz")[0] == 200)
     running = yard.app.tasks["linger"].enqueue()

@@ -14,7 +14,7 @@ from tests.supervisor.yard import PATIENCE_S, Yard, asked, probe_address, status
 PROBED = ("--http", "127.0.0.1:0")
 
 
-@pytest.mark.req("S0-31", "S4-20", "S4-23", "S3-21", "S3-35", "S3-43")
+@pytest.mark.req("S4-20", "S3-35", "S3-43", "S3-36")
 def test_probes_tell_what_was_done_what_waits_and_what_runs(yard: Yard) -> None:
     parent = yard.worker("-p", "2", *PROBED)
     address = probe_address(yard, parent)
@@ -67,13 +67,16 @@ def test_readiness_ends_with_quiet_and_a_process_that_died_is_seen_to_be_replace
     os.kill(before["pid"], signal.SIGKILL)
     (after,) = until(
         "another process",
-        lambda: [p for p in status(address)["processes"] if p["worker"] and p != before],
+        lambda: [
+            each
+            for each in status(address)["processes"]
+            if each["worker"] and each["pid"] != before["pid"]
+        ],
     )
     until("the worker to be ready", lambda: asked(f"{address}/readyz")[0] == 200)
     parent.send_signal(signal.SIGUSR1)
 
     until("quiet", lambda: asked(f"{address}/readyz") == (503, "quiet\n"))
-    assert after["pid"] != before["pid"]
     assert after["restarts"] == 1
     assert asked(f"{address}/livez")[0] == 200
     assert yard.stop(parent) == 0
@@ -88,3 +91,19 @@ def test_an_address_that_is_taken_is_said_plainly(yard: Yard) -> None:
     assert second.wait(PATIENCE_S) == 2
     assert "cannot be listened on" in yard.output(second)
     assert yard.stop(first) == 0
+
+
+@pytest.mark.req("S0-31")
+def test_what_the_parent_settles_for_a_dead_process_is_counted_too(yard: Yard) -> None:
+    parent = yard.worker(*PROBED)
+    address = probe_address(yard, parent)
+    yard.finished(yard.app.tasks["take_down"].enqueue("exit"))  # twice, then it is given up
+    yard.finished(yard.app.tasks["block"].enqueue())  # killed for it, beyond its time
+    wanted = ("failure_count 3", "retry_count 1", "dead_count 2", "timeout_count 1")
+
+    def counted() -> bool:
+        text = asked(f"{address}/metrics")[1]
+        return all(f"packhorse_{line}\n" in text for line in wanted)
+
+    until("the counts", counted)
+    assert yard.stop(parent) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
-from packhorse.worker.process_crew import origin_of
+from packhorse.runtime.worker.processes.runner import Origin, origin_of
 from tests.supervisor.yard import (
     IN_PROCESSES,
     JOBS,
@@ -19,6 +19,7 @@ from tests.supervisor.yard import (
     lives,
     soon,
     supervised,
+    until,
 )
 
 
@@ -32,7 +33,17 @@ def result(job: JobHandle[Any]) -> Any:
     return job.result(timeout=PATIENCE_S)
 
 
-@pytest.mark.req("S3-18", "S4-30")
+def test_processes_of_a_worker_that_went_elsewhere_keep_its_store(yard: Yard) -> None:
+    jobs = [yard.app.tasks["submit_elsewhere"].enqueue() for _ in range(2)]
+    yard.worker("--process-slots", "1", YARD_WANDERS="1")
+
+    submitted = [yard.app.job(result(job)) for job in jobs]
+
+    assert all(result(job) > 0 for job in submitted)
+    assert [path.parent for path in yard.folder.rglob("*.db")] == [yard.folder]
+
+
+@pytest.mark.req("S3-18")
 def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yard: Yard) -> None:
     looks = [yard.app.tasks["look"].enqueue(number) for number in range(4)]
     other = yard.app.tasks["wait_a_little"].enqueue()
@@ -52,13 +63,13 @@ def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yar
     progress = looks[3].progress()
     assert progress is not None
     assert (progress.done, progress.total, progress.note) == (3, 10, "looking")
-    assert '"looked at 3"' in yard.output(parent)
+    until("its line in the log", lambda: '"looked at 3"' in yard.output(parent))
     assert looks[3].id in yard.output(parent)
     assert yard.stop(parent) == 0
     assert (yard.folder / f"left-{pids.pop()}").exists()
 
 
-@pytest.mark.req("S4-24", "S4-26", "S4-27", "S3-15")
+@pytest.mark.req("S4-24", "S4-26")
 def test_a_process_that_dies_costs_its_own_job_alone_a_crash(yard: Yard) -> None:
     parent = yard.worker("--process-slots", "2")
     beside = yard.app.tasks["linger"].enqueue()
@@ -115,7 +126,7 @@ async def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_to
         assert await again.aresult(timeout=PATIENCE_S) == obeying
 
 
-@pytest.mark.req("S3-19", "S3-20")
+@pytest.mark.req("S3-20")
 def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_when_memory_ran_out(
     yard: Yard,
 ) -> None:
@@ -180,7 +191,7 @@ def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.Monk
     app = Packhorse("memory://")
     with pytest.raises(ConfigError, match="it is no variable of any module"):
         origin_of([app], None)
-    assert origin_of(app, "shop.jobs:app") == "shop.jobs:app"
+    assert origin_of(app, "shop.jobs:app") == Origin("shop.jobs:app", app.folder, (), app.url)
     monkeypatch.setenv("PACKHORSE_PROCESS", "3,4")
     with pytest.raises(ConfigError, match="if __name__ == '__main__'"):
         origin_of(app, "shop.jobs:app")

@@ -14,9 +14,14 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.worker import process_pool
-from packhorse.worker.process_messages import Setup
-from packhorse.worker.process_pool import PoolCalls, ProcessLimits, ProcessPool
+from packhorse.core.clock import SystemClock
+from packhorse.core.job import Job, NewJob
+from packhorse.core.outcome import Released, Succeeded
+from packhorse.runtime.worker.processes import pool as process_pool
+from packhorse.runtime.worker.processes.messages import Setup
+from packhorse.runtime.worker.processes.pool import ProcessLimits, ProcessPool
+from packhorse.stores.memory import MemoryStore
+from packhorse.stores.requests import ClaimRequest, Renewal
 from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, lives, soon
 
 #: Says where it is, and goes on when it may.
@@ -33,6 +38,11 @@ while os.path.exists("hold-import"):
     time.sleep(0.02)
 app = Packhorse("memory://")
 
+@app.task
+def begin():
+    with open("begun", "a") as file:
+        file.write("1")
+
 @app.lifespan
 async def resources():
     say("entering")
@@ -47,7 +57,7 @@ async def resources():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the app is."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(process_pool, "_PARTING_S", 10 * PATIENCE_S)  # nobody is killed for it
+    monkeypatch.setattr(process_pool, "_PARTING_S", 10 * PATIENCE_S)  # no process is killed for it
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
     return tmp_path
 
@@ -61,9 +71,11 @@ async def warming(folder: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterat
     gc.collect()  # what earlier tests left behind closes now, and not in between
     before = descriptors()
     path = (str(folder), *sys.path)
-    setup = Setup(app="slow:app", path=path, main=None, worker="w", log_level=logging.WARNING)
+    setup = Setup(
+        app="slow:app", folder="", path=path, main=None, worker="w", log_level=logging.WARNING
+    )
     limits = ProcessLimits(slots=2, max_jobs=10, max_failures=10, recycle_mib=None)
-    pool = ProcessPool(setup, limits, PoolCalls(freed=lambda: None, hopeless=said.append))
+    pool = ProcessPool(setup, limits, freed=lambda: None, hopeless=said.append)
     with caplog.at_level(logging.DEBUG, "packhorse"):
         pool.warm()
         try:
@@ -130,3 +142,31 @@ def test_a_short_run_of_an_app_with_process_tasks_says_nothing_about_them(yard: 
     assert worker.wait(PATIENCE_S) == 0
     assert yard.output(worker) == ""
     assert not any(lives(int(each.name[9:])) for each in yard.folder.glob("imported-*"))
+
+
+@pytest.mark.req("S1-66")
+async def test_a_job_that_reaches_its_process_too_late_goes_back_without_having_begun(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = claimed_job("begin")
+    async with warming(folder, caplog) as pool:
+        process = await pool.acquire()
+        now = SystemClock.monotonic()
+
+        late = await process.run(job, lambda _: None, start_by=now - 0.001)
+        in_time = await process.run(job, lambda _: None, start_by=now + PATIENCE_S)
+        pool.release(process)
+        await pool.close()
+
+    assert late == Released(started=False)
+    assert isinstance(in_time, Succeeded)
+    assert (folder / "begun").read_text() == "1"
+
+
+def claimed_job(task: str) -> Job:
+    store = MemoryStore()
+    store.run(store.leases.renew(Renewal("w", 60_000_000, queues=("default",), tasks=(task,))))
+    store.run(store.jobs.submit([NewJob("job-1", task, b"{}")]))
+    request = ClaimRequest("w", ("default",), (task,), 1, 60_000_000)
+    (job,) = store.run(store.jobs.claim(request)).jobs
+    return job

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from packhorse import JobStatus
-from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard
+from packhorse import JobHandle, JobStatus
+from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, until
 
 FIRST_TIME: Final = """
 @app.task(executor="process")
@@ -52,3 +52,34 @@ def test_other_jobs_for_processes_do_not_keep_it_from_its_turn(yard: Yard) -> No
 
     assert [one.result(timeout=PATIENCE_S) > 0 for one in waits] == [True] * len(waits)
     assert yard.stop(parent) == 0
+
+
+STANDING: Final = """
+@app.task
+async def alone(ctx: Context) -> int:
+    if ctx.job.attempt <= 2:
+        os.kill(os.getpid(), 9)
+    say("begun", ctx.job)
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+    return os.getpid()
+"""
+
+
+@pytest.mark.parametrize("source", [JOBS + STANDING])
+def test_one_process_stands_still_for_suspects_and_the_others_go_on(yard: Yard) -> None:
+    parent = yard.worker("-p", "2")
+    suspects = [yard.app.tasks["alone"].enqueue() for _ in range(2)]
+    until("a suspect to run", lambda: any(map(_begun, [yard] * 2, suspects)))
+
+    others = [yard.app.tasks["add"].enqueue(number) for number in range(20)]
+
+    assert [one.result(timeout=PATIENCE_S) for one in others] == list(range(20))
+    assert [_begun(yard, job) for job in suspects].count(True) == 1  # they run one by one
+    yard.go()
+    assert len({job.result(timeout=PATIENCE_S) for job in suspects}) == 1
+    assert yard.stop(parent) == 0
+
+
+def _begun(yard: Yard, job: JobHandle[Any]) -> bool:
+    return (yard.folder / f"begun-{job.id}").exists()

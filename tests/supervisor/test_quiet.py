@@ -10,8 +10,6 @@ import signal
 import subprocess
 from typing import Any
 
-import pytest
-
 from packhorse import JobStatus, Packhorse
 from packhorse.events import Event
 from tests.supervisor.yard import PATIENCE_S, Yard, asked, probe_address, soon, status, until
@@ -45,7 +43,10 @@ def quiet_processes(address: str) -> set[int]:
     return {each["pid"] for each in status(address)["processes"] if each["quiet"]}
 
 
-@pytest.mark.req("S4-10")
+def quiet_in_store(yard: Yard) -> set[str]:
+    return {one.id for one in yard.app.insights.workers() if one.live and one.quiet}
+
+
 def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(yard: Yard) -> None:
     parent = yard.worker("-p", "2", *PROBED)
     address = probe_address(yard, parent)
@@ -57,6 +58,7 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
     until("quiet", lambda: asked(f"{address}/readyz") == (503, "quiet\n"))
     assert status(address)["quiet"] is True
     until("both to be seen", lambda: quiet_processes(address) == set(workers))
+    until("the store to know", lambda: quiet_in_store(yard) == set(workers.values()))
     until("the log", lambda: told(yard, parent, "worker.quiet") == set(workers.values()))
 
     waiting = yard.app.tasks["add"].enqueue(1)
@@ -68,6 +70,7 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
     until("its log", lambda: live(yard, 2)[successor] in told(yard, parent, "worker.quiet"))
     until("it to be seen", lambda: quiet_processes(address) == {successor, max(workers)})
     assert waiting.status() is JobStatus.QUEUED
+    until("the reason", lambda: waiting.explain().codes == ("workers_quiet",))
     assert asked(f"{address}/readyz") == (503, "quiet\n")
 
     commanded(yard, "resume", "--all")
@@ -75,6 +78,7 @@ def test_workers_quieted_by_command_are_seen_to_be_and_so_are_their_successors(y
     assert waiting.result(timeout=PATIENCE_S) == 1
     until("ready again", lambda: asked(f"{address}/readyz")[0] == 200)
     until("all to go on", lambda: quiet_processes(address) == set())
+    until("the store to know", lambda: quiet_in_store(yard) == set())
     assert status(address)["quiet"] is False
     until("the log", lambda: told(yard, parent, "worker.resumed") == set(live(yard, 2).values()))
     assert yard.stop(parent) == 0

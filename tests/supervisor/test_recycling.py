@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from packhorse import ConfigError, JobStatus, Packhorse
-from packhorse.config import WorkerOptions
-from packhorse.job import AttemptError
-from packhorse.outcome import Failed, Released, Succeeded, TimedOut
-from packhorse.worker.wear import Wear
-from tests.supervisor.yard import JOBS, PATIENCE_S, Yard, until
+from packhorse.core.config import WorkerOptions
+from packhorse.core.job import AttemptError, RetryRule
+from packhorse.core.outcome import Failed, Released, Succeeded, TimedOut
+from packhorse.runtime.worker.recycling import Recycling
+from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, until
 
 #: What lives as long as its process.
 RESOURCES = """
@@ -32,7 +32,7 @@ def source() -> str:
     return JOBS + RESOURCES
 
 
-@pytest.mark.req("S3-18", "S3-19", "S3-20")
+@pytest.mark.req("S3-18", "S3-20")
 def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_the_unexpected(
     yard: Yard,
 ) -> None:
@@ -55,7 +55,7 @@ def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_the_unexpe
     second = made()
     fail("ValueError")
     fail("ValueError")
-    replaced("2 attempts in a row have failed")
+    replaced("2 attempts in a row failed")
     third = made()
     fail("MemoryError")
     replaced("a handler ended with MemoryError")
@@ -91,7 +91,7 @@ def failed(kind: str) -> Failed:
 
 @pytest.mark.req("S3-20")
 def test_only_failures_in_a_row_count() -> None:
-    wear = Wear(WorkerOptions(queues=("default",), recycle_failures=2))
+    wear = Recycling(WorkerOptions(queues=("default",), recycle_failures=2))
 
     said = []
     for outcome in (
@@ -101,29 +101,77 @@ def test_only_failures_in_a_row_count() -> None:
         Released(started=True),
         TimedOut(AttemptError("Timeout", "too long", "TASK_TIMEOUT")),
     ):
-        wear.ended(outcome)
+        wear.ended(outcome, RetryRule())
         said.append(wear.verdict(0))
 
-    assert said == [None] * 4 + ["2 attempts in a row have failed"]
+    assert said == [None] * 4 + ["2 attempts in a row failed"]
 
 
 @pytest.mark.parametrize("kind", ["MemoryError", "SystemExit", "KeyboardInterrupt", "SystemError"])
 def test_after_some_errors_nobody_knows_what_state_the_process_is_in(kind: str) -> None:
-    wear = Wear(WorkerOptions(queues=("default",)))
-    wear.ended(failed("OSError"))
+    wear = Recycling(WorkerOptions(queues=("default",)))
+    wear.ended(failed("OSError"), RetryRule())
     assert wear.verdict(10**6) is None
 
-    wear.ended(failed(kind))
+    wear.ended(failed(kind), RetryRule(give_up_on=(f"builtins.{kind}",)))
 
     assert wear.verdict(0) == f"a handler ended with {kind}"
     assert wear.swollen(1) is None
 
 
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize(
+    ("rule", "is_expected"),
+    [
+        (RetryRule(), False),
+        (RetryRule(retry_on=("builtins.OSError",)), True),  # a base class
+        (RetryRule(retry_on=("builtins.ValueError",)), False),
+        (RetryRule(give_up_on=("builtins.ConnectionError",)), True),
+    ],
+)
+def test_an_exception_that_its_task_does_not_name_is_unexpected(
+    rule: RetryRule, *, is_expected: bool
+) -> None:
+    wear = Recycling(WorkerOptions(queues=("default",), recycle_on="unexpected"))
+    kinds = ("builtins.ConnectionError", "builtins.OSError", "builtins.Exception")
+
+    wear.ended(Failed(AttemptError("ConnectionError", "as asked", "EXCEPTION"), kinds=kinds), rule)
+
+    assert (wear.verdict(0) is None) is is_expected
+
+
+def test_a_retry_that_a_handler_asks_for_is_expected() -> None:
+    wear = Recycling(WorkerOptions(queues=("default",), recycle_on="unexpected"))
+
+    wear.ended(Failed(AttemptError("Retry", "later", "RETRY_REQUESTED"), asked=True), RetryRule())
+
+    assert wear.verdict(0) is None
+
+
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize("source", [JOBS + IN_PROCESSES])
+def test_after_any_unexpected_exception_each_kind_of_process_is_replaced(yard: Yard) -> None:
+    parent = yard.worker("--recycle-on", "unexpected", "--process-slots", "1")
+
+    def process() -> int:
+        pid: int = yard.app.tasks["wait_a_little"].enqueue().result(timeout=PATIENCE_S)
+        return pid
+
+    before = process()
+    yard.finished(yard.app.tasks["fail"].enqueue())
+    assert process() != before
+    yard.finished(yard.app.tasks["fail_here"].enqueue("ValueError"))
+
+    said = "is replaced: a handler ended with ValueError"
+    until("the worker to be replaced", lambda: said in yard.output(parent))
+    assert yard.stop(parent) == 0
+
+
 @pytest.mark.parametrize("name", ["recycle_jobs", "recycle_failures", "recycle_mib"])
-async def test_a_process_that_nobody_would_replace_is_not_told_when_to_be(name: str) -> None:
+async def test_a_process_without_a_supervisor_is_not_told_when_to_be_replaced(name: str) -> None:
     app = Packhorse("memory://")
     chosen: dict[str, Any] = {name: 1}
 
-    with pytest.raises(ConfigError, match=f"{name} has a process replaced, and nobody watches"):
+    with pytest.raises(ConfigError, match=f"{name} has a process replaced, and this one has no"):
         await app.arun(["default"], burst=True, **chosen)
     app.close()

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from packhorse import DeadReason, JobStatus
-from packhorse.supervisor.status import status_document
+from packhorse.runtime.supervisor.probes import status_document
 from tests.supervisor.yard import Yard, soon, supervised
 
 
@@ -16,7 +16,9 @@ from tests.supervisor.yard import Yard, soon, supervised
 async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_pays(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.supervisor.judge.WATCH_S", 1.0)  # it has not been away
+    monkeypatch.setattr(
+        "packhorse.runtime.supervisor.liveness.WATCH_S", 1.0
+    )  # it has not been away
     bystander = await yard.app.tasks["linger"].aenqueue()
     async with supervised(stop_grace=0.2, lease=2) as supervisor:
         first = await asyncio.to_thread(yard.begun, bystander)
@@ -27,7 +29,7 @@ async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_
         yard.go()
         await soon("the bystander", lambda: bystander.status() is JobStatus.COMPLETED)
 
-        assert supervisor.seats[0].restarts == 1
+        assert supervisor.slots[0].restarts == 1
     assert (paid.dead_reason, paid.failures, paid.crashes) == (DeadReason.POISON_MESSAGE, 1, 0)
     assert (paid.error.code, paid.error.type) == ("TASK_TIMEOUT", "Timeout")
     assert "in block" in paid.error.stack
@@ -48,7 +50,7 @@ async def test_a_handler_that_does_not_stop_is_shown_and_its_process_replaced_af
         assert await asyncio.to_thread(yard.begun, beside) == old
 
         paid = await asyncio.to_thread(yard.finished, stuck)
-        await soon("it to be replaced", lambda: supervisor.leaving and supervisor.seats[0].child)
+        await soon("it to be replaced", lambda: supervisor.leaving and supervisor.slots[0].child)
         await soon("the report", lambda: supervisor.leaving[0].report.stuck)
         (shown,) = status_document(supervisor)["processes"][1]["stuck"]
         later = await yard.app.tasks["linger"].aenqueue()

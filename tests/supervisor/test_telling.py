@@ -11,13 +11,12 @@ import msgspec
 import pytest
 
 from packhorse import DeadReason, JobHandle
+from packhorse.core.job import RetryRule
 from packhorse.events import Event, JobCancelled, JobDead, JobReleased, JobRetried, JobTimedOut
-from packhorse.job import RetryRule
-from packhorse.supervisor.aftermath import Cause
-from packhorse.supervisor.messages import TaskRules
-from packhorse.supervisor.obituaries import events_of
-from packhorse.supervisor.page import Running
-from tests.supervisor.test_aftermath import HELLO, WORKER, Scene
+from packhorse.runtime.supervisor.crash_recovery import Cause, recovered_events
+from packhorse.runtime.supervisor.messages import TaskRules
+from packhorse.runtime.supervisor.shared_memory import Running
+from tests.supervisor.test_crash_recovery import HELLO, WORKER, Scene
 from tests.supervisor.yard import Yard
 
 
@@ -50,8 +49,8 @@ def test_a_job_that_takes_its_process_down_is_told_as_retried_and_then_as_dead(y
 
 
 def told_of(scene: Scene, cause: Cause, running: list[Any], **about: Any) -> list[Event]:
-    aftermath = scene.bury(cause, running, **about)
-    return [event for each in aftermath.buried for event in events_of(each, HELLO)]
+    jobs = scene.recover(cause, running, **about)
+    return [event for each in jobs for event in recovered_events(each, HELLO)]
 
 
 def test_a_crash_is_told_with_its_evidence_and_when_the_job_runs_again() -> None:

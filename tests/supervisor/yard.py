@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from packhorse import JobHandle, Packhorse
-from packhorse.clock import SystemChance, SystemClock
-from packhorse.job import JobRecord
-from packhorse.supervisor.supervisor import Supervisor
+from packhorse.core.clock import SystemChance, SystemClock
+from packhorse.core.job import JobRecord
+from packhorse.runtime.supervisor.supervisor import Supervisor
 
 T = TypeVar("T")
 
@@ -158,6 +159,16 @@ async def wait_a_little() -> int:
     await asyncio.sleep(0.01)
     return os.getpid()
 
+if os.environ.get("YARD_WANDERS"):
+    os.makedirs("elsewhere", exist_ok=True)
+    os.chdir("elsewhere")
+
+@app.task(executor="process")
+def submit_elsewhere() -> str:
+    os.makedirs("further", exist_ok=True)
+    os.chdir("further")
+    return wait_a_little.enqueue().id
+
 @app.task(executor="process", max_crashes=1)
 def crash(how: str) -> None:
     die(how)
@@ -195,8 +206,9 @@ def burn() -> None:
 
 #: Runs the app as `packhorse worker` does, with a grace that no option of the command can set.
 RUN: Final = """
-import asyncio, os, sys
-from packhorse.supervisor.link import link_from_environment
+import os, sys
+from packhorse.runtime.supervisor.link import link_from_environment
+from packhorse.runtime.worker.event_loop import run_to_end
 link = link_from_environment(os.environ)
 link.begin()
 sys.path.insert(0, os.getcwd())
@@ -205,7 +217,7 @@ link.url, link.app, app.link = app.url, "jobs:app", link
 app.origin = "jobs:app"
 link.keep_log()
 app.store.migrate()
-report = asyncio.run(app.arun(**eval(sys.argv[1])))
+report = run_to_end(lambda: app.arun(**eval(sys.argv[1])))
 app.close()
 sys.exit(report.exit_code)
 """
@@ -248,9 +260,13 @@ class Yard:
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start `packhorse` with these arguments; its output goes to a file."""
+        return self.python("-m", "packhorse", *arguments, **environment)
+
+    def python(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start Python with these arguments; its output goes to a file."""
         with (self.folder / f"output-{len(self.processes)}.txt").open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "packhorse", *arguments],
+                [sys.executable, *arguments],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
                 stdin=subprocess.DEVNULL,
@@ -330,9 +346,8 @@ def probe_address(yard: Yard, process: subprocess.Popen[str]) -> str:
     """Where a worker that was started with `--http 127.0.0.1:0` answers."""
 
     def look() -> str | None:
-        lines = yard.output(process).splitlines()
-        said = [line for line in lines if line.startswith("Answering probes at ")]
-        return said[0].rpartition(" ")[2].removesuffix("/livez") if said else None
+        said = re.search(r"answering probes at (http://[^/]+)/livez", yard.output(process))
+        return said[1] if said else None
 
     return until("the address of the probes", look)
 

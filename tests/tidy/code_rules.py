@@ -15,7 +15,7 @@ from tests.tidy.budgets import Budget
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 SPDX = "# SPDX-License-Identifier: MIT"
-CLOCK = "packhorse.clock"
+CLOCK = "packhorse.core.clock"
 CLOCK_MODULES = frozenset({"random", "secrets"})
 CLOCK_CALLS = frozenset(
     {

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from tests.tidy.code_rules import Source
 
 MODULE_NAME = re.compile(r"packhorse(?:\.\w+)+")
+PACKAGE_NAME = re.compile(r"[\w-]+")
 
 
 def listed_names(source: Source) -> Sequence[str] | None:
@@ -144,3 +146,17 @@ def _absolute(source: Source, module: str, level: int) -> str:
     parts = source.module.split(".")
     kept = len(parts) - level + source.path.endswith("__init__.py")
     return ".".join([*parts[:kept], *filter(None, [module])])
+
+
+def idle_dependencies(sources: Sequence[Source], project: Mapping[str, Any]) -> Iterator[str]:
+    """Declared packages that nothing imports, and extras that `all` leaves out."""
+    extras = dict(project.get("optional-dependencies", {}))
+    everything = extras.pop("all", [])
+    imported = {name.partition(".")[0] for source in sources for name in _used_modules(source)}
+    for extra, requirements in {"dependencies": project["dependencies"], **extras}.items():
+        for requirement in requirements:
+            package = PACKAGE_NAME.match(requirement)
+            if package is None or package.group().replace("-", "_") not in imported:
+                yield f"pyproject.toml: {extra}: nothing imports {requirement}"
+    if extras and everything != [f"{project['name']}[{','.join(sorted(extras))}]"]:
+        yield "pyproject.toml: all: it does not list every extra, sorted"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
@@ -77,6 +78,12 @@ def test_every_module_is_used() -> None:
     expect_none(surface_rules.dead_modules(PACKAGE, budgets.ENTRY_POINTS))
 
 
+def test_every_declared_package_is_imported() -> None:
+    project = tomllib.loads(TEXTS["pyproject.toml"])["project"]
+
+    expect_none(surface_rules.idle_dependencies(PACKAGE, project))
+
+
 def test_store_contracts_are_small() -> None:
     contracts = Source.read(budgets.CONTRACTS, budgets.SOURCE)
 
@@ -105,8 +112,9 @@ def test_queries_are_short_and_say_what_they_do() -> None:
     queries = {name: text for name, text in TEXTS.items() if name.endswith((".sql", ".lua"))}
     findings = (
         finding
-        for name, text in queries.items()
-        for finding in text_rules.query_file(name, text, _query_lines(name))
+        for file, whole in queries.items()
+        for name, text in text_rules.named_queries(file, whole)
+        for finding in text_rules.query_file(name, text, _query_lines(file))
     )
 
     expect_none(findings)
@@ -114,8 +122,18 @@ def test_queries_are_short_and_say_what_they_do() -> None:
 
 def _query_lines(name: str) -> int:
     if name.endswith(".lua"):
-        return budgets.PART_LINES if "/lib/" in name else budgets.SCRIPT_LINES
+        return budgets.LUA_LINES
     return budgets.MIGRATION_LINES if "/migrations/" in name else budgets.SQL_LINES
+
+
+def test_lua_functions_are_short() -> None:
+    scripts = {name: text for name, text in TEXTS.items() if name.endswith(".lua")}
+
+    expect_none(
+        finding
+        for name, text in scripts.items()
+        for finding in text_rules.long_lua_functions(name, text, budgets.LUA_FUNCTION_LINES)
+    )
 
 
 def test_every_page_has_one_title() -> None:

@@ -91,7 +91,7 @@ def test_an_exception_excuses_its_finding_and_an_idle_one_is_a_finding() -> None
 )
 def test_readers_of_time_and_chance_are_found(text: str) -> None:
     assert len(list(code_rules.clock_readers(planted(text)))) == 1
-    assert not list(code_rules.clock_readers(planted(text, "packhorse.clock")))
+    assert not list(code_rules.clock_readers(planted(text, "packhorse.core.clock")))
 
 
 def test_a_module_without_header_and_docstring_is_found() -> None:
@@ -144,7 +144,7 @@ def test_a_wrong_list_of_public_names_is_found(text: str, finding: str) -> None:
 
 
 def test_a_package_lists_what_it_re_exports() -> None:
-    text = "from packhorse.job import Job, JobStatus\n__all__ = ['Job']\n"
+    text = "from packhorse.core.job import Job, JobStatus\n__all__ = ['Job']\n"
     source = Source("packhorse", text, "src/packhorse/__init__.py")
 
     assert "lacks JobStatus" in "".join(surface_rules.unsorted_or_incomplete_all(source))
@@ -172,9 +172,39 @@ def test_dead_modules_are_found() -> None:
     assert found.startswith("dead.py")
 
 
+def test_packages_that_nothing_imports_are_found() -> None:
+    sources = [planted("import hard\nfrom soft_part.inner import name\n")]
+    extras = {"some": ["soft-part[fast]>=1"], "hollow": ["idle>=2"], "all": ["p[some]"]}
+    project = {"name": "p", "dependencies": ["hard"], "optional-dependencies": extras}
+
+    hollow, incomplete = surface_rules.idle_dependencies(sources, project)
+    assert hollow.endswith("nothing imports idle>=2")
+    assert "all" in incomplete
+    fine = {"some": extras["some"], "all": ["p[some]"]}
+    assert not list(
+        surface_rules.idle_dependencies(sources, {**project, "optional-dependencies": fine})
+    )
+
+
 def test_long_and_silent_queries_are_found() -> None:
     assert len(list(text_rules.query_file("a.sql", "select 1;\n" * 3, limit=2))) == 2
     assert not list(text_rules.query_file("a.sql", "-- One.\nselect 1;\n", limit=2))
+
+
+def test_long_lua_functions_are_found() -> None:
+    text = "local function one(a)\n  if a then\n    b()\n  end\nend\n"
+
+    assert len(list(text_rules.long_lua_functions("a.lua", text, limit=2))) == 1
+    assert not list(text_rules.long_lua_functions("a.lua", text, limit=3))
+
+
+def test_the_queries_of_a_topic_are_looked_at_one_by_one() -> None:
+    text = "-- name: one\n-- One.\nselect 1\n\n-- name: two\nselect 2\n"
+
+    found = list(text_rules.named_queries("queries/a.sql", text))
+
+    assert [name for name, _ in found] == ["queries/a.sql: one", "queries/a.sql: two"]
+    assert [words for _, words in found] == ["-- One.\nselect 1", "select 2"]
 
 
 def test_pages_with_no_or_two_titles_are_found() -> None:

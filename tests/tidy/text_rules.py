@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+QUERY = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 FENCE = re.compile(r"^\s*(```|~~~)")
 TITLE = re.compile(r"^# \S")
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")
@@ -50,12 +51,36 @@ def _names_from_disk(root: Path) -> list[str]:
     ]
 
 
+def named_queries(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Each query of a topic, and its text; any other file as a whole."""
+    if "queries/" not in name:
+        yield name, text
+        return
+    first, *rest = QUERY.split(text)
+    if first.strip():
+        yield name, first
+    for query, words in zip(rest[::2], rest[1::2], strict=True):
+        yield f"{name}: {query}", words.strip()
+
+
 def query_file(name: str, text: str, limit: int) -> Iterator[str]:
     lines = text.splitlines()
     if len(lines) > limit:
         yield f"{name}: {len(lines)} lines, at most {limit}"
     if not lines or not lines[0].startswith("-- "):
         yield f"{name}: the first line is a comment that says what it does"
+
+
+def long_lua_functions(name: str, text: str, limit: int) -> Iterator[str]:
+    """Functions that begin at the left margin and end with the next `end` there."""
+    begun, title = 0, ""
+    for number, line in enumerate(text.splitlines()):
+        if re.match(r"(?:local )?function ", line):
+            begun, title = number, line
+        elif line == "end" and title:
+            if number - begun - 1 > limit:
+                yield f"{name}: {title}: {number - begun - 1} lines, at most {limit}"
+            title = ""
 
 
 def page_titles(name: str, text: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from packhorse import (
     Priority,
     Progress,
     RetryPolicy,
+    Router,
     Snooze,
     Task,
     Unique,
@@ -64,6 +65,27 @@ def limited(to: str, times: int = 1) -> None: ...
 def nothing() -> None: ...
 
 
+router = Router(prefix="mail.")
+
+
+@router.task
+async def post(ctx: Context, to: str) -> int:
+    return len(to)
+
+
+@router.task(queue="mail", executor="process")
+def fold(paper: str, *, times: int = 1) -> str:
+    return paper * times
+
+
+def routed_tasks_keep_their_types() -> None:
+    assert_type(post.enqueue("a"), JobHandle[int])
+    assert_type(fold("a", times=2), str)
+    assert_type(fold.using(priority="high").enqueue("a").result(), str)
+    app.include(router, "shop.mail")
+    Packhorse(include=["shop.mail", router])
+
+
 def declared_tasks_keep_their_types() -> None:
     assert_type(resize("a"), str)
     assert_type(resize("a", width=3), str)
@@ -84,6 +106,7 @@ def submitted_calls_keep_their_types() -> None:
     assert_type(job.history(), list[TaskExecutionResult])
     assert_type(job.cancel(), bool)
     assert_type(send_later.enqueue(to="a").result(), int)
+    assert_type(send_later.job("id"), JobHandle[int])
     assert_type(poll.enqueue(1).result(), str | Snooze)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import packhorse
-from packhorse import Context, Packhorse
+from packhorse import Context, Packhorse, Router
 
 app = Packhorse("memory://")
 
@@ -17,6 +17,21 @@ async def send_email(to: str, subject: str = "") -> dict[str, str]:
 @app.task(queue="mail")
 def resize(ctx: Context, path: str, *, width: int = 10) -> str:
     return path * width
+
+
+router = Router(prefix="mail.")
+
+
+@router.task
+def fold(ctx: Context, paper: str) -> str:
+    return paper
+
+
+def wrong_routing() -> None:
+    fold.enqueue(1)  # type: ignore[arg-type]
+    fold.enqueue()  # type: ignore[call-arg]
+    router.task(qeue="mail")  # type: ignore[call-overload]
+    app.include(3)  # type: ignore[arg-type]
 
 
 def wrong_names() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from packhorse import Packhorse
-from packhorse.clock import Clock
-from packhorse.job import AttemptError, Job, Progress, RetryRule
-from packhorse.lifecycle import Limits, settle
-from packhorse.outcome import Failed, Outcome, Succeeded
-from packhorse.settlement import Verdict
+from packhorse.core.clock import Clock
+from packhorse.core.job import AttemptError, Job, Progress, RetryRule
+from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.outcome import Failed, Outcome, Succeeded
+from packhorse.core.settlement import Verdict
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, ProgressNote, Renewal

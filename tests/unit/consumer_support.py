@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from packhorse import Packhorse
-from packhorse.clock import SECOND_US, SystemClock, new_id
-from packhorse.consumer import Consumer, FetchedJob
+from packhorse.core.clock import SECOND_US, SystemClock, new_id
+from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
 from packhorse.events import Event
-from packhorse.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
+from packhorse.runtime.consumer import Consumer, FetchedJob
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, Renewal

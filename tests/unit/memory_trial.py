@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from packhorse.stores.memory import Faults, MemoryStore
-from packhorse.stores.memory.state import State
+from packhorse.stores.memory.state import MemoryState
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.virtual_clock import VirtualClock
 
@@ -31,7 +31,7 @@ def memory_trial(faults: Faults | None = None) -> Trial:
     return Trial(MemoryHarness(clock, faults), clock, "run")
 
 
-def state_of(trial: Trial) -> State:
+def state_of(trial: Trial) -> MemoryState:
     """What the store keeps, to look at from inside."""
     assert isinstance(trial.store, MemoryStore)
     return trial.store._state

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from packhorse.clock import Clock
+from packhorse.core.clock import Clock
+from packhorse.stores.listener import TopicListener
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import ClaimRequest, Renewal
 from packhorse.stores.sqlite.connection import SqliteSettings
-from packhorse.stores.sqlite.listening import SqliteListener
 from packhorse.stores.sqlite.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, QUEUE, TASK, TIMEOUT_US, new_job
@@ -113,7 +113,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def heard_by(listener: SqliteListener, topic: str) -> bool:
+async def heard_by(listener: TopicListener, topic: str) -> bool:
     """Whether the topic itself is heard, and not only that something changed."""
     async with asyncio.timeout(PATIENCE_S):
         while heard := await listener.wait(PATIENCE_S):

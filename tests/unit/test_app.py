@@ -17,6 +17,7 @@ import pytest
 from packhorse import (
     ConfigError,
     FunctionTask,
+    JobConflict,
     JobNotFound,
     JobStatus,
     Packhorse,
@@ -26,10 +27,11 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
-from packhorse.clock import SystemClock
-from packhorse.connection import Connection
+from packhorse.client.connection import Connection
+from packhorse.client.registry import Registry
+from packhorse.core.clock import SystemClock
 from packhorse.events import EventBus, QueueConflict
-from packhorse.registry import Registry
+from packhorse.insights import Insights
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import JobFilter
 from tests.unit.app_support import HandWorker, memory_app
@@ -58,35 +60,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PACKHORSE_URL", raising=False)
     monkeypatch.delenv("PACKHORSE_URL_FILE", raising=False)
     return tmp_path
-
-
-def test_the_store_is_a_file_here_unless_somebody_says_otherwise(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert Packhorse().store.label == f"sqlite:///{here}/packhorse.db"
-
-    (here / "url").write_text("memory://\n")
-    monkeypatch.setenv("PACKHORSE_URL_FILE", str(here / "url"))
-    assert Packhorse().store.label == "memory://"
-
-    monkeypatch.delenv("PACKHORSE_URL_FILE")
-    monkeypatch.setenv("PACKHORSE_URL", "memory://")
-    assert Packhorse().store.label == "memory://"
-    assert Packhorse("sqlite:///given.db").store.label == f"sqlite:///{here}/given.db"
-
-
-def test_an_environment_that_cannot_be_meant_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKHORSE_URL_FILE", str(here / "missing"))
-    with pytest.raises(ConfigError, match=r"PACKHORSE_URL_FILE names .* cannot be read"):
-        Packhorse()
-    (here / "missing").write_text(" \n")
-    with pytest.raises(ConfigError, match="is empty"):
-        Packhorse()
-    monkeypatch.setenv("PACKHORSE_URL", "memory://")
-    with pytest.raises(ConfigError, match="are both set"):
-        Packhorse()
 
 
 @pytest.mark.usefixtures("here")
@@ -199,6 +172,8 @@ def test_two_apps_that_disagree_about_a_queue_are_told(work: FunctionTask[[str],
     [
         ("", {}, "the name of a queue is ''"),
         ("mail", {"priority": -1}, "queue 'mail': priority is -1"),
+        ("mail", {"priority": 2**31}, "queue 'mail': priority is 2147483648"),
+        ("mail", {"rate_limit": (10**30, "1s")}, "give 1 to 2147483647"),
         ("mail", {"dead_letter": ""}, "queue 'mail': dead_letter is ''"),
         ("mail", {"retry": 3}, "queue 'mail': retry is 3"),
         ("mail", {"retention": "soon"}, "queue 'mail': retention is 'soon'"),
@@ -245,6 +220,8 @@ def test_calls_of_several_tasks_go_in_one_round_trip() -> None:
     counting.task(name="work")(lambda: None)
     counting.task(name="rest")(lambda: None)
     calls = [counting.tasks["work"].call(), counting.tasks["rest"].call().using(tags=["x"])]
+    counting.tasks["work"].enqueue()  # the first asks besides whether the store may be used
+    verbs.clear()
 
     jobs = counting.enqueue_many(calls)
 
@@ -301,7 +278,7 @@ def test_a_store_that_fails_at_submit_says_which_job_and_whether_it_may_be_there
     trouble = StoreUnavailable("the disk is on fire", maybe_stored=moment == "after")
 
     def faults(verb: str, when: Literal["before", "after"]) -> None:
-        if when == moment and failing:
+        if verb == "submit" and when == moment and failing:
             raise trouble
 
     app = Packhorse(store=MemoryStore(faults=faults))
@@ -382,6 +359,52 @@ async def test_a_tenant_sees_and_touches_its_own_jobs_only(
         await mine.aenqueue_many([work.call("a").using(tenant="other")])
 
 
+@pytest.mark.req("S3-39")
+@pytest.mark.parametrize("name", [None, "", 7, b"mine"])
+def test_what_names_no_tenant_sees_nothing(
+    app: Packhorse, work: FunctionTask[[str], str], name: Any
+) -> None:
+    work.using(tenant="mine").enqueue("a")
+    work.enqueue("b")
+
+    with pytest.raises(ConfigError, match=r"a tenant's view: tenant is .*not empty"):
+        app.tenant(name)
+    with pytest.raises(ConfigError, match="insights: tenant is"):
+        Insights(app.store, tenant=name)
+
+
+def test_a_job_without_a_tenant_is_in_no_tenants_view(
+    app: Packhorse, work: FunctionTask[[str], str]
+) -> None:
+    for none in (None, ""):
+        job = work.using(tenant="mine").using(tenant=none).enqueue("a")
+
+        assert job.info().tenant == ""
+        with pytest.raises(JobNotFound):
+            app.tenant("mine").job(job.id).status()
+
+
+def test_an_id_of_another_job_is_a_conflict_whichever_way_it_comes(
+    app: Packhorse, work: FunctionTask[[str], str]
+) -> None:
+    theirs = app.tenant("theirs")
+    (job,) = theirs.enqueue_many([work.call("secret").using(job_id="one")])
+
+    again = theirs.enqueue_many([work.call("secret").using(job_id="one")])
+    assert again[0].deduplicated
+    for submit in (
+        lambda: app.tenant("mine").enqueue_many([work.call("secret").using(job_id="one")]),
+        lambda: work.using(job_id="one", tenant="theirs").enqueue("other"),
+        lambda: work.using(job_id="one").enqueue("secret"),
+        lambda: app.submit({"id": "one", "type": "work", "payload": {"text": "secret"}}),
+    ):
+        with pytest.raises(JobConflict, match="the id 'one' belongs to another job") as refused:
+            submit()
+        assert "secret" not in str(refused.value)
+        assert "theirs" not in str(refused.value)
+    assert job.info().tenant == "theirs"
+
+
 @pytest.mark.req("S1-47")
 def test_jobs_are_dated_and_found_by_their_tags_and_makers(
     app: Packhorse, work: FunctionTask[[str], str]
@@ -417,9 +440,8 @@ def test_a_wire_task_that_breaks_the_protocol_is_refused(app: Packhorse) -> None
 IMPORT = """
 import sys
 import packhorse
-extras = {"psycopg", "redis", "starlette", "uvicorn", "jinja2", "rich", "watchfiles", "uvloop"}
-extras |= {"opentelemetry", "prometheus_client", "django", "jsonschema_rs", "pydantic", "cronsim"}
-late = {"packhorse.worker", "packhorse.stores.sqlite.store", "sqlite3", "click"}
+extras = {"psycopg", "redis", "hiredis", "watchfiles", "pydantic"}
+late = {"packhorse.runtime.worker", "packhorse.stores.sqlite.store", "sqlite3", "click"}
 print(sorted((extras | late) & set(sys.modules)))
 """
 

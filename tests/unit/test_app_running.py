@@ -18,7 +18,7 @@ from packhorse import (
     RetryPolicy,
     ShapeError,
 )
-from packhorse.config import WorkerOptions
+from packhorse.core.config import WorkerOptions
 from packhorse.events import JobStarted, WorkerStarted
 from packhorse.protocol import QueueConfig, TaskRetryPolicy, WorkerConfig, to_wire
 from tests.unit.app_support import memory_app

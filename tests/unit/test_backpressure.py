@@ -21,8 +21,8 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
+from packhorse.client.backpressure import SETTINGS_AGE_S_MAX
 from packhorse.events import QueueFilling
-from packhorse.filling import SETTINGS_AGE_S_MAX
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, HandWorker, app_on, memory_app
@@ -238,7 +238,7 @@ def test_a_queue_that_is_drained_meanwhile_ends_the_wait() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(work.enqueue)
-        app.drain("default")
+        app.close_queue("default")
         with pytest.raises(QueueClosed):
             waiting.result(20)
 

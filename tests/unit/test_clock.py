@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import (
+from packhorse.core.clock import (
     SECOND_US,
     Clock,
     SystemChance,
@@ -107,24 +106,6 @@ def test_threads_that_make_ids_in_one_millisecond_make_different_ones() -> None:
         sys.setswitchinterval(before)
 
     assert len({text for ids in made for text in ids}) == 20_000
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.usefixtures("stopped")
-def test_a_forked_process_makes_other_ids_in_the_same_millisecond() -> None:
-    first = [new_id(), new_id()]  # now there is chance left for the next ones
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, " ".join([new_id() for _ in range(20)]).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    theirs = os.read(reading, 4096).decode().split()
-    os.close(reading)
-    os.close(writing)
-
-    ids = [*first, *theirs, *(new_id() for _ in range(20))]
-    assert len(set(ids)) == len(ids) == 42
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4096, 4097, 10_000])

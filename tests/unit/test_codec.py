@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from packhorse.codec import Signature
+from packhorse.core.codec import Signature
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.signals import Snooze
 
@@ -356,3 +357,88 @@ def test_signals_in_a_result_annotation_are_not_part_of_the_result() -> None:
     assert signature(poll).decode_result(b'"2026-01-02"') == date(2026, 1, 2)
     assert signature(wait).decode_result(b"[1]") == [1]
     assert signature(never).decode_result(b"null") is None
+
+
+# ------------------------------------------------------------------- what JSON has no word for
+
+
+@dataclass
+class Reading:
+    value: float | None
+    raw: bytes = b""
+
+
+def measure(x: float) -> float: ...  # type: ignore[empty-body]
+def record(reading: Reading, more: Any = None, blobs: list[bytes] | None = None) -> Reading: ...  # type: ignore[empty-body]
+def anything(items: Any, other: Any = None) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "place", "problem"),
+    [
+        (measure, {"x": float("nan")}, "x", "is nan, which JSON cannot carry"),
+        (measure, {"x": float("inf")}, "x", "is inf, which JSON cannot carry"),
+        (anything, {"items": float("-inf")}, "items", "is -inf"),
+        (anything, {"items": {"deep": [1, [0.5, float("nan")]]}}, "items.deep[1][1]", "is nan"),
+        (anything, {"items": None, "other": float("nan")}, "other", "is nan"),
+        (anything, {"items": b"raw"}, "items", "is bytes, which JSON cannot carry"),
+        (anything, {"items": [bytearray(b"raw")]}, "items[0]", "is bytes"),
+        (anything, {"items": {"a": {b"raw"}}}, "items.a[0]", "is bytes"),
+        (anything, {"items": Reading(None, b"raw")}, "items.raw", "is bytes"),
+        (record, {"reading": Reading(float("nan"))}, "reading.value", "is nan"),
+        (record, {"reading": Reading(1.0), "more": memoryview(b"raw")}, "more", "is bytes"),
+        (record, {"reading": {"value": float("nan")}}, "reading.value", "is nan"),
+    ],
+)
+def test_what_json_cannot_carry_is_refused_with_its_place(
+    function: Callable[..., Any], given: dict[str, Any], place: str, problem: str
+) -> None:
+    signature = Signature.of(function, skip_first=False)
+
+    ways: tuple[Callable[[], bytes], ...] = (
+        lambda: signature.encode((), given),
+        lambda: signature.encode_wire(given),
+    )
+    for encode in ways:
+        with pytest.raises(PayloadError, match=re.escape(f"argument '{place}' {problem}")) as told:
+            encode()
+        assert told.value.field == place
+
+
+def test_bytes_travel_where_they_are_annotated() -> None:
+    signature = Signature.of(record, skip_first=False)
+
+    payload = signature.encode((Reading(1.5, b"a"), None, [b"b", b""]), {})
+
+    assert signature.decode(payload) == {
+        "reading": Reading(1.5, b"a"),
+        "more": None,
+        "blobs": [b"b", b""],
+    }
+    assert signature.decode_result(signature.encode_result(Reading(None, b"c"))) == Reading(
+        None, b"c"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "words"),
+    [
+        (measure, float("nan"), "the result of measure() is nan, which JSON cannot carry"),
+        (anything, [1.0, float("inf")], "'[1]' of the result of anything() is inf"),
+        (anything, {"a": b"x"}, "'a' of the result of anything() is bytes"),
+        (record, Reading(float("nan")), "'value' of the result of record() is nan"),
+    ],
+)
+def test_a_result_that_json_cannot_carry_is_refused_with_its_place(
+    function: Callable[..., Any], value: Any, words: str
+) -> None:
+    with pytest.raises(PayloadError, match=re.escape(words)):
+        Signature.of(function, skip_first=False).encode_result(value)
+
+
+def test_the_order_of_keys_is_kept_and_sets_have_one_order() -> None:
+    signature = Signature.of(anything, skip_first=False)
+
+    payload = signature.encode(({"b": {3, 1, 2}, "a": {"y", "x"}},), {})
+
+    assert payload == b'{"items":{"b":[1,2,3],"a":["x","y"]}}'

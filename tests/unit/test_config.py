@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.config import WorkerOptions
+from packhorse.client.run_options import config_options
+from packhorse.core.clock import SECOND_US
+from packhorse.core.config import WorkerOptions
+from packhorse.core.policies.lease import LEASE_US_DEFAULT
 from packhorse.errors import ConfigError
-from packhorse.policies.lease import LEASE_US_DEFAULT
 from packhorse.protocol import WorkerConfig
 
 
@@ -50,6 +51,7 @@ def test_a_worker_without_queues_is_refused() -> None:
         ({"process_slots": 0}, "process_slots"),
         ({"recycle_jobs": 0}, "recycle_jobs"),
         ({"recycle_failures": -1}, "recycle_failures"),
+        ({"recycle_on": "always"}, "recycle_on is 'always'; give one of fatal, unexpected"),
         ({"recycle_mib": True}, "recycle_mib"),
     ],
 )
@@ -75,7 +77,8 @@ def test_a_wire_configuration_drives_the_worker() -> None:
         }
     )
 
-    options = WorkerOptions.from_wire(config, concurrency=7, burst=True, max_jobs=9)
+    chosen = {"concurrency": 7, "burst": True, "max_jobs": 9}
+    options = config_options(config, None, chosen)
 
     assert (options.name, options.queues) == ("mailer", ("mail", "default"))
     assert options.poll_interval_us == SECOND_US // 2

@@ -18,9 +18,9 @@ from packhorse import (
     JobStatus,
     UsageError,
 )
-from packhorse.clock import SECOND_US, to_datetime
+from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.events import JobCancelled, JobCancelling
-from packhorse.stores.requests import Claimed
+from packhorse.runtime.worker.attempt import Attempt
 from tests.unit.consumer_support import Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S, until
 
@@ -53,7 +53,9 @@ async def test_a_fetched_job_says_all_a_runtime_needs(depot: Depot) -> None:
 
 
 @pytest.mark.req("S3-3")
-async def test_trace_ids_are_unique_across_jobs_and_tenants(depot: Depot) -> None:
+async def test_trace_ids_that_no_caller_gave_are_unique_across_jobs_and_tenants(
+    depot: Depot,
+) -> None:
     @depot.app.task(queue="mail")
     def send(to: str) -> None:
         raise NotImplementedError
@@ -66,6 +68,23 @@ async def test_trace_ids_are_unique_across_jobs_and_tenants(depot: Depot) -> Non
 
     assert len({job.trace_id for job in jobs} - {""}) == 3
     assert sorted(job.tenant for job in jobs) == ["acme", "acme", "other"]
+
+
+@pytest.mark.req("S3-46")
+async def test_ids_of_attempts_are_unique_though_callers_give_jobs_one_trace(depot: Depot) -> None:
+    depot.submit("a", tenant="acme", trace_id="shared")
+    depot.submit("b", tenant="other", trace_id="shared")
+    seen: list[str] = []
+
+    async with depot.consumer() as consumer:
+        for _ in range(2):
+            jobs = [await fetched(consumer) for _ in range(2)]
+            seen += [job.attempt_trace_id for job in jobs]
+            for job in jobs:
+                await consumer.retry_job(job, delay_s=0, reason="exception:OSError")
+
+    assert len(set(seen)) == 4
+    assert all(each.startswith("shared-") for each in seen)
 
 
 async def test_what_a_job_holds_is_not_shown_by_its_repr(depot: Depot) -> None:
@@ -157,20 +176,20 @@ async def test_a_job_for_a_fetch_that_is_cancelled_just_then_is_not_kept(
     depot: Depot, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     async with depot.consumer() as consumer:
-        assert consumer._crew is not None
-        claimer = consumer._crew.claimer
-        hand_out = claimer._hand_out
+        assert consumer._runtime is not None
+        slots = consumer._runtime.slots
+        hand_out = slots._run
         doomed = asyncio.create_task(consumer.fetch(timeout=PATIENCE_S))
 
-        def cancel_meanwhile(claimed: Claimed, *about: Any) -> None:
-            if claimed.jobs and moment == "before":
+        def cancel_meanwhile(attempt: Attempt) -> None:
+            if moment == "before":
                 doomed.cancel()
-            hand_out(claimed, *about)
-            if claimed.jobs and moment == "after":
+            hand_out(attempt)
+            if moment == "after":
                 doomed.cancel()
 
         with monkeypatch.context() as patch:
-            patch.setattr(claimer, "_hand_out", cancel_meanwhile)
+            patch.setattr(slots, "_run", cancel_meanwhile)
             depot.submit("wanted")
             with pytest.raises(asyncio.CancelledError):
                 await doomed
@@ -267,3 +286,28 @@ def test_a_setting_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
         depot.app.consumer(**options)
+
+
+@pytest.mark.req("S3-45")
+async def test_a_consumer_for_tenants_never_fetches_the_job_of_another(depot: Depot) -> None:
+    depot.submit("other", tenant="beta")
+    depot.submit("of nobody")
+    depot.submit("own", tenant="acme")
+    async with depot.app.consumer(["mail"], tenants=["acme", "corp"]) as consumer:
+        job = await consumer.fetch(timeout=PATIENCE_S)
+        assert job is not None
+        assert (job.id, job.tenant) == ("own", "acme")
+        assert await consumer.mark_complete(job)
+        depot.submit("later", tenant="corp")
+        job = await consumer.fetch(timeout=PATIENCE_S)
+        assert job is not None
+        assert job.id == "later"
+        assert await consumer.mark_complete(job)
+        assert await consumer.fetch(timeout=0) is None
+    assert {depot.status(name) for name in ("other", "of nobody")} == {JobStatus.QUEUED}
+
+
+@pytest.mark.parametrize("tenants", [[], [""], ["acme", ""], "acme", [None]])
+def test_tenants_of_a_consumer_are_names(depot: Depot, tenants: Any) -> None:
+    with pytest.raises(ConfigError, match=r"consumer\(\): tenants"):
+        depot.app.consumer(["mail"], tenants=tenants)

@@ -13,13 +13,16 @@ import msgspec
 import pytest
 
 from packhorse import JobConflict, JobStatus, Packhorse, StoreUnavailable, UsageError
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule
+from packhorse.core.lifecycle import rescue
 from packhorse.events import JobRescued, LoopBlocked, StoreRecovered, StoreTrouble
-from packhorse.lifecycle import rescue
+from packhorse.runtime.consumer import Consumer
 from packhorse.stores.memory import MemoryStore
-from packhorse.stores.requests import Renewal
+from packhorse.stores.requests import QueueSettings, Renewal
 from tests.unit.consumer_support import Depot, Flow, depot_on, fetched
 from tests.worker.support import PATIENCE_S, until
+from tests.worker.test_limits import blocking_after_claims, most_in_a_window
 from tests.worker.test_store_trouble import Weather
 
 
@@ -31,7 +34,7 @@ def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
 # ---------------------------------------------------------------------------------------- leases
 
 
-@pytest.mark.req("S2-8", "S3-26")
+@pytest.mark.req("S2-8")
 async def test_a_blocked_event_loop_does_not_cost_what_is_held(depot: Depot) -> None:
     depot.submit("long")
     async with depot.consumer(lease=0.3) as consumer:
@@ -48,8 +51,8 @@ async def test_a_blocked_event_loop_does_not_cost_what_is_held(depot: Depot) -> 
 async def test_a_loop_that_is_blocked_for_long_is_told_with_what_is_held(
     depot: Depot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.worker.heartbeat._BLOCKED_S", 0.05)
-    monkeypatch.setattr("packhorse.worker.heartbeat._LOOK_S", 0.05)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._BLOCKED_S", 0.05)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._LOOK_S", 0.05)
     depot.submit("long")
     async with depot.consumer() as consumer:
         await fetched(consumer)
@@ -57,6 +60,28 @@ async def test_a_loop_that_is_blocked_for_long_is_told_with_what_is_held(
         time.sleep(0.5)
 
     assert {event.tasks for event in depot.told(LoopBlocked)} == {("send",)}
+
+
+@pytest.mark.req("S1-66")
+async def test_no_more_is_fetched_in_a_window_than_its_limit_though_the_loop_was_blocked() -> None:
+    blocked = [0.6]
+    depot = Depot(MemoryStore(faults=blocking_after_claims(blocked)))
+    limits = QueueSettings("mail", rate=RateRule(5, 200_000))
+    depot.store.run(depot.store.queues.declare([limits]))
+    depot.submit(*map(str, range(24)))
+    started: list[float] = []
+
+    async def fetch(consumer: Consumer) -> None:
+        job = await fetched(consumer)
+        started.append(time.monotonic())
+        assert await consumer.mark_complete(job)
+
+    async with depot.consumer() as one, depot.consumer() as other:
+        await asyncio.gather(*(fetch(consumer) for consumer in 12 * (one, other)))
+
+    assert not blocked
+    assert most_in_a_window(started, 0.2) == 5
+    depot.close()
 
 
 @pytest.mark.req("S3-26", "S3-27")
@@ -79,7 +104,7 @@ async def test_a_job_is_held_for_its_whole_limit_and_not_told_beyond_it(depot: D
     depot.submit("forgotten", timeout_us=100 * SECOND_US)
     async with depot.consumer(lease=0.3) as consumer:
         await fetched(consumer)
-        slots = consumer._crew.custody.slots if consumer._crew else None
+        slots = consumer._runtime.slots if consumer._runtime else None
         assert slots is not None
 
         depot.clock.ahead_s += 129
@@ -155,7 +180,7 @@ def test_a_consumer_belongs_to_one_event_loop(depot: Depot) -> None:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.worker.trouble._FIRST_S", 0.002)
+    monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
 
 
 @pytest.mark.req("S3-28")

@@ -18,9 +18,10 @@ from packhorse import (
     PayloadError,
     RetryPolicy,
 )
-from packhorse.clock import SECOND_US, from_datetime, to_datetime
+from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
+from packhorse.core.job import JobOptions, RetryRule
 from packhorse.events import JobCompleted, JobRetried, JobStale
-from packhorse.job import JobOptions, RetryRule
+from packhorse.protocol import TaskError
 from packhorse.stores.requests import QueueSettings
 from tests.unit.consumer_support import Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S
@@ -74,19 +75,13 @@ async def test_a_producer_gets_the_result_as_its_task_declares_it(depot: Depot) 
 
 
 @pytest.mark.req("S3-12")
-@pytest.mark.parametrize("kind", ["exception", "error object"])
+@pytest.mark.parametrize("kind", ["exception", "TaskError"])
 async def test_an_error_handed_in_as_a_result_is_a_failure(depot: Depot, kind: str) -> None:
-    class FlowError:
-        code = "NODE_EXCEPTION"
-        message = "node fell over"
-
-        def to_payload(self) -> dict[str, str]:
-            return {"code": self.code}
-
     depot.submit("job")
     async with depot.consumer() as consumer:
         job = await fetched(consumer)
-        result = ValueError("no good") if kind == "exception" else FlowError()
+        failure = TaskError(message="node fell over", code="NODE_EXCEPTION")
+        result = ValueError("no good") if kind == "exception" else failure
 
         assert await consumer.mark_complete(job, result=result)
 
@@ -279,3 +274,16 @@ async def test_the_same_end_told_twice_is_one_end(depot: Depot) -> None:
         assert not await consumer.mark_failed(job, reason="changed_my_mind")
     assert depot.status("job") is JobStatus.COMPLETED
     assert len(depot.told(JobCompleted)) == 1
+
+
+@pytest.mark.parametrize("reason", [None, 7, b"late", ""])
+async def test_a_reason_is_a_text_or_the_job_stays_open(depot: Depot, reason: Any) -> None:
+    depot.submit("one")
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+        with pytest.raises(ConfigError, match="give a text that is not empty"):
+            await consumer.retry_job(job, reason=reason)
+        with pytest.raises(ConfigError, match="give a text that is not empty"):
+            await consumer.mark_failed(job, reason)
+
+        assert await consumer.mark_complete(job)

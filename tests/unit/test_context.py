@@ -7,33 +7,15 @@ import asyncio
 import logging
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from packhorse.context import Context
-from packhorse.job import Job, Progress
+from packhorse.context import NOTE_LENGTH_MAX, Context
+from packhorse.core.job import Job, Progress
+from packhorse.errors import PayloadError
 from packhorse.signals import Snooze
-
-
-class Recorder:
-    """A link that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.said: list[Progress] = []
-        self.lost = False
-
-    def note_progress(self, progress: Progress) -> None:
-        self.said.append(progress)
-
-    def lease_lost(self) -> bool:
-        return self.lost
-
-    def still_mine(self) -> bool:
-        return not self.lost
-
-    async def astill_mine(self) -> bool:
-        return not self.lost
-
+from packhorse.testing.contexts import RecordingHost
 
 JOB = Job(
     *("job-1", "resize", "images", 7, "{}", 2, "acme", 2, 0, 0, 0, 0),
@@ -42,12 +24,12 @@ JOB = Job(
 
 
 @pytest.fixture
-def link() -> Recorder:
-    return Recorder()
+def link() -> RecordingHost:
+    return RecordingHost()
 
 
 @pytest.fixture
-def context(link: Recorder) -> Context:
+def context(link: RecordingHost) -> Context:
     return Context(JOB, link, worker="w-1", state={"pool": 3})
 
 
@@ -66,11 +48,45 @@ def test_a_context_tells_of_its_job(context: Context) -> None:
     assert context.state["pool"] == 3
 
 
-def test_progress_goes_to_whoever_runs_the_job(context: Context, link: Recorder) -> None:
+def test_progress_goes_to_whoever_runs_the_job(context: Context, link: RecordingHost) -> None:
     context.progress(3, 10, note="half-way")
     context.progress(0.5)
 
-    assert link.said == [Progress(3, 10, "half-way"), Progress(0.5)]
+    assert link.noted == [Progress(3, 10, "half-way"), Progress(0.5)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ((float("nan"),), "done"),
+        ((float("inf"),), "done"),
+        ((-1,), "done"),
+        ((10**400,), "done"),
+        ((None,), "done"),
+        (("half",), "done"),
+        ((True,), "done"),
+        ((1, float("nan")), "total"),
+        ((1, "two"), "total"),
+        ((1, 2, None), "note"),
+        ((1, 2, b"note"), "note"),
+    ],
+)
+def test_progress_that_is_none_is_refused_at_the_call(
+    context: Context, link: RecordingHost, wrong: Any, field: str
+) -> None:
+    with pytest.raises(PayloadError, match=rf"ctx\.progress\(\): {field} is") as refused:
+        context.progress(*wrong)
+
+    assert refused.value.field == field
+    assert link.noted == []
+
+
+def test_a_note_is_a_text_that_every_store_can_keep(context: Context, link: RecordingHost) -> None:
+    context.progress(1, note="half \ud800 a character")
+    context.progress(1, note="x" * 10_000)
+
+    assert link.noted[0].note == "half ? a character"
+    assert len(link.noted[1].note) == NOTE_LENGTH_MAX
 
 
 def test_snoozing_ends_the_attempt(context: Context) -> None:
@@ -115,7 +131,7 @@ async def test_an_awaited_wait_ends_with_its_time(context: Context) -> None:
     assert await context.await_cancelled("1ms") is False
 
 
-async def test_the_lease_is_asked_about(context: Context, link: Recorder) -> None:
+async def test_the_lease_is_asked_about(context: Context, link: RecordingHost) -> None:
     assert not context.lease_lost
     link.lost = True
 

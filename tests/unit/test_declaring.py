@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packhorse import ConfigError, Packhorse, Unique
+from packhorse import ConfigError, Packhorse, TenantRequired, Unique
+from packhorse.core.job import RateRule
+from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.events import QueueConflict, TaskConflict
-from packhorse.job import RateRule
-from packhorse.policies.autoscale import ScaleRule
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from tests.unit.app_support import STORES, app_on, memory_app
@@ -82,18 +83,72 @@ def test_tenants_share_a_declared_queue_unless_its_jobs_age() -> None:
     assert fair == [True, False, False]
 
 
+@pytest.mark.req("S0-36")
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("10/min", RateRule(10, 60_000_000)),
+        ("10/m", RateRule(10, 60_000_000)),
+        ("100/60s", RateRule(100, 60_000_000)),
+        (" 5 / Second ", RateRule(5, 1_000_000)),
+        ("7/hour", RateRule(7, 3_600_000_000)),
+        ("7/1h30m", RateRule(7, 5_400_000_000)),
+        ("1/day", RateRule(1, 86_400_000_000)),
+    ],
+)
+def test_a_rate_is_taken_as_people_write_it_wherever_one_can_be_given(
+    app: Packhorse, text: str, rule: RateRule
+) -> None:
+    app.queue("mail", rate_limit=text, tenant_rate_limit=text)
+    app.task(name="call_api", rate_limit=text)(lambda: None)
+    app.set_limits("sms", rate_limit=text, tenant_rate_limit=text)
+
+    app.tasks["call_api"].enqueue()
+
+    for settings in (settings_of(app, "mail"), settings_of(app, "sms")):
+        assert (settings.rate, settings.tenant_rate) == (rule, rule)
+    assert limits_of(app) == (TaskSettings("call_api", rate=rule),)
+
+
+@pytest.mark.req("S0-36")
+@pytest.mark.parametrize(
+    "text", ["per-tenant (example: 10/min)", "per-tenant 10/min", "Per tenant: 10/60s"]
+)
+def test_the_text_of_a_contract_limits_each_tenant(app: Packhorse, text: str) -> None:
+    app.queue("mail", rate_limit=text)
+    app.queue("sms", tenant_rate_limit=text)
+
+    app.task(name="work")(lambda: None)
+    app.tasks["work"].enqueue()
+
+    for name in ("mail", "sms"):
+        settings = settings_of(app, name)
+        assert (settings.rate, settings.tenant_rate) == (None, RateRule(10, 60_000_000))
+    with pytest.raises(ConfigError, match="give the limit of each tenant once"):
+        app.queue("both", rate_limit=text, tenant_rate_limit="5/min")
+    with pytest.raises(ConfigError, match="give it to the task's queue"):
+        app.task(name="call_api", rate_limit=text)(lambda: None)
+
+
+@pytest.mark.parametrize("text", ["", "10", "10/", "/min", "10/fortnight", "10/min)", "1.5/min"])
+def test_a_text_that_is_no_rate_is_refused(app: Packhorse, text: str) -> None:
+    with pytest.raises(ConfigError, match="rate_limit"):
+        app.queue("mail", rate_limit=text)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"concurrency": 0}, "queue 'mail': concurrency is 0; give 1 or more"),
         ({"concurrency": True}, "queue 'mail': concurrency is True"),
         ({"rate_limit": 100}, "queue 'mail': rate_limit is 100; give how many and the window"),
-        ({"rate_limit": (0, "60s")}, "queue 'mail': rate_limit lets 0 start; give 1 or more"),
+        ({"rate_limit": (0, "60s")}, "queue 'mail': rate_limit lets 0 start; give 1 to"),
         ({"rate_limit": (-1, "60s")}, "rate_limit lets -1 start"),
         ({"rate_limit": (5, 0)}, "rate_limit: its window is 0; give a span longer than zero"),
         ({"rate_limit": (5, "soon")}, "rate_limit: its window is 'soon'"),
         ({"tenant_rate_limit": (0, 1)}, "tenant_rate_limit lets 0 start"),
         ({"max_depth": 0}, "queue 'mail': max_depth is 0; give 1 or more"),
+        ({"max_depth": 10**30}, "queue 'mail': max_depth is 1000000000"),
         ({"max_depth": 5, "soft_depth": 6}, "soft_depth is 6, above max_depth, which is 5"),
         ({"on_full": "drop"}, "on_full is 'drop' and there is no max_depth"),
         ({"max_depth": 5, "on_full": "explode"}, "give 'reject', 'wait' or 'drop'"),
@@ -198,6 +253,7 @@ def work(to: str, times: int = 1) -> None: ...
     ("options", "words"),
     [
         ({"concurrency": 0}, "task work(): concurrency is 0; give 1 or more"),
+        ({"concurrency": 2**31}, "task work(): concurrency is 2147483648"),
         ({"rate_limit": (1,)}, "task work(): rate_limit is (1,)"),
         ({"rate_limit": (0, 1)}, "task work(): rate_limit lets 0 start"),
         ({"concurrency_key": "to"}, "concurrency_key is set and concurrency is not"),
@@ -215,7 +271,7 @@ def work(to: str, times: int = 1) -> None: ...
         ({"idempotency_window": 0}, "idempotency_window is 0; give a span longer than zero"),
         (
             {"idempotency_window": "2h", "result_ttl": "1h"},
-            "the idempotency window is 7200 s, and results are kept for 3600 s",
+            "the idempotency window is 2h, and results are kept for 1h",
         ),
     ],
 )
@@ -246,7 +302,7 @@ def test_an_idempotency_window_beyond_the_queues_results_is_refused_when_both_ar
     first, second = (declare_queue, declare_task) if queue_first else (declare_task, declare_queue)
     first()
 
-    with pytest.raises(ConfigError, match="results are kept for 3600 s"):
+    with pytest.raises(ConfigError, match="results are kept for 1h"):
         second()
 
 
@@ -254,9 +310,50 @@ def test_an_idempotency_window_beyond_the_default_is_refused_before_anything_is_
     app = memory_app()
     app.task(idempotency_window="25h")(work)
 
-    with pytest.raises(ConfigError, match="results are kept for 86400 s"):
+    with pytest.raises(ConfigError, match="results are kept for 1d"):
         app.tasks["work"].enqueue("a")
-    with pytest.raises(ConfigError, match="results are kept for 86400 s"):
+    with pytest.raises(ConfigError, match="results are kept for 1d"):
         app.run(burst=True)
 
     assert app.depth("default") == 0
+
+
+# ----------------------------------------------------------------------------------- tenants
+
+
+@pytest.mark.req("S3-45")
+@pytest.mark.parametrize("whole", [False, True], ids=["queue", "app"])
+async def test_a_job_without_a_tenant_is_refused_where_one_is_demanded(*, whole: bool) -> None:
+    app = Packhorse("memory://", require_tenant=whole)
+    app.queue("mail", require_tenant=not whole)
+    plain = app.task(name="plain", queue="mail")(lambda: None)
+    calls = [plain.call().using(tenant="acme"), plain.call()]
+    wire = {"id": "w", "type": "plain", "payload": {}, "queue": "mail"}
+
+    for submit in (
+        *(plain.aenqueue, plain.using(priority="high").aenqueue),
+        *(partial(app.aenqueue_many, calls), partial(app.aenqueue_many, [plain.call()] * 3)),
+        partial(app.asubmit, wire),
+    ):
+        with pytest.raises(TenantRequired) as refused:
+            await submit()
+        assert (refused.value.code, refused.value.queue) == ("TENANT_REQUIRED", "mail")
+    with pytest.raises(TenantRequired):
+        await asyncio.to_thread(plain.enqueue)
+
+    assert app.depth("mail") == 0
+    await plain.using(tenant="acme").aenqueue()
+    (theirs,) = await app.tenant("acme").aenqueue_many([plain.call()])
+    assert theirs.info().tenant == "acme"
+    app.close()
+
+
+async def test_other_queues_go_on_to_take_jobs_of_nobody() -> None:
+    app = Packhorse("memory://")
+    app.queue("mail", require_tenant=True)
+    app.task(name="work")(lambda: None)
+
+    await app.tasks["work"].aenqueue()
+
+    assert app.depth("default") == 1
+    app.close()

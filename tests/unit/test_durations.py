@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.durations import microseconds, positive_microseconds, seconds_text
+from packhorse.core.durations import microseconds, positive_microseconds, span_text
 from packhorse.errors import ConfigError
 
 CENTURY_S = 100 * 366 * 86_400
@@ -104,7 +104,16 @@ def test_a_span_that_must_last_is_taken_when_it_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("span_us", "text"), [(1_500_000, "1.5 s"), (30_000_000, "30 s"), (1_000, "0.001 s")]
+    ("span_us", "text"),
+    [
+        (0, "0s"),
+        (250, "0.25ms"),
+        (1_500_000, "1.5s"),
+        (30_000_000, "30s"),
+        (3_595_000_000, "59m 55s"),
+        (3_600_000_000, "1h"),
+        (93_784_900_000, "1d 2h 3m 5s"),
+    ],
 )
-def test_a_span_is_shown_in_seconds(span_us: int, text: str) -> None:
-    assert seconds_text(span_us) == text
+def test_a_span_is_shown_in_its_units(span_us: int, text: str) -> None:
+    assert span_text(span_us) == text

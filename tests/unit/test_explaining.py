@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from packhorse import Explanation, FunctionTask, JobHandle, JobNotFound, Packhorse
-from packhorse.clock import to_datetime
-from packhorse.explaining import Reason
+from packhorse.core.clock import to_datetime
+from packhorse.core.info import Reason
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import NO_RETRY, STORES, HandWorker, app_on
 

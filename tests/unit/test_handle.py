@@ -27,9 +27,9 @@ from packhorse import (
     RetryPolicy,
     UsageError,
 )
-from packhorse.lifecycle import Limits
-from packhorse.outcome import Snoozed, Succeeded
-from packhorse.policies.retention import Retention
+from packhorse.core.lifecycle import Limits
+from packhorse.core.outcome import Snoozed, Succeeded
+from packhorse.core.policies.retention import Retention
 from packhorse.protocol import TaskStatus, to_wire
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import NO_RETRY, HandWorker, memory_app

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from packhorse import Packhorse, UsageError, waiting
+from packhorse import Packhorse, UsageError
+from packhorse.client import waiting
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.plan import Plan
 from tests.unit.app_support import HandWorker

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from packhorse import AttemptError, JobNotFound, JobStatus, Packhorse
+from packhorse.core.outcome import Succeeded, TimedOut
 from packhorse.insights import Insights
-from packhorse.outcome import Succeeded, TimedOut
 from packhorse.protocol import WorkerStats, to_wire
 from packhorse.stores.requests import JobFilter
 from packhorse.testing.virtual_clock import VirtualClock
@@ -210,3 +212,21 @@ def test_a_tenants_view_is_narrowed_whatever_is_asked(app: Packhorse) -> None:
     assert view.job(mine.id).info.tenant == "mine"
     with pytest.raises(JobNotFound):
         view.job(other.id)
+
+
+async def test_every_view_has_a_twin_that_sees_the_same(app: Packhorse) -> None:
+    job = await app.tasks["work"].aenqueue()
+    view = app.insights
+
+    with pytest.warns(RuntimeWarning, match="await their twins"):
+        seen = view.jobs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert await view.ajobs() == seen
+        assert (await view.ajob(job.id)).info.id == job.id
+        assert (await view.adead_letters()).jobs == ()
+        assert [queue.depth for queue in await view.aqueues()] == [1, 0]
+        assert (await view.aworkers(), (await view.ascaling())[0].ready) == ((), 1)
+        assert to_wire(await view.astats())["queues"]["default"]["pending"] == 1
+    with pytest.raises(JobNotFound):
+        await view.ajob("nothing")

@@ -3,17 +3,28 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from pydantic import BaseModel
 
-from packhorse import ConfigError, Packhorse, Unique
-from packhorse.declarations import Declarations
-from packhorse.job import NewJob, OnConflict, UniqueRule, UniqueScope
-from packhorse.keys import KEY_LENGTH_MAX
-from packhorse.registry import Registry
-from packhorse.submission import new_job
+from packhorse import Call, ConfigError, Packhorse, Unique
+from packhorse.client.declarations import Declarations
+from packhorse.client.registry import Registry
+from packhorse.client.submission import new_job
+from packhorse.core.clock import new_id
+from packhorse.core.job import NewJob, OnConflict, UniqueRule, UniqueScope
+from packhorse.core.keys import KEY_LENGTH_MAX, canonical
 from packhorse.unique import payload_digest
 from tests.unit.app_support import memory_app
 
@@ -42,7 +53,7 @@ def job_of(app: Packhorse, *args: Any, using: Any = None, **options: Any) -> New
     function = keyed if len(args) == 1 and not isinstance(args[0], Account) else pay
     task = app.task(**options)(function)
     chosen = task.using(**using) if using else task
-    return new_job(chosen.call(*args), Declarations(Registry()))
+    return new_job(chosen.call(*args), Declarations(Registry()), new_id())
 
 
 @pytest.mark.parametrize(
@@ -139,11 +150,12 @@ def test_keys_given_with_the_call_win_over_those_of_the_task(app: Packhorse) -> 
         ({"ordering_key": ""}, "keyed.using(): ordering_key is ''"),
         ({"rate_key": 5}, "rate_key is 5; give a text"),
         ({"concurrency_key": "x" * 257}, "has 257 characters, and 256 are allowed"),
-        ({"weight": 0}, "keyed.using(): weight is 0; give a whole number from 1 up"),
+        ({"weight": 0}, "keyed.using(): weight is 0; give a whole number from 1 to"),
+        ({"weight": 10**30}, "weight is 1000000000000000000000000000000; give a whole number"),
         ({"weight": 1.5}, "weight is 1.5"),
         ({"idempotency_key": ""}, "idempotency_key is ''"),
         ({"idempotency_window": "1h"}, "an idempotency_window and no idempotency_key"),
-        ({"idempotency_key": "k", "idempotency_window": "25h"}, "results are kept for 86400 s"),
+        ({"idempotency_key": "k", "idempotency_window": "25h"}, "results are kept for 1d"),
         ({"unique": "to"}, "unique is 'to'; give a Unique(...)"),
         ({"unique": Unique("too")}, "unique: key takes argument 'too'"),
         ({"wait": "soon"}, "wait is 'soon'"),
@@ -174,7 +186,7 @@ def test_all_arguments_are_the_key_however_they_are_given(app: Packhorse) -> Non
         task.call(Account(17), 6),
     )
 
-    rules = [new_job(call, Declarations(Registry())).unique for call in calls]
+    rules = [new_job(call, Declarations(Registry()), new_id()).unique for call in calls]
 
     keys = [None if rule is None else rule.key for rule in rules]
     assert keys[0] == keys[1] == keys[2] != keys[3]
@@ -226,12 +238,97 @@ def test_a_rule_that_contradicts_itself_is_refused_when_it_is_made(
     assert words in str(raised.value)
 
 
-def test_the_digest_of_a_payload_does_not_depend_on_the_order_of_arguments() -> None:
-    one = payload_digest("pay", b'{"a":1,"b":{"c":2,"d":3}}')
+def test_the_digest_of_a_payload_is_the_same_for_equal_arguments(app: Packhorse) -> None:
+    def order(a: float, b: set[str], c: Decimal, d: datetime, e: Any = None) -> None: ...
 
-    assert one == payload_digest("pay", b'{"b":{"d":3,"c":2},"a":1}')
-    assert one != payload_digest("pay", b'{"a":1,"b":{"c":2,"d":4}}')
-    assert one != payload_digest("play", b'{"a":1,"b":{"c":2,"d":3}}')
+    task = app.task(order)
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    east = noon.astimezone(timezone(timedelta(hours=2)))
+
+    def digest_of(call: Call[None], name: str = "order") -> str:
+        return payload_digest(name, task.definition, call.payload)
+
+    one = digest_of(task.call(1, {"x", "y"}, Decimal("1.0"), noon))
+    assert one == digest_of(task.call(1.0, {"y", "x"}, Decimal(1), east, None))
+    assert one == digest_of(task.call(d=noon, c=Decimal("1.00"), b={"x", "y"}, a=1))
+    assert one != digest_of(task.call(2, {"x", "y"}, Decimal(1), noon))
+    assert one != digest_of(task.call(1, {"x", "y"}, Decimal(1), noon, e=0))
+    assert one != digest_of(task.call(1, {"x", "y"}, Decimal(1), noon), "other")
+
+
+class Tone(Enum):
+    LOUD = "loud"
+
+
+class Sized(msgspec.Struct, tag="sized"):
+    sizes: frozenset[int]
+
+
+class Model(BaseModel):
+    words: set[str]
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ({3, 1, 2}, frozenset({2, 3, 1})),
+        ({1, "a", None}, {None, "a", 1}),
+        ({"k": [{"b", "a"}]}, {"k": ({"a", "b"},)}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1: "x"}, {1.0: "x"}),
+        (0.0, -0.0),
+        (Tone.LOUD, "loud"),
+        (Sized(frozenset({8, 16, 24})), Sized(frozenset({24, 16, 8}))),
+        (Model(words={"a", "b", "c"}), Model(words={"c", "b", "a"})),
+        (Account(17), Account(17, "b")),
+        (Decimal(500), Decimal("5E2")),
+        (uuid.UUID(int=1), uuid.UUID(int=1)),
+    ],
+)
+def test_equal_values_are_one_text(one: Any, same: Any) -> None:
+    assert canonical(one) == canonical(same)
+
+
+_OF_A_PROCESS = """
+import sys
+from enum import Enum
+from typing import Any
+from packhorse import Packhorse, Unique
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+app = Packhorse(sys.argv[1])
+
+@app.task(unique=Unique())
+def count(words: set[str], colours: set[Colour], any_words: Any = None) -> None: ...
+
+@app.task
+def pay(words: Any, cents: int = 5) -> None: ...
+
+words = {f"word {number}" for number in range(40)}
+job = count.enqueue(words, set(Colour), {"deep": [words]})
+paid = pay.using(idempotency_key="k").enqueue(words, *map(int, sys.argv[2:]))
+named = pay.using(job_id="named").enqueue(words)
+print(job.id, paid.id, named.id)
+"""
+
+
+def test_equal_arguments_are_equal_in_every_process(tmp_path: Path) -> None:
+    said = set()
+    for seed, more in (("1", []), ("2", ["5"]), ("3", [])):
+        done = subprocess.run(
+            [sys.executable, "-c", _OF_A_PROCESS, f"sqlite:///{tmp_path}/jobs.db", *more],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said.add(done.stdout)
+
+    assert len(said) == 1
 
 
 def test_a_wire_task_has_the_keys_of_its_declared_task(app: Packhorse) -> None:

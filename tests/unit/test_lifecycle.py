@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import TERMINAL, AttemptError, DeadReason, Job, JobStatus, RetryRule
-from packhorse.lifecycle import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import TERMINAL, AttemptError, DeadReason, Job, JobStatus, RetryRule
+from packhorse.core.lifecycle import (
     CancelAnswer,
     Limits,
     cancel,
@@ -22,19 +22,20 @@ from packhorse.lifecycle import (
     settle,
     status_at_submit,
 )
-from packhorse.outcome import (
+from packhorse.core.outcome import (
     Cancelled,
     Failed,
     GivenUp,
+    Limited,
     Outcome,
     Released,
     Snoozed,
     Succeeded,
     TimedOut,
 )
-from packhorse.policies.retention import Retention
-from packhorse.policies.retry import retry_delay_us
-from packhorse.settlement import Settlement, SettlementKind
+from packhorse.core.policies.retention import Retention
+from packhorse.core.policies.retry import retry_delay_us
+from packhorse.core.settlement import Settlement, SettlementKind, refused
 
 BROKEN = AttemptError(type="ValueError", message="broken", code="EXCEPTION")
 LATE = AttemptError(type="Timeout", message="late", code="TASK_TIMEOUT")
@@ -188,6 +189,43 @@ def test_a_job_fails_max_retries_times_before_it_is_dead(max_retries: int) -> No
     assert statuses == [JobStatus.FAILED] * max_retries + [JobStatus.DEAD]
 
 
+@pytest.mark.req("S0-10", "X-13")
+@given(
+    st.lists(
+        st.sampled_from(
+            [Failed(BROKEN, kinds=KINDS), TimedOut(LATE), Released(started=True), Limited(5)]
+        ),
+        min_size=6,
+    ),
+    st.integers(0, 4),
+)
+def test_where_no_crash_may_be_a_handler_starts_no_more_than_max_retries_and_one(
+    ends: list[Outcome], max_retries: int
+) -> None:
+    bounds = Limits(retry=RetryRule(max_retries=max_retries), max_crashes=0)
+    starts, failures, dead = 0, 0, False
+
+    for end in ends:
+        settlement = settle(running(failures=failures), end, bounds, roll=0.5)
+        starts += not dead
+        dead = dead or settlement.status is JobStatus.DEAD
+        failures += settlement.failures
+
+    assert (starts, dead) == (max_retries + 1, True)
+
+
+@pytest.mark.req("X-13")
+def test_a_last_start_that_is_given_back_is_the_end_and_says_why() -> None:
+    settlement = settled(Released(started=True), max_crashes=0, retry=RetryRule(max_retries=0))
+
+    assert settlement.dead_reason is DeadReason.WORKER_CRASHED
+    assert settlement.error is not None
+    assert settlement.error.code == "WORKER_STOPPED"
+    assert "no more than 1 times" in settlement.error.message
+    unstarted = settled(Released(started=False), max_crashes=0, retry=RetryRule(max_retries=0))
+    assert unstarted.status is JobStatus.QUEUED
+
+
 def test_a_failure_with_budget_left_waits_as_long_as_the_policy_says() -> None:
     settlement = settled(Failed(BROKEN, kinds=KINDS), job=running(failures=2))
 
@@ -327,3 +365,39 @@ def test_a_waiting_job_is_cancelled_a_running_one_flagged_and_a_finished_one_lef
 @pytest.mark.parametrize("status", JobStatus)
 def test_everything_but_ready_and_running_jobs_may_be_redriven(status: JobStatus) -> None:
     assert redrive_allowed(status) is (status not in {JobStatus.QUEUED, JobStatus.PROCESSING})
+
+
+# ---------------------------------------------------------------------------------- refused
+
+
+def test_what_a_store_cannot_hold_becomes_simpler_until_nothing_simpler_is_left() -> None:
+    error = AttemptError(type="Ü", message="ö" * 2_000, code="X", reason="exception:Ü", stack="…")
+    failed = Settlement("job", 7, SettlementKind.FAILED, JobStatus.FAILED, failures=1, error=error)
+
+    plain = refused(failed, "no")
+    assert plain is not None
+    dead = refused(plain, "no ü")
+    assert dead is not None
+
+    assert (plain.kind, plain.status, plain.failures) == (failed.kind, failed.status, 1)
+    assert plain.error == AttemptError(r"\xdc", r"\xf6" * 125, "X", r"exception:\xdc")
+    assert (dead.job_id, dead.fence, dead.dead_reason) == ("job", 7, DeadReason.REJECTED)
+    assert dead.error is not None
+    assert dead.error.message.endswith(r"redrive the job (no \xfc)")
+    assert refused(dead, "no") is None
+
+
+def test_a_result_a_store_cannot_hold_makes_the_job_dead_at_once() -> None:
+    completed = Settlement("job", 7, SettlementKind.COMPLETED, JobStatus.COMPLETED, result="'ü'")
+
+    dead = refused(completed, "no")
+
+    assert dead is not None
+    assert (dead.status, dead.result, dead.fence) == (JobStatus.DEAD, None, 7)
+
+
+@pytest.mark.req("S1-46")
+@pytest.mark.parametrize("status", JobStatus)
+def test_a_status_says_whether_it_is_final(status: JobStatus) -> None:
+    assert status.is_final is (status in {"completed", "cancelled", "dead"})
+    assert status.is_final is (cancel(status) is CancelAnswer.FINISHED)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import TERMINAL, AttemptError, DeadReason, JobStatus
-from packhorse.lifecycle import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import TERMINAL, AttemptError, DeadReason, JobStatus
+from packhorse.core.lifecycle import (
     MAX_CRASHES_DEFAULT,
     RESCUE_WAIT_US_MAX,
     Orphan,
@@ -20,7 +20,7 @@ from packhorse.lifecycle import (
     rescue,
     resolve,
 )
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 
 NOW_US = 1_000_000
 BROKEN = AttemptError(type="ValueError", message="broken", code="EXCEPTION")

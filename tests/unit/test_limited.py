@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import Limits, attempt_status, resolve, settle
+from packhorse.core.outcome import Limited
+from packhorse.core.policies.retention import Retention
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import ConfigError
-from packhorse.job import JobStatus
-from packhorse.lifecycle import Limits, attempt_status, resolve, settle
-from packhorse.outcome import Limited
-from packhorse.policies.retention import Retention
-from packhorse.settlement import Settlement, SettlementKind, Verdict
 from packhorse.signals import JobSignal, RateLimited
 from tests.unit.test_lifecycle import running
 

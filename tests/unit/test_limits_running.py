@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from packhorse import Packhorse, RetryPolicy
-from packhorse.clock import from_datetime
+from packhorse.core.clock import from_datetime
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, HandWorker, app_on
 

@@ -1,45 +1,54 @@
 # SPDX-License-Identifier: MIT
-"""Lines that are written together: none is lost, none is late for long, warnings never are."""
+"""Log lines: logging never waits, drops are counted, and a killed process loses none."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import mmap
 import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from packhorse import logs
-from packhorse.events import EventBus, JobStarted
-from packhorse.log_lines import LineHandler
+from packhorse.events import Event, EventBus, JobStarted, WorkerResumed
+from packhorse.logs import lines as log_lines
+from packhorse.logs.lines import RING_SIZE, LineHandler, LineRing, LineWriter, StreamLines, follow
 
 LONG_S = 3600.0
+PATIENCE_S = 10.0
 STARTED = JobStarted(
     job_id="j-1", worker_id="w-1", queue="mail", task="send", attempt=1, trace_id="t-1"
 )
 
 
-class Stream(io.StringIO):
-    """Says when it was written to, and how often."""
+class Pipe:
+    """A pipe, and a writer of lines to it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.written = threading.Event()
-        self.writes = 0
+        self.reading, self.writing = os.pipe()
+        self.writer = LineWriter(self.writing, lambda dropped: f"{dropped} dropped\n".encode())
+        self._heard = b""
 
-    def write(self, text: str) -> int:
-        self.writes += 1
-        count = super().write(text)
-        self.written.set()
-        return count
+    def line(self) -> str:
+        """The next line; waits for it."""
+        while b"\n" not in self._heard:
+            self._heard += os.read(self.reading, 1 << 20)
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
 
 
 @pytest.fixture
-def stream() -> Stream:
-    return Stream()
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    os.close(made.reading)  # a thread that waits to write goes on
+    made.writer.flush()
+    os.close(made.writing)
 
 
 @pytest.fixture
@@ -53,108 +62,221 @@ def logger() -> Iterator[logging.Logger]:
         handler.close()
 
 
-def handler(stream: Stream, *, delay_s: float) -> LineHandler:
-    made = LineHandler(stream, delay_s=delay_s)
-    made.setFormatter(logs.JsonFormatter())
-    return made
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have lines wait for others for as long as they may."""
+    monkeypatch.setattr(log_lines, "_TOGETHER_S", LONG_S)
 
 
-def messages(stream: Stream) -> list[str]:
-    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+def within(call: Callable[[], object]) -> None:
+    """Call what may not wait; a hang fails the test instead of holding it up."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it waits"
 
 
-def test_lines_are_written_together_a_moment_later(logger: logging.Logger, stream: Stream) -> None:
-    logger.addHandler(handler(stream, delay_s=0.05))
-
-    logger.info("one")
-    logger.info("two")
-
-    assert stream.written.wait(10)
-    assert messages(stream) == ["one", "two"]
-    assert stream.writes == 1
-
-
+@pytest.mark.usefixtures("patient")
 def test_a_warning_is_written_at_once_behind_what_came_before(
-    logger: logging.Logger, stream: Stream
+    pipe: Pipe, logger: logging.Logger
 ) -> None:
-    logger.addHandler(handler(stream, delay_s=LONG_S))
+    logger.addHandler(LineHandler(pipe.writer))
 
     logger.info("before")
-    assert messages(stream) == []
     logger.warning("now")
 
-    assert messages(stream) == ["before", "now"]
+    assert [pipe.line(), pipe.line()] == ["before", "now"]
 
 
-@pytest.mark.parametrize("end", ["flush", "close"])
-def test_the_end_of_the_program_loses_nothing(
-    logger: logging.Logger, stream: Stream, end: str
+def test_lines_come_a_moment_later_without_anything_else(pipe: Pipe) -> None:
+    pipe.writer.put(b"one\n")
+    pipe.writer.put(b"two\n")
+
+    assert [pipe.line(), pipe.line()] == ["one", "two"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_end_of_the_program_loses_nothing(pipe: Pipe) -> None:
+    pipe.writer.put(b"last words\n")
+
+    pipe.writer.flush()
+
+    os.set_blocking(pipe.reading, False)
+    assert pipe.line() == "last words"
+
+
+def test_a_pipe_that_is_not_read_makes_nobody_wait_and_drops_are_told_once(pipe: Pipe) -> None:
+    line = b"x" * 999 + b"\n"
+
+    def put_many() -> None:
+        for _ in range(3_000):
+            pipe.writer.put(line, urgent=True)
+
+    within(put_many)
+
+    seen = [pipe.line()]
+    while not seen[-1].endswith("dropped"):
+        seen.append(pipe.line())
+    left_out = int(seen.pop().split()[0])
+    assert left_out > 0
+    assert len(seen) + left_out == 3_000
+    pipe.writer.put(b"after\n", urgent=True)
+    assert pipe.line() == "after"
+
+
+def test_a_program_ends_though_nothing_reads_its_last_lines(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = handler(stream, delay_s=LONG_S)
-    logger.addHandler(own)
-    logger.info("last words")
+    monkeypatch.setattr(log_lines, "_LAST_S", 0.05)
+    for _ in range(500):
+        pipe.writer.put(b"x" * 999 + b"\n")
 
-    getattr(own, end)()
-
-    assert messages(stream) == ["last words"]
+    within(pipe.writer.flush)
 
 
-def test_a_closed_handler_keeps_nothing_back(logger: logging.Logger, stream: Stream) -> None:
-    own = handler(stream, delay_s=LONG_S)
-    logger.addHandler(own)
-    own.close()
+def test_a_descriptor_that_others_made_non_blocking_loses_nothing(pipe: Pipe) -> None:
+    os.set_blocking(pipe.writing, False)
 
-    logger.info("after all")
+    for number in range(500):
+        pipe.writer.put(f"{number:0999}\n".encode(), urgent=True)
 
-    assert messages(stream) == ["after all"]
-
-
-def test_very_many_lines_do_not_wait(logger: logging.Logger, stream: Stream) -> None:
-    logger.addHandler(handler(stream, delay_s=LONG_S))
-
-    for number in range(2_500):
-        logger.info("%d", number)
-
-    assert len(messages(stream)) == 2_000
+    assert [int(pipe.line()) for _ in range(500)] == list(range(500))
 
 
-def test_a_stream_that_is_gone_hurts_nobody(logger: logging.Logger, stream: Stream) -> None:
-    logger.addHandler(handler(stream, delay_s=0.0))
+def test_a_stream_that_is_gone_hurts_nobody(logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    logger.addHandler(LineHandler(StreamLines(stream)))
     stream.close()
 
-    logger.error("nobody hears this")
+    logger.error("nothing hears this")
 
 
-def test_a_forked_child_does_not_write_its_parents_lines(
-    logger: logging.Logger, stream: Stream
+@pytest.mark.usefixtures("patient")
+def test_a_forked_child_does_not_write_its_parents_lines(pipe: Pipe) -> None:
+    pipe.writer.put(b"the parent's\n")
+
+    child = os.fork()
+    if child == 0:
+        pipe.writer.put(b"the child's\n", urgent=True)
+        pipe.writer.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert pipe.line() == "the child's"
+    pipe.writer.flush()
+    assert pipe.line() == "the parent's"
+
+
+# ----------------------------------------------------------------------------------- shared memory
+
+
+@pytest.fixture
+def memory() -> mmap.mmap:
+    return mmap.mmap(-1, RING_SIZE)
+
+
+def test_lines_pass_through_shared_memory_in_order_around_its_end(memory: mmap.mmap) -> None:
+    child, parent = LineRing(memory, 0), LineRing(memory, 0)
+    told, heard = b"", b""
+
+    for number in range(5_000):
+        line = f"{number:0{number % 900}}\n".encode()
+        child.put(line)
+        told += line
+        if number % 700 == 0:
+            heard += parent.take()[0]
+    heard += parent.take()[0]
+
+    assert heard == told
+    assert len(told) > RING_SIZE
+
+
+def test_a_line_that_finds_no_room_is_counted_and_no_other_is_harmed(memory: mmap.mmap) -> None:
+    child, parent = LineRing(memory, 0), LineRing(memory, 0)
+    line = b"x" * 999 + b"\n"
+
+    for _ in range(2_000):
+        child.put(line)
+    text, dropped = parent.take()
+    child.put(b"after\n")
+
+    assert text == line * (2_000 - dropped)
+    assert dropped > 0
+    assert parent.take() == (b"after\n", 0)
+
+
+def test_lines_of_a_process_that_was_killed_are_there(memory: mmap.mmap) -> None:
+    child = os.fork()
+    if child == 0:
+        LineRing(memory, 0).put(b"last words\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+    parent = LineRing(memory, 0)
+    assert parent.last_message() == "last words"
+    assert parent.take() == (b"last words\n", 0)
+
+
+@pytest.mark.parametrize("line", [b"half way\n", b'{"level":"info","message":"half way"}\n'])
+def test_what_the_last_line_says_is_known(memory: mmap.mmap, line: bytes) -> None:
+    ring = LineRing(memory, 0)
+    assert ring.last_message() == ""
+
+    ring.put(b"first\n")
+    ring.put(line)
+
+    assert ring.last_message() == "half way"
+
+
+def test_a_parent_writes_the_lines_of_its_processes_to_the_last(
+    pipe: Pipe, memory: mmap.mmap
 ) -> None:
-    own = handler(stream, delay_s=LONG_S)
-    logger.addHandler(own)
-    logger.info("the parent's")
+    root, ring = logging.getLogger(), LineRing(memory, 0)
+    handler = LineHandler(pipe.writer)
+    root.addHandler(handler)
+    try:
+        leave = follow(ring)
+        ring.put(b"first\n")
+        assert pipe.line() == "first"
+        ring.put(b"last\n")
+        leave()
+        assert pipe.line() == "last"
+    finally:
+        root.removeHandler(handler)
+
+
+def test_forked_children_of_a_process_with_shared_memory_write_elsewhere(
+    pipe: Pipe, memory: mmap.mmap, logger: logging.Logger
+) -> None:
+    handler = LineHandler(LineRing(memory, 0))
+    handler.use_in_forks(pipe.writer)
+    logger.addHandler(handler)
 
     child = os.fork()
     if child == 0:
         logger.warning("the child's")
-        os._exit(messages(stream) != ["the child's"])
-    _, status = os.waitpid(child, 0)
+        handler.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
 
-    assert os.waitstatus_to_exitcode(status) == 0
-    own.flush()
-    assert messages(stream) == ["the parent's"]
+    assert pipe.line() == "the child's"
+    assert LineRing(memory, 0).take() == (b"", 0)
 
 
+@pytest.mark.parametrize("event", [STARTED, WorkerResumed(worker_id="w-1")])
 def test_an_event_reads_the_same_with_and_without_a_record(
-    logger: logging.Logger, stream: Stream
+    logger: logging.Logger, event: Event
 ) -> None:
-    bus = EventBus()
+    bus, stream = EventBus(), io.StringIO()
     logs.attach(bus, logger)
-    own = handler(stream, delay_s=0.0)
+    own = LineHandler(StreamLines(stream))
+    own.setFormatter(logs.JsonFormatter())
     logger.addHandler(own)
 
-    bus.emit(STARTED)  # nobody else sees it: no record is made
+    bus.emit(event)  # nobody else sees it: no record is made
     seen: list[str] = []
     own.addFilter(lambda record: not seen.append(record.getMessage()))  # type: ignore[func-returns-value]
-    bus.emit(STARTED)
+    bus.emit(event)
 
     short, long = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert seen == [short["message"]]

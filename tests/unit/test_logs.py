@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from packhorse import logs
+from packhorse.core.clock import new_id
 from packhorse.errors import ConfigError
 from packhorse.events import (
     EVENTS,
@@ -21,9 +23,10 @@ from packhorse.events import (
     JobStarted,
     LoopBlocked,
     ObserverFailed,
+    StoreTrouble,
     WorkerStarted,
 )
-from packhorse.logs import attach, configure
+from packhorse.logs import attach, configure, records
 
 ABOUT = {
     "job_id": "j-1",
@@ -59,7 +62,7 @@ def bus() -> EventBus:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    logger = logging.getLogger(logs.LOGGER)
+    logger = logging.getLogger(records.LOGGER)
     before = logger.level, logger.propagate, list(logger.handlers)
     yield io.StringIO()
     logger.level, logger.propagate, logger.handlers = before
@@ -70,7 +73,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-@pytest.mark.req("S4-19", "S4-22", "S0-30", "S3-32")
+@pytest.mark.req("S4-19", "S4-22", "S3-32")
 def test_a_jobs_end_is_one_json_line_with_its_fields(bus: EventBus, stream: io.StringIO) -> None:
     configure("info", "json", stream=stream)
     attach(bus)
@@ -102,7 +105,6 @@ def test_a_retry_is_logged_with_its_attempt_count(bus: EventBus, stream: io.Stri
     assert (line["attempt"], line["retry"], line["error_code"]) == (2, 2, "EXCEPTION")
 
 
-@pytest.mark.req("S4-17")
 def test_a_dead_letter_is_an_error(bus: EventBus, stream: io.StringIO) -> None:
     configure("error", "json", stream=stream)
     attach(bus)
@@ -112,6 +114,59 @@ def test_a_dead_letter_is_an_error(bus: EventBus, stream: io.StringIO) -> None:
     (line,) = lines(stream)
     assert line["level"] == "error"
     assert "send is dead (poison_message) after attempt 2" in str(line["message"])
+
+
+STACK = 'Traceback (most recent call last):\n  File "shop.py", line 3, in f\nValueError: no\n'
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_line_about_a_dead_job_shows_where_it_failed(
+    bus: EventBus, stream: io.StringIO, log_format: logs.LogFormat
+) -> None:
+    configure("error", log_format, stream=stream)
+    attach(bus)
+
+    bus.emit(JobDead(**ENDED, status="dead", reason="poison_message", error_stack=STACK))  # type: ignore[arg-type]
+
+    if log_format == "json":
+        assert str(lines(stream)[0]["exception"]).rstrip() == STACK.rstrip()
+    else:
+        assert stream.getvalue().endswith(STACK)
+
+
+def test_a_record_about_a_dead_job_carries_the_exception_and_its_text(
+    bus: EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    attach(bus)
+    error = ValueError("no luck")
+
+    bus.emit(RETRIED.carrying(error))
+    bus.emit(
+        JobDead(**ENDED, status="dead", reason="x", error_stack=STACK).carrying(error)  # type: ignore[arg-type]
+    )
+
+    first, second = caplog.records
+    assert (first.exc_info, first.exc_text) == (None, None)
+    assert second.exc_info == (ValueError, error, None)
+    assert second.exc_text == STACK.rstrip()
+    assert not hasattr(second, "exception")
+    assert logging.Formatter().format(second).endswith(STACK.rstrip())
+
+
+def test_what_a_job_says_reaches_no_handler_of_others_as_it_came(
+    bus: EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    attach(bus)
+    said = {**ENDED, "error_message": "bad\x1b[31m\nERROR forged"}
+
+    bus.emit(
+        JobDead(**said, status="dead", reason="x", error_stack="in send\nValueError: \x1b[31m")  # type: ignore[arg-type]
+    )
+
+    (record,) = caplog.records
+    first, *stack = logging.Formatter().format(record).split("\n")
+    assert first.endswith("ValueError: bad [31m ERROR forged")
+    assert stack == ["in send", "ValueError:  [31m"]
 
 
 def test_lines_that_are_switched_off_cost_nothing(bus: EventBus, stream: io.StringIO) -> None:
@@ -146,8 +201,49 @@ def test_a_console_line_is_for_people(bus: EventBus, stream: io.StringIO) -> Non
     bus.emit(JobStarted(**ABOUT))  # type: ignore[arg-type]
 
     first, second = stream.getvalue().splitlines()
-    assert "INFO    worker w-1 started: 5 slots for mail, default on memory://" in first
-    assert "send started, attempt 2  job_id=j-1 worker_id=w-1" in second
+    assert "INFO    worker w-1 started: serves mail, default on memory://, concurrency 5" in first
+    assert first.endswith("concurrency 5")
+    assert second.endswith("send started, attempt 2  job=j-1")
+
+
+def test_a_console_line_carries_one_short_id(bus: EventBus, stream: io.StringIO) -> None:
+    configure("info", "console", stream=stream)
+    attach(bus)
+
+    made, chosen = new_id(), "invoice-2026-000017-of-acme-and-sons"
+    bus.emit(JobStarted(**{**ABOUT, "job_id": made}))  # type: ignore[arg-type]
+    bus.emit(JobStarted(**{**ABOUT, "job_id": chosen}))  # type: ignore[arg-type]
+    bus.emit(StoreTrouble(worker_id="w-1", operation="claim", error_type="E", error_message="x"))
+
+    ends = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
+    assert ends == [f"job={made[-8:]}", f"job={chosen}", "worker=w-1"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_terminal_sees_colours_unless_it_must_not(
+    bus: EventBus, monkeypatch: pytest.MonkeyPatch, no_color: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    terminal = Terminal()
+    configure("info", stream=terminal)
+    attach(bus)
+
+    bus.emit(JobStarted(**{**ABOUT, "task": NASTY}))  # type: ignore[arg-type]
+
+    line = terminal.getvalue()
+    assert ("\x1b[32mINFO   \x1b[0m" in line) is (not no_color)
+    assert ("\x1b[2m  job=j-1\x1b[0m" in line) is (not no_color)
+    assert f"{TAMED} started" in line
+
+
+def test_no_sentence_counts_one_as_many() -> None:
+    for _, sentence in records._SENTENCES.values():
+        assert not re.search(r"\} (jobs|attempts|slots|workers|tasks)\b", sentence)
 
 
 #: A line of its own, a colour, a bell, text that runs backwards.
@@ -160,15 +256,15 @@ def test_what_jobs_say_neither_breaks_a_console_line_nor_reaches_the_terminal(
 ) -> None:
     configure("info", "console", stream=stream)
     attach(bus)
-    fields = {**ENDED, "job_id": NASTY, "task": NASTY, "error_message": NASTY}
+    fields = {**ENDED, "job_id": f"id{NASTY}", "task": NASTY, "error_message": NASTY}
 
     bus.emit(JobDead(**fields, status="dead", reason="rejected"))  # type: ignore[arg-type]
-    logging.getLogger("packhorse.job").warning("seen %s", NASTY, extra={"job_id": NASTY})
+    logging.getLogger("packhorse.job").warning("seen %s", NASTY, extra={"job_id": f"id{NASTY}"})
 
     dead, seen = stream.getvalue().removesuffix("\n").split("\n")
-    assert dead.endswith(f"attempt 2: ValueError: {TAMED}  job_id={TAMED} worker_id=w-1")
+    assert dead.endswith(f"attempt 2: ValueError: {TAMED}  job=id{TAMED}")
     assert f"{TAMED} is dead (rejected)" in dead
-    assert seen.endswith(f"seen {TAMED}  job_id={TAMED}")
+    assert seen.endswith(f"seen {TAMED}  job=id{TAMED}")
     assert all(line.isprintable() for line in (dead, seen))
 
 
@@ -190,7 +286,7 @@ def test_stacks_and_tracebacks_keep_their_lines_on_the_console_and_nothing_else(
 
     blocked, place, code, failed, *trace = stream.getvalue().removesuffix("\n").split("\n")
     assert "while running slow ;" in blocked
-    assert blocked.endswith("so that it runs in a thread  worker_id=w-1")
+    assert blocked.endswith("so that it runs in a thread  worker=w-1")
     assert (place, code) == (
         '  File "jobs.py", line 1, in slow',
         "    time.sleep(9)  #  [31m",
@@ -237,4 +333,4 @@ def test_a_level_or_format_that_is_not_known_is_refused(level: str, log_format: 
 
 
 def test_every_event_has_a_sentence() -> None:
-    assert set(logs._SENTENCES) == set(EVENTS.values())
+    assert set(records._SENTENCES) == set(EVENTS.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import Counts, JobFilter, Outlook
 from packhorse.testing.conformance.samples import ANNA, BEN, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from packhorse.clock import SECOND_US
-from packhorse.job import IdempotencyRule, Priority, RateRule, UniqueRule
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import IdempotencyRule, Priority, RateRule, UniqueRule
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.unit.memory_trial import memory_trial, state_of

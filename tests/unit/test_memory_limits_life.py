@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from packhorse.clock import SECOND_US
-from packhorse.errors import QueueClosed, QueueFull
-from packhorse.job import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
     TERMINAL,
     IdempotencyRule,
     Job,
@@ -22,11 +21,12 @@ from packhorse.job import (
     UniqueRule,
     UniqueScope,
 )
-from packhorse.policies.fairness import STRIDE
-from packhorse.policies.gates import holds_line
-from packhorse.settlement import SettlementKind
+from packhorse.core.policies.fairness import STRIDE
+from packhorse.core.policies.gates import holds_line
+from packhorse.core.settlement import SettlementKind
+from packhorse.errors import QueueClosed, QueueFull
 from packhorse.stores.memory.rows import JobRow
-from packhorse.stores.memory.state import Index, State
+from packhorse.stores.memory.state import Index, MemoryState
 from packhorse.stores.requests import JobFilter, QueueSettings, TaskSettings
 from packhorse.testing.conformance.samples import new_job
 from tests.unit.memory_trial import memory_trial, state_of
@@ -216,7 +216,7 @@ class LimitedLife(RuleBasedStateMachine):
 
     @invariant()
     def the_indexes_follow_from_the_jobs(self) -> None:
-        state, rebuilt = state_of(self.trial), State()
+        state, rebuilt = state_of(self.trial), MemoryState()
         for row in state.jobs.values():
             rebuilt.insert(row)
         assert rebuilt.counts == state.counts

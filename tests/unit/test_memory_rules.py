@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import DeadReason, JobStatus, Progress
-from packhorse.lifecycle import Limits
-from packhorse.policies.retention import DAY_US, Retention
-from packhorse.settlement import SettlementKind, Verdict
-from packhorse.stores.requests import ExpiredLease, ProgressNote, QueueSettings
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, JobStatus, Progress
+from packhorse.core.lifecycle import Limits
+from packhorse.core.policies.retention import DAY_US, Retention
+from packhorse.core.settlement import SettlementKind, Verdict
+from packhorse.stores.requests import ExpiredLease, Parked, ProgressNote, QueueSettings
 from packhorse.testing.conformance.samples import ANNA, BEN, QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 from tests.unit.memory_trial import memory_trial, state_of
@@ -385,12 +385,12 @@ def test_parking_gives_back_first_then_gives_up_then_sets_aside(trial: Trial) ->
     trial.renew(BEN, queues=(QUEUE,), tasks=(TASK,))
     trial.submit(new_job("known soon", task="a"), new_job("never", task="b"))
     park = trial.store.upkeep.park(after_us=SECOND_US, limit=9)
-    assert trial.run(park) == ("a", "b")
+    assert trial.run(park).tasks == ("a", "b")
     trial.submit(new_job("late", task="c"))
     trial.advance_us(SECOND_US)
     trial.renew(BEN, queues=(QUEUE,), tasks=("a",))
 
-    assert trial.run(park) == ("c",)
+    assert trial.run(park) == Parked(tasks=("c",), dead=("never",))
     assert trial.record("known soon").parked_us is None
     never = trial.record("never")
     assert (never.dead_reason, never.dead_letter) == (DeadReason.UNKNOWN_TASK, "shelf")
@@ -415,8 +415,8 @@ def test_nothing_is_parked_where_no_live_worker_serves_the_queue(trial: Trial) -
     trial.submit(new_job("job"))
     trial.renew(BEN, queues=("other",), tasks=())
     park = trial.store.upkeep.park(after_us=SECOND_US, limit=9)
-    assert trial.run(park) == ()
+    assert trial.run(park) == Parked()
 
     trial.renew(BEN, queues=(QUEUE,), tasks=())
     trial.let_lease_expire()
-    assert trial.run(park) == ()
+    assert trial.run(park) == Parked()

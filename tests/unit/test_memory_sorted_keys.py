@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.stores.memory.sorted_keys import Key, SortedKeys
+from packhorse.stores.memory.state import Key, SortedKeys
 
 keys = st.tuples(st.integers(0, 20), st.integers(0, 50), st.sampled_from("abc"))
 

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from packhorse.clock import SECOND_US
-from packhorse.job import TERMINAL, WAITING, Job, JobStatus
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import TERMINAL, WAITING, Job, JobStatus
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.memory.rows import JobRow
-from packhorse.stores.memory.state import Index, State
+from packhorse.stores.memory.state import Index, MemoryState
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.samples import OWNER_KINDS, new_job
 from packhorse.testing.conformance.trial import EVERYTHING
@@ -149,7 +149,7 @@ class MemoryLife(RuleBasedStateMachine):
     @invariant()
     def the_indexes_follow_from_the_jobs(self) -> None:
         state = state_of(self.trial)
-        rebuilt = State()
+        rebuilt = MemoryState()
         for row in state.jobs.values():
             rebuilt.insert(row)
         assert rebuilt.counts == state.counts

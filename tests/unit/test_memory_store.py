@@ -10,10 +10,10 @@ from typing import Literal
 
 import pytest
 
+from packhorse.core.job import JobStatus
 from packhorse.errors import ConfigError, PayloadError, StoreUnavailable
-from packhorse.job import JobStatus
 from packhorse.stores.memory import MemoryStore
-from packhorse.stores.memory.sorted_keys import Key, SortedKeys
+from packhorse.stores.memory.state import Key, SortedKeys
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, JobFilter, QueueSettings, Renewal
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import ANNA, BEN, TASK, new_job

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import ConfigError
-from packhorse.policies.autoscale import (
+from packhorse.core.policies.autoscale import (
     QUIET_US,
     Load,
     ScaleRule,
@@ -22,6 +21,7 @@ from packhorse.policies.autoscale import (
     scale,
     wanted,
 )
+from packhorse.errors import ConfigError
 
 RULE = ScaleRule(enabled=True, min_workers=1, max_workers=10, scale_up=100, scale_down=10)
 

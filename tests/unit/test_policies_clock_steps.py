@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.policies.lease import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.lease import (
     LEASE_US_DEFAULT,
     NEVER,
     ClockReading,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packhorse.core.policies.depth import check_depth, excess, over_soft_depth, shed
 from packhorse.errors import ConfigError
-from packhorse.policies.depth import check_depth, excess, over_soft_depth, shed
 
 few = st.integers(0, 20)
 

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Counters, DeadReason, JobRecord, JobStatus, RateRule
-from packhorse.policies.explain import ClosedGate, JobFacts, Reason, ReasonCode, explain
-from packhorse.policies.gates import Gate, GateKind, key_pause, tenant_pause
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Counters, DeadReason, JobRecord, JobStatus, RateRule
+from packhorse.core.policies.explain import (
+    ClosedGate,
+    JobFacts,
+    Obstacle,
+    Owner,
+    ReasonCode,
+    explain,
+)
+from packhorse.core.policies.gates import Gate, GateKind, key_pause, tenant_pause
 
 NOW_US = 1_893_456_000 * SECOND_US
 RULE = RateRule(max=100, window_us=60 * SECOND_US)
@@ -37,12 +44,12 @@ RECORD = JobRecord(
 )
 
 
-def reasons(*, facts: dict[str, Any] | None = None, **changes: Any) -> tuple[Reason, ...]:
+def reasons(*, facts: dict[str, Any] | None = None, **changes: Any) -> tuple[Obstacle, ...]:
     record = msgspec.structs.replace(RECORD, **changes)
     return explain(JobFacts(record=record, now_us=NOW_US, **(facts or {})))
 
 
-def reason(*, facts: dict[str, Any] | None = None, **changes: Any) -> Reason:
+def reason(*, facts: dict[str, Any] | None = None, **changes: Any) -> Obstacle:
     """The only one there is."""
     (only,) = reasons(facts=facts, **changes)
     return only
@@ -64,7 +71,7 @@ def test_a_finished_job_says_how_and_when_it_ended() -> None:
     found = reason(status=JobStatus.DEAD, dead_reason=DeadReason.POISON_MESSAGE, finished_us=at_us)
 
     assert (found.code, found.at_us) == (ReasonCode.FINISHED, at_us)
-    assert "dead (poison_message) since 2029-12-31T23:59:59+00:00" in found.text
+    assert "dead (poison_message) since 2029-12-31T23:59:59Z" in found.text
 
 
 def test_a_finished_job_says_nothing_of_gates_and_workers() -> None:
@@ -74,10 +81,43 @@ def test_a_finished_job_says_nothing_of_gates_and_workers() -> None:
 
 
 def test_a_running_job_says_where_for_how_long_and_which_attempt() -> None:
-    found = reason(status=JobStatus.PROCESSING, worker="anna", started_us=NOW_US - 5 * SECOND_US)
+    started_us = NOW_US - 5 * SECOND_US
+    facts = {"owner": Owner(heard_us=started_us, expires_us=NOW_US + 1)}
+    found = reason(status=JobStatus.PROCESSING, worker="anna", started_us=started_us, facts=facts)
 
     assert (found.code, found.at_us) == (ReasonCode.RUNNING, NOW_US - 5 * SECOND_US)
-    assert "attempt 3 at worker anna for 5 s" in found.text
+    assert "attempt 3 at worker anna for 5s" in found.text
+
+
+def lost(**facts: Any) -> Obstacle:
+    return reason(status=JobStatus.PROCESSING, worker="anna", facts=facts)
+
+
+def test_a_lost_job_says_how_long_its_worker_was_silent_and_when_it_is_taken_back() -> None:
+    silent = Owner(heard_us=NOW_US - 31 * SECOND_US, expires_us=NOW_US - SECOND_US)
+    found = lost(owner=silent)
+
+    assert (found.code, found.at_us) == (ReasonCode.WORKER_LOST, NOW_US + 3 * SECOND_US)
+    assert "anna has not been heard of for 31s" in found.text
+    assert "(in 3s)" in found.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({}, "its worker anna is not known any more; it is taken back in a moment"),
+        (
+            {"owner": Owner(NOW_US, NOW_US + 1), "hold_until_us": NOW_US},
+            "its worker anna has held it for too long; it is taken back in a moment",
+        ),
+        (
+            {"owner": Owner(NOW_US - 1, NOW_US), "watched": False},
+            "no worker lives that could take it back: start one, or cancel the job",
+        ),
+    ],
+)
+def test_a_lost_job_says_who_takes_it_back(facts: dict[str, Any], told: str) -> None:
+    assert told in lost(**facts).text
 
 
 def test_a_job_that_is_not_due_says_until_when() -> None:
@@ -85,7 +125,7 @@ def test_a_job_that_is_not_due_says_until_when() -> None:
     found = reason(status=JobStatus.PENDING, due_us=due_us)
 
     assert (found.code, found.at_us) == (ReasonCode.NOT_DUE, due_us)
-    assert "not due until 2030-01-01T00:01:00+00:00 (in 60 s)" in found.text
+    assert "not due until 2030-01-01T00:01:00Z (in 1m)" in found.text
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.TIMEOUT])
@@ -181,14 +221,14 @@ def test_a_job_behind_a_rate_limit_says_when_it_frees(
     found = reason(facts=closed(kind, *name, rule=RULE, reopens_us=at_us))
 
     assert (found.code, found.at_us) == (ReasonCode.RATE_LIMIT, at_us)
-    assert f"rate limit of {subject} (100 in 60 s) frees at 2030-01-01T00:00:02" in found.text
+    assert f"rate limit of {subject} (100 in 1m) frees at 2030-01-01T00:00:02" in found.text
 
 
 def test_a_gate_closed_by_a_handler_says_when_it_opens() -> None:
     at_us = NOW_US + 2 * SECOND_US
     found = reason(facts=closed(GateKind.TASK_RATE, "send", reopens_us=at_us))
 
-    assert "rate limit of task 'send' frees at 2030-01-01T00:00:02+00:00 (in 2 s)" in found.text
+    assert "rate limit of task 'send' frees at 2030-01-01T00:00:02Z (in 2s)" in found.text
 
 
 def test_a_job_that_became_too_heavy_says_that_it_never_fits() -> None:
@@ -261,3 +301,10 @@ def test_there_is_always_a_reason_and_ready_is_the_only_one(
 
     assert codes
     assert ReasonCode.READY not in codes or codes == [ReasonCode.READY]
+
+
+def test_a_queue_whose_workers_are_all_quiet_says_how_to_let_them_go_on() -> None:
+    found = reason(facts={"awake": False})
+
+    assert found.code is ReasonCode.WORKERS_QUIET
+    assert "packhorse workers resume" in found.text

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import ConfigError
-from packhorse.policies.fairness import (
+from packhorse.core.policies.fairness import (
     STRIDE,
     WEIGHT_MAX,
     WEIGHT_MIN,
@@ -23,6 +22,7 @@ from packhorse.policies.fairness import (
     stride,
     virtual_time,
 )
+from packhorse.errors import ConfigError
 
 TENANTS = ("a", "b", "c", "d")
 tenants = st.sampled_from(TENANTS)

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import ConfigError
-from packhorse.job import TERMINAL, JobStatus, RateRule
-from packhorse.policies.concurrency import check_concurrency, has_room
-from packhorse.policies.gates import (
+from packhorse.core.job import TERMINAL, JobStatus, RateRule
+from packhorse.core.policies.gates import (
+    Blocked,
     Gate,
     GateKind,
-    Refusal,
-    Standing,
+    GateState,
     admit,
+    check_concurrency,
     check_on_dead,
     gates_of,
+    has_room,
     holds_line,
     key_pause,
     limit_of,
@@ -29,7 +29,8 @@ from packhorse.policies.gates import (
     rule_of,
     tenant_pause,
 )
-from packhorse.policies.rate_limit import granted
+from packhorse.core.policies.rate_limit import granted
+from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.testing.conformance.samples import new_job
 
@@ -46,7 +47,7 @@ def job(**changes: Any) -> Any:
     return new_job("job", queue="mail", task="send", **changes)
 
 
-def asked(standing: Standing, *, weight: int = 1, now_us: int = 1_000) -> Refusal | None:
+def asked(standing: GateState, *, weight: int = 1, now_us: int = 1_000) -> Blocked | None:
     return refusal(standing, job_id="job", weight=weight, now_us=now_us)
 
 
@@ -128,13 +129,13 @@ def test_each_gate_finds_its_own_limit() -> None:
 def test_a_gate_that_is_shut_refuses_everybody() -> None:
     gate = key_pause("mail", "k")
 
-    assert asked(Standing(gate, shut=True)) == Refusal(gate)
+    assert asked(GateState(gate, shut=True)) == Blocked(gate)
 
 
 @pytest.mark.req("S1-21")
 @given(st.integers(0, 5), st.integers(1, 5))
 def test_a_concurrency_gate_is_open_while_fewer_run_than_may(running: int, limit: int) -> None:
-    standing = Standing(BUSY, limit=limit, running=running)
+    standing = GateState(BUSY, limit=limit, running=running)
 
     assert (asked(standing) is None) == (running < limit) == has_room(running, limit)
 
@@ -142,37 +143,37 @@ def test_a_concurrency_gate_is_open_while_fewer_run_than_may(running: int, limit
 def test_a_rate_gate_says_when_time_opens_it() -> None:
     log = granted((), RULE, 2, 1_000)
 
-    assert asked(Standing(RATED, rule=RULE)) is None
-    assert asked(Standing(RATED, rule=RULE, log=log)) == Refusal(RATED, 1_064)
+    assert asked(GateState(RATED, rule=RULE)) is None
+    assert asked(GateState(RATED, rule=RULE, log=log)) == Blocked(RATED, 1_064)
 
 
 def test_a_gate_closed_for_a_time_says_when_both_that_and_its_limit_open() -> None:
     log = granted((), RULE, 2, 1_000)
 
-    assert asked(Standing(RATED, until_us=1_050)) == Refusal(RATED, 1_050)
-    assert asked(Standing(RATED, until_us=1_000)) is None
-    assert asked(Standing(RATED, until_us=1_050, rule=RULE, log=log)) == Refusal(RATED, 1_064)
-    assert asked(Standing(RATED, until_us=1_100, rule=RULE, log=log)) == Refusal(RATED, 1_100)
+    assert asked(GateState(RATED, until_us=1_050)) == Blocked(RATED, 1_050)
+    assert asked(GateState(RATED, until_us=1_000)) is None
+    assert asked(GateState(RATED, until_us=1_050, rule=RULE, log=log)) == Blocked(RATED, 1_064)
+    assert asked(GateState(RATED, until_us=1_100, rule=RULE, log=log)) == Blocked(RATED, 1_100)
 
 
 def test_a_job_heavier_than_a_lowered_limit_is_held_back_and_closes_nothing() -> None:
-    refused = asked(Standing(RATED, rule=RULE), weight=3)
+    refused = asked(GateState(RATED, rule=RULE), weight=3)
 
-    assert refused == Refusal(RATED, None, closes=False)
+    assert refused == Blocked(RATED, None, closes=False)
 
 
 @pytest.mark.req("S0-24", "S2-24")
 def test_only_the_head_of_a_line_may_go_and_others_do_not_close_it() -> None:
-    assert asked(Standing(LINE, head="job")) is None
-    assert asked(Standing(LINE)) is None
-    assert asked(Standing(LINE, head="other")) == Refusal(LINE, closes=False)
+    assert asked(GateState(LINE, head="job")) is None
+    assert asked(GateState(LINE)) is None
+    assert asked(GateState(LINE, head="other")) == Blocked(LINE, closes=False)
 
 
 def test_the_first_closed_gate_is_the_one_that_refuses() -> None:
-    closed = [Standing(BUSY, limit=1, running=1), Standing(RATED, shut=True)]
-    free = Standing(Gate(GateKind.QUEUE_CONCURRENCY, ("other",)), limit=1)
+    closed = [GateState(BUSY, limit=1, running=1), GateState(RATED, shut=True)]
+    free = GateState(Gate(GateKind.QUEUE_CONCURRENCY, ("other",)), limit=1)
 
-    assert admit([free, *closed], job_id="job", weight=1, now_us=0) == Refusal(BUSY)
+    assert admit([free, *closed], job_id="job", weight=1, now_us=0) == Blocked(BUSY)
     assert admit([free], job_id="job", weight=1, now_us=0) is None
     assert admit([], job_id="job", weight=1, now_us=0) is None
 
@@ -191,7 +192,7 @@ def test_jobs_let_through_never_exceed_any_limit_they_share(
             running.subtract(gates)
             continue
         standings = [
-            Standing(gate, limit=limit_of(gate, queue, task), running=running[gate])
+            GateState(gate, limit=limit_of(gate, queue, task), running=running[gate])
             for gate in gates
         ]
         if admit(standings, job_id="job", weight=1, now_us=0) is None:

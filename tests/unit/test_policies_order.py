@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.policies.priority import aged_rank, claim_rank, queue_order
-from packhorse.policies.retention import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.fairness import aged_rank, claim_rank, queue_order
+from packhorse.core.policies.retention import (
     DAY_US,
     GHOST_US,
     Retention,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import ConfigError
-from packhorse.job import RateRule
-from packhorse.policies.rate_limit import (
+from packhorse.core.job import RateRule
+from packhorse.core.policies.rate_limit import (
+    ALLOWANCE_US_MAX,
     SLOTS,
     RateLog,
     check_rate,
@@ -19,9 +19,10 @@ from packhorse.policies.rate_limit import (
     current,
     granted,
     is_over,
+    latest_end_us,
     next_free_us,
-    slot_end_us,
 )
+from packhorse.errors import ConfigError
 
 START_US = 1_893_456_000_000_000
 
@@ -121,11 +122,36 @@ def test_after_the_clock_was_set_back_a_gate_frees_within_a_window(
     found = current(log, rule, now_us)
 
     assert sum(w for _, w in found) <= sum(w for _, w in log)
-    latest_us = slot_end_us(now_us, rule) + rule.window_us
+    latest_us = latest_end_us(rule, now_us) + rule.window_us
     free_us = next_free_us(found, rule, rule.max, now_us)
     assert free_us is not None
     assert free_us <= latest_us
     assert current(found, rule, latest_us) == ()
+
+
+#: How long after its grant a job may start, and how much of that it takes, in hundredths.
+allowances = st.tuples(st.sampled_from([0, 1, 20, 999, ALLOWANCE_US_MAX]), st.integers(0, 100))
+
+
+@pytest.mark.req("S1-66")
+@given(rules, st.lists(st.tuples(steps, st.integers(1, 12), allowances), max_size=80))
+def test_in_no_window_does_more_start_than_the_limit_however_late_within_the_allowance(
+    rule: RateRule, tries: list[Any]
+) -> None:
+    log: RateLog = ()
+    now_us, slot_us = START_US, -(-rule.window_us // SLOTS)
+    starts: Grants = []
+    for (slots, more), weight, (allowance_us, hundredths) in tries:
+        now_us += slots * slot_us + more
+        if next_free_us(log, rule, weight, now_us) == now_us:
+            log = granted(log, rule, weight, now_us, allowance_us=allowance_us)
+            starts.append((now_us + allowance_us * hundredths // 100, weight))
+
+    assert len(log) <= 2 * SLOTS + 2
+    assert list(log) == sorted(log)
+    for begin_us, _ in starts:
+        inside = [w for at_us, w in starts if 0 <= at_us - begin_us < rule.window_us]
+        assert sum(inside) <= rule.max
 
 
 def test_grants_in_one_slot_share_an_entry_and_count_from_its_end() -> None:
@@ -174,5 +200,5 @@ def test_a_weight_that_means_nothing_is_refused(weight: Any) -> None:
 
 def test_a_weight_that_could_never_start_is_refused_with_the_limit_and_the_fix() -> None:
     check_weight(5, (None, RateRule(5, 60_000_000)))
-    with pytest.raises(ConfigError, match=r"weight is 6.*lets 5 start in 60 s.*lower the weight"):
+    with pytest.raises(ConfigError, match=r"weight is 6.*lets 5 start in 1m.*lower the weight"):
         check_weight(6, (None, RateRule(5, 60_000_000)))

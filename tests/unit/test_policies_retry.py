@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import ConfigError
-from packhorse.job import RetryRule
-from packhorse.policies.retry import (
+from packhorse.core.job import RetryRule
+from packhorse.core.policies.retry import (
     RetryPolicy,
     qualified_name,
     retry_delay_us,
     rule_of,
     wants_retry,
 )
+from packhorse.errors import ConfigError
 
 rules = st.builds(
     RetryRule,
@@ -70,7 +70,7 @@ def test_no_delay_exceeds_the_ceiling_or_raises_however_often(
     assert 0 <= retry_delay_us(rule, retry, roll=roll) <= rule.max_us
 
 
-@pytest.mark.req("X-4", "S0-12")
+@pytest.mark.req("X-4", "S0-12", "S4-15")
 @given(rules, retries, rolls)
 def test_jitter_draws_between_half_and_all_of_the_computed_delay(
     rule: RetryRule, retry: int, roll: float
@@ -186,4 +186,4 @@ def test_kinds_are_matched_with_all_their_bases(
 
 def test_a_class_inside_a_class_has_its_full_name() -> None:
     assert qualified_name(ValueError) == "builtins.ValueError"
-    assert qualified_name(RetryPolicy) == "packhorse.policies.retry.RetryPolicy"
+    assert qualified_name(RetryPolicy) == "packhorse.core.policies.retry.RetryPolicy"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from packhorse import Packhorse
-from packhorse.job import JobStatus
-from packhorse.policies.autoscale import QUIET_US, Load, ScaleRule, Scaling
-from packhorse.scaling import loads, look, next_scaling
+from packhorse.client.scaling import loads, next_scaling, snapshot
+from packhorse.core.job import JobStatus
+from packhorse.core.policies.autoscale import QUIET_US, Load, ScaleRule, Scaling
 from packhorse.stores.requests import Counts
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import HandWorker, memory_app
@@ -78,8 +78,8 @@ def counts(queue: str, **numbers: int) -> Counts:
 
 def test_rates_are_measured_between_two_looks() -> None:
     queues = ("mail", "idle")
-    before = look([counts("mail", queued=10, processing=2, completed=100)], queues, 5.0)
-    now = look([counts("mail", queued=14, processing=1, completed=105, dead=1)], queues, 7.0)
+    before = snapshot([counts("mail", queued=10, processing=2, completed=100)], queues, 5.0)
+    now = snapshot([counts("mail", queued=14, processing=1, completed=105, dead=1)], queues, 7.0)
 
     found = loads(before, now, slots=8)
 
@@ -89,8 +89,8 @@ def test_rates_are_measured_between_two_looks() -> None:
 
 
 def test_what_retention_removes_makes_no_rate_negative() -> None:
-    before = look([counts("mail", completed=100)], ("mail",), 0.0)
-    now = look([counts("mail", completed=40)], ("mail",), 1.0)
+    before = snapshot([counts("mail", completed=100)], ("mail",), 0.0)
+    now = snapshot([counts("mail", completed=40)], ("mail",), 1.0)
 
     assert loads(before, now, slots=1)["mail"] == Load(0, 0, slots=1)
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from packhorse import JobNotFound, JobStatus, Packhorse, StoreUnavailable
+from packhorse.client.spool import SpoolFile
+from packhorse.client.spool import file as spool_file
+from packhorse.core.job import NewJob
 from packhorse.events import JobsSpooled, SpoolDelivered, SpoolRefused
-from packhorse.job import NewJob
-from packhorse.spool import SpoolFile
-from packhorse.spool import file as spool_file
 from packhorse.stores import open_store
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -59,6 +59,26 @@ class Unsteady:
         if self.lose_answers:
             self.lose_answers -= 1
             raise StoreUnavailable("the answer was lost", maybe_stored=True)
+
+
+def test_a_relative_spool_is_fixed_when_the_app_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    store = Unsteady(open_store("sqlite:///jobs.db"))
+    store.away = True
+    app = Packhorse(store=store, spool="spool.db")  # type: ignore[arg-type] # it passes everything on
+    work = app.task(name="work")(len)
+
+    monkeypatch.chdir(elsewhere)
+    work.enqueue("a")
+    app.close()
+
+    assert (here / "spool.db").exists()
+    assert list(elsewhere.iterdir()) == []
 
 
 class World:
@@ -112,7 +132,7 @@ def _noting(ran: list[int]) -> Callable[[int], Coroutine[Any, Any, None]]:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("packhorse.spool.courier._REST_S_MAX", 0.1)
+    monkeypatch.setattr("packhorse.client.spool.courier._REST_S_MAX", 0.1)
     made = World(tmp_path)
     yield made
     made.store.away = False

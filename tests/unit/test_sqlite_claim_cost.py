@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings
 from packhorse.stores.sqlite.connection import connect
@@ -29,6 +29,10 @@ BATCH: Final = 10
 
 def ready(store: SqliteStore) -> None:
     store.run(store.jobs.submit([new_job("model")]))
+
+
+def foreign(store: SqliteStore) -> None:
+    store.run(store.jobs.submit([new_job("model", task="of another worker")]))
 
 
 def scheduled(store: SqliteStore) -> None:
@@ -133,6 +137,28 @@ def test_daily_work_does_not_grow_with_the_number_of_jobs(
 
     grown = {name: (few[name], many[name]) for name in few if many[name] > GROWTH_MAX * few[name]}
     assert grown == {}
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["unlimited", "limited"])
+def test_a_claim_does_not_walk_past_jobs_of_tasks_its_worker_does_not_know(
+    tmp_path: Path, *, limited: bool
+) -> None:
+    steps = []
+    for count in (FEW, 30 * FEW):
+        store = crowd(tmp_path / str(count), foreign, count)
+        if limited:
+            store.run(store.queues.declare([QueueSettings(QUEUE, concurrency=1000)]))
+        counted = Counted(store)
+        taken, claimed = counted.run(store.jobs.claim(claiming(limit=BATCH)))
+        assert len(claimed.jobs) == BATCH
+        missed, nothing = counted.run(store.jobs.claim(claiming(limit=BATCH)))
+        assert nothing.jobs == ()
+        steps.append((taken, missed))
+        counted.close()
+
+    (few, few_missed), (many, many_missed) = steps
+    assert many <= GROWTH_MAX * few
+    assert many_missed <= GROWTH_MAX * few_missed
 
 
 def test_work_that_grows_would_be_noticed(tmp_path: Path) -> None:

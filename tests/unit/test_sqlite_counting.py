@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse, RetryPolicy
-from packhorse.job import JobStatus
-from packhorse.stores.sqlite import counting
+from packhorse.core.job import JobStatus
+from packhorse.stores.sqlite import dialect
 from packhorse.stores.sqlite.connection import SqliteSettings, connect
 from packhorse.stores.sqlite.statements import sql
 
@@ -40,7 +40,7 @@ def app(tmp_path: Path) -> Iterator[Packhorse]:
 def test_pages_add_up_to_all_jobs(
     app: Packhorse, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_PAGE", page)
+    monkeypatch.setattr(dialect, "_PAGE", page)
 
     counted = app.store.run(app.store.inspection.counts())
 

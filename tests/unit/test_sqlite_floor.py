@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from packhorse.stores.sqlite.listening import FLOOR_S, SqliteListener
+from packhorse.stores.listener import TopicListener
+from packhorse.stores.sqlite.listener import POLL_S
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job
@@ -49,9 +50,9 @@ def all_datagrams_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteWakeups, "_send", lambda self, topics, names: None)
 
 
-async def looking(traced: Traced, listener: SqliteListener) -> asyncio.Task[frozenset[str]]:
+async def looking(traced: Traced, listener: TopicListener) -> asyncio.Task[frozenset[str]]:
     """A wait under way that has seen all there was."""
-    while await listener.wait(2 * FLOOR_S):
+    while await listener.wait(2 * POLL_S):
         continue
     traced.statements.clear()
     wait = asyncio.create_task(listener.wait(PATIENCE_S))
@@ -60,7 +61,7 @@ async def looking(traced: Traced, listener: SqliteListener) -> asyncio.Task[froz
 
 
 def test_the_floor_is_a_tenth_of_a_second() -> None:
-    assert FLOOR_S == 0.1  # with one look to come and one to be late: a fifth
+    assert POLL_S == 0.1  # with one look to come and one to be late: a fifth
 
 
 @pytest.mark.usefixtures("all_datagrams_lost")
@@ -133,7 +134,7 @@ async def test_what_happened_between_two_waits_is_noticed_by_the_second(
     store = sqlite_store(tmp_path)
     store.migrate()
     listener = store.wakeups.listen(TOPICS)
-    assert await listener.wait(FLOOR_S / 2) == frozenset()
+    assert await listener.wait(POLL_S / 2) == frozenset()
 
     store.run(submitting(store, "in between"))
 
@@ -159,7 +160,7 @@ async def test_an_idle_listener_wakes_its_loop_once_per_look_and_no_more(
     store: SqliteStore, traced: Traced
 ) -> None:
     listener = store.wakeups.listen(TOPICS)
-    while await listener.wait(2 * FLOOR_S):
+    while await listener.wait(2 * POLL_S):
         continue
     loop, wakes = asyncio.get_running_loop(), 0
     selector = loop._selector  # type: ignore[attr-defined]
@@ -173,7 +174,7 @@ async def test_an_idle_listener_wakes_its_loop_once_per_look_and_no_more(
     selector.select = counted
     traced.statements.clear()
 
-    assert await listener.wait(5 * FLOOR_S) == frozenset()
+    assert await listener.wait(5 * POLL_S) == frozenset()
 
     selector.select = select
     assert traced.count(LOOK) <= 6
@@ -184,11 +185,11 @@ async def test_an_idle_listener_wakes_its_loop_once_per_look_and_no_more(
 
 async def test_nobody_waiting_costs_nothing(store: SqliteStore, traced: Traced) -> None:
     listener = store.wakeups.listen(TOPICS)
-    while await listener.wait(2 * FLOOR_S):
+    while await listener.wait(2 * POLL_S):
         continue
     traced.statements.clear()
 
-    await asyncio.sleep(3 * FLOOR_S)
+    await asyncio.sleep(3 * POLL_S)
 
     assert traced.statements == []
     listener.close()
@@ -200,7 +201,7 @@ async def test_a_hundred_listeners_look_no_more_often_than_one(
     listeners = [store.wakeups.listen(TOPICS) for _ in range(100)]
     traced.statements.clear()
 
-    await asyncio.gather(*(listener.wait(3 * FLOOR_S) for listener in listeners))
+    await asyncio.gather(*(listener.wait(3 * POLL_S) for listener in listeners))
 
     assert traced.count(LOOK) <= 5
     for listener in listeners:
@@ -233,6 +234,6 @@ async def test_commits_that_concern_others_wake_a_listener_once_per_look_at_most
     busy.join()
 
     assert set(answers) == {frozenset({"*"})}
-    assert took_s > 3.5 * FLOOR_S  # the first look is at once
-    assert traced.count("-- add one job") > 5, "there was nothing to be woken by"
+    assert took_s > 3.5 * POLL_S  # the first look is at once
+    assert traced.count("-- submit\n") > 5, "there was nothing to be woken by"
     listener.close()

@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from packhorse.clock import SECOND_US
-from packhorse.job import RateRule
-from packhorse.policies.retention import DAY_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule
+from packhorse.core.policies.retention import DAY_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import CancelAnswer
 from packhorse.errors import StoreUnavailable
-from packhorse.job import FreshJobs, JobStatus, LikeJobs
-from packhorse.lifecycle import CancelAnswer
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import JobFilter, QueueSettings, Submitted
 from packhorse.stores.sqlite import migrate as migrations
 from packhorse.stores.sqlite import runner as runners
-from packhorse.stores.sqlite.intake import INTAKE_MAX
 from packhorse.stores.sqlite.store import SqliteStore
+from packhorse.stores.sqlite.submit import INTAKE_MAX
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.unit.sqlite_support import (
     claiming,
@@ -43,11 +43,11 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def fresh(store: SqliteStore, name: str, **fields: Any) -> Plan[tuple[Submitted, ...]]:
-    return store.jobs.submit(FreshJobs((new_job(name, **fields),)))
+    return store.jobs.submit((new_job(name, **fields),), ids_are_new=True)
 
 
 def usual(store: SqliteStore, name: str, **fields: Any) -> Plan[tuple[Submitted, ...]]:
-    return store.jobs.submit(LikeJobs((new_job(name, trace_id=name, **fields),)))
+    return store.jobs.submit((new_job(name, trace_id=name, **fields),), ids_are_new=True)
 
 
 def put_down(folder: Path) -> list[str]:

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from packhorse.errors import PayloadError, QueueClosed
-from packhorse.job import LikeJobs
 from packhorse.stores.plan import Plan
 from packhorse.stores.sqlite.runner import PlanRunner
 from packhorse.stores.sqlite.store import SqliteStore
@@ -34,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def usual(store: SqliteStore, name: str, **fields: Any) -> Plan[Any]:
-    return store.jobs.submit(LikeJobs((new_job(name, trace_id=name, **fields),)))
+    return store.jobs.submit((new_job(name, trace_id=name, **fields),), ids_are_new=True)
 
 
 def several(store: SqliteStore, name: str) -> Plan[Any]:
@@ -141,4 +140,4 @@ def test_a_payload_that_is_no_text_is_named(store: SqliteStore) -> None:
     broken = msgspec.structs.replace(new_job("broken", trace_id="broken"), payload=b"\xff")
 
     with pytest.raises(PayloadError, match="job broken is not UTF-8"):
-        store.run(store.jobs.submit(LikeJobs((broken,))))
+        store.run(store.jobs.submit((broken,), ids_are_new=True))

@@ -126,6 +126,29 @@ def test_a_file_of_an_older_release_is_upgraded_in_place(
     assert schema_of(tmp_path)[1] == [KNOWN + 2]
 
 
+def test_a_file_of_version_2_keeps_its_jobs_and_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrations._migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "_migrations", lambda: known[:2])
+        old = sqlite_store(tmp_path)
+        old.run(submitting(old, "job"))
+        old.close()
+    with closing(real_connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        connection.execute(
+            "insert into packhorse_workers values ('w', 1, 2, 3, 4, 'h', 5, 'v', 6, 7, '[]', '[]')"
+        )
+
+    new = sqlite_store(tmp_path)
+    (worker,) = new.run(new.leases.workers())
+    new.close()
+
+    assert (worker.worker, worker.concurrency, worker.running, worker.quiet) == ("w", 6, 0, False)
+    assert names_in(tmp_path) == {"job"}
+    assert schema_of(tmp_path)[1] == [KNOWN]
+
+
 @pytest.mark.parametrize(
     "given_up",
     ["", "rollback;\n"],

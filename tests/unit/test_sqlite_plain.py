@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobOptions, JobStatus, NewJob, RateRule
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, QueueClosed, QueueFull
-from packhorse.job import FreshJobs, JobOptions, JobStatus, LikeJobs, NewJob, RateRule
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
-from packhorse.stores.sqlite import admission
+from packhorse.stores.sqlite import submit as submitting
 from packhorse.stores.sqlite.connection import connect
-from packhorse.stores.sqlite.plain import alike, short_submit
 from packhorse.stores.sqlite.store import SqliteStore
+from packhorse.stores.sqlite.submit import alike, short_submit
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.sqlite_support import sqlite_store
@@ -96,7 +96,7 @@ def opened(folder: Path, set_up: SetUp) -> SqliteStore:
 def the_long_way(store: SqliteStore, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
     plan = msgspec.structs.replace(store.jobs.submit(jobs), short=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admission, "alike", lambda _: None)
+        patch.setattr(submitting, "alike", lambda _: None)
         return store.run(plan)
 
 
@@ -109,10 +109,9 @@ def test_the_intake_comes_to_the_same_rows(
     jobs = [plain_job(f"job-{number}", fields) for number in range(4)]
     short, long = opened(tmp_path / "short", set_up), opened(tmp_path / "long", set_up)
     with closing(short), closing(long):
-        answers = [short.run(short.jobs.submit(FreshJobs((job,)))) for job in jobs[:2]]
+        answers = [short.run(short.jobs.submit((job,), ids_are_new=True)) for job in jobs[:2]]
         answers += [short.run(short.jobs.submit([jobs[2]]))]
-        kind = LikeJobs if jobs[3].trace_id == "job3" else FreshJobs
-        answers += [short.run(short.jobs.submit(kind((jobs[3],))))]
+        answers += [short.run(short.jobs.submit([jobs[3]], ids_are_new=True))]
         short.run(short.queues.depth(QUEUE))
 
         assert answers == [the_long_way(long, [job]) for job in jobs]
@@ -183,7 +182,7 @@ def test_one_plain_job_is_one_statement(tmp_path: Path) -> None:
         connection = store._local.own.runner._connected()
         connection.set_trace_callback(said.append)
 
-        store.run(store.jobs.submit([new_job("second")]))
+        store.run(store.jobs.submit([new_job("second")], ids_are_new=True))
 
         assert [text.split()[0] for text in said if not text.startswith("--")] in ([], ["insert"])
         assert len(said) == 1
@@ -200,7 +199,7 @@ def test_jobs_with_keys_take_the_long_way() -> None:
         {"deadline_us": 1},
     ):
         jobs = [new_job("a", **fields), new_job("b", **fields)]
-        assert short_submit(jobs[:1]) is None
+        assert short_submit(jobs[:1], ids_are_new=True) is None
         assert alike(jobs) is None
 
 

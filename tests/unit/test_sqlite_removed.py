@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from packhorse import Packhorse, StoreUnavailable
-from packhorse.job import LikeJobs
 from packhorse.stores.plan import Plan
 from packhorse.stores.sqlite import runner as runners
-from packhorse.stores.sqlite.listening import FLOOR_S
+from packhorse.stores.sqlite.listener import POLL_S
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import new_job
 from tests.unit.sqlite_support import PATIENCE_S, names_in, real_connect, sqlite_store, submitting
@@ -30,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteSto
 
 
 def usual(store: SqliteStore, name: str) -> Plan[Any]:
-    return store.jobs.submit(LikeJobs((new_job(name, trace_id=name),)))
+    return store.jobs.submit((new_job(name, trace_id=name),), ids_are_new=True)
 
 
 def remove(folder: Path) -> None:
@@ -86,7 +85,7 @@ async def test_who_listens_hears_of_it_and_then_of_the_new_file(
     with pytest.raises(StoreUnavailable):
         await store.arun(submitting(store, "lost"))
     await store.arun(submitting(store, "after"))
-    while await listener.wait(3 * FLOOR_S):  # that there is another file, and who wrote to it
+    while await listener.wait(3 * POLL_S):  # that there is another file, and who wrote to it
         pass
     with closing(real_connect(tmp_path / "jobs.db")) as stranger:
         stranger.execute("create table strangers (number)")

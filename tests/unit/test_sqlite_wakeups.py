@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from packhorse.job import LikeJobs
-from packhorse.stores.sqlite import listening, wakeups
+from packhorse.stores.sqlite import listener as listening
+from packhorse.stores.sqlite import wakeups
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job
@@ -45,7 +45,7 @@ def store(folder: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is sent is heard."""
-    monkeypatch.setattr(listening.Ear, "_has_changed", lambda ear: False)
+    monkeypatch.setattr(listening.ListenerSocket, "_has_changed", lambda _: False)
 
 
 SUBMIT = """
@@ -183,7 +183,7 @@ async def test_a_job_right_after_a_death_was_noticed_is_heard_of(
     store.wakeups._looked_s = -3600.0
 
     for name in ("a", "b"):
-        store.run(store.jobs.submit(LikeJobs((new_job(name, trace_id=name),))))
+        store.run(store.jobs.submit((new_job(name, trace_id=name),), ids_are_new=True))
         assert await listener.wait(PATIENCE_S) == TOPICS
     listener.close()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from packhorse import ConfigError, FunctionTask, JobStatus, Packhorse, QueueClosed, QueueFull
+from packhorse.core.job import RateRule
 from packhorse.insights import QueueInfo
-from packhorse.job import RateRule
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, HandWorker, app_on
 
@@ -95,12 +95,26 @@ def test_a_key_and_a_tenant_at_once_are_refused(app: Packhorse) -> None:
         app.pause("default", key="a", tenant="b")
 
 
+@pytest.mark.parametrize("part", [{"tenant": None}, {"tenant": 7}, {"key": None}])
+async def test_a_part_that_names_nothing_is_not_the_whole_queue(app: Packhorse, part: Any) -> None:
+    for verb in (app.pause, app.resume):
+        with pytest.raises(ConfigError, match=r"\('default'\): (tenant|key) is .*; give a text"):
+            verb("default", **part)
+    for averb in (app.apause, app.aresume):
+        with pytest.raises(ConfigError, match=r"give a text"):
+            await averb("default", **part)
+    with pytest.raises(ConfigError, match="did you mean 'tenant'"):
+        app.pause("default", tenants="acme")  # type: ignore[call-arg]
+
+    assert app.pause("default") is True
+
+
 def test_a_drained_queue_takes_nothing_new_and_finishes_what_it_has(
     app: Packhorse, work: Work, worker: HandWorker, clock: VirtualClock
 ) -> None:
     job = work.enqueue()
 
-    assert (app.drain("default"), app.drain("default")) == (True, False)
+    assert (app.close_queue("default"), app.close_queue("default")) == (True, False)
     with pytest.raises(QueueClosed, match="'default' is closed") as raised:
         work.enqueue()
     assert raised.value.queue == "default"
@@ -110,15 +124,15 @@ def test_a_drained_queue_takes_nothing_new_and_finishes_what_it_has(
     assert job.status() is JobStatus.COMPLETED
     assert queue_of(app).closed
 
-    assert (app.open("default"), app.open("default")) == (True, False)
+    assert (app.open_queue("default"), app.open_queue("default")) == (True, False)
     work.enqueue()
 
 
 async def test_draining_has_async_twins(app: Packhorse, work: Work) -> None:
-    assert await app.adrain("default")
+    assert await app.aclose_queue("default")
     with pytest.raises(QueueClosed):
         await work.aenqueue()
-    assert await app.aopen("default")
+    assert await app.aopen_queue("default")
     await work.aenqueue()
 
 
@@ -212,3 +226,14 @@ def test_limits_that_cannot_be_set_are_refused(
 
     assert words in str(raised.value)
     assert app.insights.queues() == ()
+
+
+async def test_the_older_names_of_closing_and_opening_still_work_and_warn(app: Packhorse) -> None:
+    with pytest.warns(DeprecationWarning, match=r"adrain\(\) is called aclose_queue\(\)"):
+        assert await app.adrain("default")
+    with pytest.warns(DeprecationWarning, match=r"aopen\(\) is called aopen_queue\(\)"):
+        assert await app.aopen("default")
+    with pytest.warns(DeprecationWarning, match=r"drain\(\) is called close_queue\(\)"):
+        assert await asyncio.to_thread(app.drain, "default")
+    with pytest.warns(DeprecationWarning, match=r"open\(\) is called open_queue\(\)"):
+        assert await asyncio.to_thread(app.open, "default")

@@ -29,11 +29,11 @@ from packhorse import (
     RetryPolicy,
     UsageError,
 )
-from packhorse.clock import to_datetime
-from packhorse.declarations import Declarations
-from packhorse.job import JobStatus, NewJob
-from packhorse.registry import Registry
-from packhorse.submission import new_job
+from packhorse.client.declarations import Declarations
+from packhorse.client.registry import Registry
+from packhorse.client.submission import new_job
+from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.job import JobStatus, NewJob
 from tests.unit.app_support import memory_app
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def app() -> Packhorse:
 
 
 def stored(call: Call[Any]) -> NewJob:
-    return new_job(call, Declarations(Registry()))
+    return new_job(call, Declarations(Registry()), new_id())
 
 
 # ----------------------------------------------------------------------------------- declaring
@@ -331,6 +331,19 @@ def test_each_job_gets_an_id_and_a_trace_of_its_own(send: FunctionTask[..., str]
     assert all(re.fullmatch("[0-9a-f]{32}", job.trace_id) for job in jobs)
 
 
+@pytest.mark.req("S0-29")
+def test_a_plain_job_has_a_trace_of_its_own_however_it_is_submitted(app: Packhorse) -> None:
+    @app.task
+    def nothing() -> None: ...
+
+    jobs = [nothing.enqueue(), *nothing.enqueue_many([nothing.call(), nothing.call()])]
+    jobs += app.enqueue_many([nothing.call()])
+
+    traces = [job.info().trace_id for job in jobs]
+    assert len(set(traces)) == 4
+    assert all(re.fullmatch("[0-9a-f]{32}", trace) for trace in traces)
+
+
 # --------------------------------------------------------------------------------- submitting
 
 
@@ -395,7 +408,7 @@ def test_a_call_of_another_task_is_refused(app: Packhorse, send: FunctionTask[..
 def test_a_repeated_submit_of_one_id_is_the_same_job(send: FunctionTask[..., str]) -> None:
     once = send.using(job_id="order-17")
 
-    first, second = once.enqueue("a"), once.enqueue("b")
+    first, second = once.enqueue("a"), once.enqueue("a")
 
     assert (first.id, first.deduplicated) == ("order-17", False)
     assert (second.id, second.deduplicated) == ("order-17", True)

@@ -20,8 +20,8 @@ from packhorse import (
     Packhorse,
     Unique,
 )
-from packhorse.job import IdempotencyRule
-from packhorse.outcome import Succeeded
+from packhorse.core.job import IdempotencyRule
+from packhorse.core.outcome import Succeeded
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import NO_RETRY, STORES, HandWorker, app_on
 
@@ -157,7 +157,7 @@ def test_a_key_holds_for_a_day_or_as_long_as_the_result_is_kept(
     rules: list[IdempotencyRule] = []
     for using in ({}, {"queue": "brief"}, {"idempotency_window": "10m"}):
         call = send.using(idempotency_key="k", **using).call("ada")  # type: ignore[arg-type]
-        ((job,), _) = send._submission._prepared([call])
+        [[job], *_] = send._submission._batch([call])
         assert job.idempotency is not None
         rules.append(job.idempotency)
 

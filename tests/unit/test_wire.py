@@ -8,18 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse import ConfigError, Packhorse, PayloadError, ShapeError
-from packhorse.job import JobStatus, Priority, RateRule
-from packhorse.policies.autoscale import ScaleRule
+from packhorse import ConfigError, JobConflict, Packhorse, PayloadError, ShapeError
+from packhorse.client.wire import checked_config, checked_task, wire_job, wire_queues
+from packhorse.core.job import JobStatus, Priority, RateRule
+from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.protocol import (
+    UNSET,
     QueueConfig,
     Task,
     TaskMetadata,
     TaskPriority,
     TaskRetryPolicy,
     WorkerConfig,
+    to_wire,
 )
-from packhorse.wire import checked_config, checked_task, wire_job, wire_queues
 from tests.unit.app_support import HandWorker, memory_app
 
 FULL = {
@@ -52,6 +54,49 @@ def test_every_wish_of_a_wire_task_reaches_its_job() -> None:
     assert retry is not None
     assert (retry.max_retries, retry.backoff, retry.initial_us) == (5, "linear", 250_000)
     assert (retry.max_us, retry.multiplier, retry.jitter) == (60_000_000, 2.0, True)
+
+
+@pytest.mark.req("S1-63")
+async def test_a_job_is_read_back_as_the_task_it_came_as_with_what_has_become_of_it() -> None:
+    app = memory_app()
+    job = await app.asubmit(FULL)
+
+    task = job.wire()
+
+    assert task == await job.awire()
+    assert (task.id, task.type, task.queue) == ("task-1", "send_email", "mail")
+    assert task.payload == {"to": "a@example.com"}
+    assert (task.priority, task.timeout_ms) == (TaskPriority.CRITICAL, 1500)
+    assert to_wire(task)["retryPolicy"] == {
+        "maxRetries": 5,
+        "backoffStrategy": "linear",
+        "initialDelayMs": 250,
+        "maxDelayMs": 60_000,
+        "backoffMultiplier": 2.0,
+    }
+    assert to_wire(task)["scheduledAt"] == "2099-01-01T00:00:00.500000Z"
+    assert (task.attempts, task.status) == (0, "pending")  # not what the wire said: what is so
+    metadata = to_wire(task)["metadata"]
+    assert (metadata["createdBy"], metadata["tags"]) == ("ada", ["a", "b"])
+    assert metadata["createdAt"] != "2020-01-01T00:00:00Z"
+    app.close()
+
+
+@pytest.mark.req("S1-63")
+def test_a_task_that_is_read_back_follows_its_job() -> None:
+    app = memory_app()
+    worker = HandWorker(app.store, "send_email")
+    job = app.submit({"id": "t", "type": "send_email", "payload": None, "queue": "default"})
+    created = job.wire()
+
+    running = worker.claim()
+    claimed = job.wire()
+
+    assert running.id == "t"
+    assert (created.status, created.attempts) == ("queued", 0)
+    assert (claimed.status, claimed.attempts) == ("processing", 1)
+    assert created.retry_policy is UNSET
+    app.close()
 
 
 def test_what_a_wire_task_leaves_out_follows_the_defaults() -> None:
@@ -87,7 +132,9 @@ async def test_a_submitted_wire_task_keeps_its_id_and_runs_once() -> None:
     )
 
     first = await app.asubmit(value)
-    again = await app.asubmit(Task(id="w", type="work", payload={"a": 2}))
+    again = await app.asubmit(Task(id="w", type="work", payload={"a": 1}))
+    with pytest.raises(JobConflict):
+        await app.asubmit(Task(id="w", type="work", payload={"a": 2}))
 
     assert (first.id, first.deduplicated, again.deduplicated) == ("w", False, True)
     assert HandWorker(app.store, "work").claim().payload == '{"a":1}'
@@ -112,6 +159,7 @@ def test_a_task_scheduled_for_later_is_pending_and_one_for_the_past_is_queued() 
         ({"queue": ""}, ConfigError, "queue is ''"),
         ({"id": "a\0b"}, ConfigError, "id is 'a\\x00b'; give a text without NUL"),
         ({"metadata": {"tags": ["\ud800"]}}, ConfigError, "metadata.tags is"),
+        ({"metadata": {"createdBy": "\ud800"}}, ConfigError, "metadata.createdBy is"),
         ({"priority": 1}, ShapeError, "$.priority"),
         ({"retryPolicy": {"initialDelayMs": 9, "maxDelayMs": 8}}, ConfigError, "initialDelayMs"),
         ({"payload": {"a": object()}}, PayloadError, "cannot be written as JSON"),

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from packhorse.clock import SystemClock, new_id
-from packhorse.config import WorkerOptions
+from packhorse.client.registry import Registry, define_task
+from packhorse.core.clock import SystemClock, new_id
+from packhorse.core.config import WorkerOptions
+from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
 from packhorse.events import Event, EventBus
-from packhorse.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
-from packhorse.registry import Registry, define_task
+from packhorse.runtime.worker import Environment, Worker, WorkerReport
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.memory.store import Faults
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal
-from packhorse.worker import Worker, WorkerParts, WorkerReport
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Yard:
         return self.do(self.store.inspection.history(job_id))
 
     def worker(self, **options: Any) -> Worker:
-        parts = WorkerParts(
+        parts = Environment(
             store=self.store,
             registry=self.registry,
             bus=self.bus,
@@ -150,6 +150,15 @@ class HandClock(SystemClock):
 
     def monotonic(self) -> float:
         return self.seconds
+
+
+class AheadClock(SystemClock):
+    """A worker's clock, which tests can put forward."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
 
 
 async def until(true: Callable[[], Any], *, within_s: float = PATIENCE_S) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from packhorse import logs
+from packhorse.core.job import JobStatus
 from packhorse.events import LoopBlocked
-from packhorse.job import JobStatus
 from tests.worker.support import Yard
 
 
@@ -27,12 +27,12 @@ def written() -> Iterator[io.StringIO]:
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-@pytest.mark.req("S1-43", "S3-15")
+@pytest.mark.req("S1-43")
 async def test_the_warning_names_the_task_and_shows_where_it_blocks(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.worker.heartbeat._BLOCKED_S", 0.1)
-    monkeypatch.setattr("packhorse.worker.heartbeat._LOOK_S", 0.05)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._BLOCKED_S", 0.1)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._LOOK_S", 0.05)
     yard, told = Yard(), threading.Event()
 
     def a_call_that_should_have_been_awaited() -> bool:

@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 
 from packhorse import Packhorse, RateLimited
+from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable
-from packhorse.job import JobStatus
-from packhorse.worker.lookahead import CLAIM_BATCH_MAX
-from packhorse.worker.settler import BACKLOG_MAX
+from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX
+from packhorse.runtime.worker.settler import BACKLOG_MAX
 from tests.worker.support import Yard, until
 
 #: Jobs that are there when the store begins to refuse what became of them.
@@ -29,7 +29,7 @@ PRODUCED: Final = 30
 async def test_what_a_worker_keeps_for_a_store_that_takes_nothing_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("packhorse.worker.trouble._FIRST_S", 0.002)
+    monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
     refusing = True
 
     def weather(verb: str, moment: str) -> None:

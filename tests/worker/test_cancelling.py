@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from packhorse.context import Context
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import CancelAnswer
 from packhorse.events import JobCancelled, JobCancelling
-from packhorse.job import JobStatus
-from packhorse.lifecycle import CancelAnswer
 from tests.worker.support import Yard, heard, until
 
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
 from packhorse.events import JobRescued
-from packhorse.job import JobStatus
-from packhorse.services.rescuer import Rescuer
+from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.stores.requests import Renewal
 from tests.worker.support import Even, HandClock, Yard, heard, until
 

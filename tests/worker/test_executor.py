@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
 
+from packhorse.client.registry import Registry, define_task
 from packhorse.context import Context
-from packhorse.job import DeadReason, Job
-from packhorse.lifecycle import settle
-from packhorse.outcome import (
+from packhorse.core.job import DeadReason, Job
+from packhorse.core.outcome import (
     Cancelled,
     Failed,
     GivenUp,
@@ -24,13 +25,12 @@ from packhorse.outcome import (
     Succeeded,
     TimedOut,
 )
-from packhorse.registry import Registry, define_task
+from packhorse.core.text import STACK_LENGTH_MAX
+from packhorse.protocol import TaskError
+from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.executor import MESSAGE_LENGTH_MAX, Executor
+from packhorse.runtime.worker.plans import PlanBook, limits_of
 from packhorse.signals import JobSignal, Reject, Retry, Snooze
-from packhorse.stores.requests import QueueSettings
-from packhorse.worker.attempt import Attempt, Ending, Stage
-from packhorse.worker.executor import Executor
-from packhorse.worker.failures import MESSAGE_LENGTH_MAX, STACK_LENGTH_MAX
-from packhorse.worker.plans import PlanBook, completed, limits_of
 
 
 def attempt_of(function: Callable[..., Any], payload: str = "{}") -> Attempt:
@@ -126,19 +126,12 @@ async def test_a_returned_exception_is_a_failure(handler: Callable[..., Any]) ->
     assert outcome.error.reason == "exception:ValueError"
 
 
-class FlowError:
-    """An error object as flow runtimes return them: a value that reports itself."""
-
-    code = "NODE_TIMEOUT"
-    message = "node x took too long"
-
-    def to_payload(self) -> dict[str, str]:
-        return {"code": self.code}
+FAILURE = TaskError(message="node x took too long", code="NODE_TIMEOUT", stack="in node x")
 
 
 @pytest.mark.req("S3-12")
-@pytest.mark.parametrize("handler", returning(FlowError()))
-async def test_a_returned_error_object_is_a_failure_with_its_own_code(
+@pytest.mark.parametrize("handler", returning(FAILURE))
+async def test_a_returned_error_of_the_protocol_is_a_failure_with_its_own_code(
     handler: Callable[..., Any],
 ) -> None:
     outcome = await outcome_of(handler)
@@ -146,7 +139,25 @@ async def test_a_returned_error_object_is_a_failure_with_its_own_code(
     assert isinstance(outcome, Failed)
     assert outcome.error.code == "NODE_TIMEOUT"
     assert outcome.error.message == "node x took too long"
-    assert outcome.error.reason == "exception:FlowError"
+    assert outcome.error.stack == "in node x"
+    assert outcome.error.reason == "exception:TaskError"
+
+
+@dataclass
+class Receipt:
+    """A user's own type, which has a code and can be written."""
+
+    code: str = "R-17"
+
+    def to_payload(self) -> dict[str, str]:
+        return {"code": self.code}
+
+
+@pytest.mark.parametrize("handler", returning(Receipt()))
+async def test_any_other_object_is_a_result_whatever_attributes_it_has(
+    handler: Callable[..., Any],
+) -> None:
+    assert await outcome_of(handler) == Succeeded('{"code":"R-17"}')
 
 
 @pytest.mark.parametrize("how", [raising, returning], ids=["raised", "returned"])
@@ -208,8 +219,9 @@ async def test_a_payload_that_does_not_fit_is_an_invalid_request(payload: str) -
     assert "seven" not in outcome.error.message
 
 
-async def test_a_result_that_cannot_be_written_is_a_failure_not_a_success() -> None:
-    for handler in returning(object()):
+@pytest.mark.parametrize("value", [object(), float("nan"), [float("inf")], {"a": b"raw"}])
+async def test_a_result_that_json_cannot_carry_is_a_failure_not_a_success(value: Any) -> None:
+    for handler in returning(value):
         outcome = await outcome_of(handler)
 
         assert isinstance(outcome, Failed)
@@ -348,17 +360,3 @@ def test_a_store_is_told_the_longest_timeout_so_that_no_hold_ends_too_soon() -> 
     registry.add(define_task(slow, {"timeout": "1h"}))
 
     assert PlanBook(registry, {}, 1_000_000).longest_timeout_us == 3_600_000_000
-
-
-def test_the_short_way_to_a_success_is_what_the_lifecycle_decides() -> None:
-    async def handler() -> None: ...
-
-    registry = Registry()
-    registry.add(define_task(handler, {"name": "work", "result_ttl": "5s"}))
-    attempt = attempt_of(handler)
-    plan = PlanBook(registry, {"default": QueueSettings("default")}, 1).find(attempt.job)
-
-    short = completed(attempt.job, plan, '"done"')
-
-    assert short == settle(attempt.job, Succeeded('"done"'), plan.limits, roll=0.0)
-    assert short.result_keep_us == 5_000_000

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
 from packhorse.context import Context
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.outcome import Succeeded
+from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobRescued, JobStale, LeaseLost, LeaseRegained, LoopBlocked
-from packhorse.job import JobStatus
-from packhorse.lifecycle import Limits, settle
-from packhorse.outcome import Succeeded
-from packhorse.settlement import Verdict
-from packhorse.worker.lease import ClaimGate, OwnLease
+from packhorse.runtime.worker.heartbeat import ClaimGate, WorkerLease
 from tests.worker.support import Yard, heard, until
 
 #: Long enough for a heartbeat that has to share a busy machine.
@@ -232,8 +232,8 @@ async def test_telling_what_is_held_never_releases_what_was_just_claimed(yard: Y
     worker = yard.worker(burst=True, concurrency=20)
     run = asyncio.create_task(worker.run())
     while not run.done():
-        if worker._crew is not None:
-            worker._crew.heartbeat.renew_now()  # as often as it can
+        if worker._runtime is not None:
+            worker._runtime.heartbeat.renew_now()  # as often as it can
         await asyncio.sleep(0.0005)
     report = await run
 
@@ -246,8 +246,8 @@ async def test_while_a_renewal_tells_what_is_held_nothing_is_claimed(yard: Yard)
 
     yard.task(noop)
     async with yard.running() as worker:
-        await until(lambda: worker._crew and worker._crew.heartbeat.lease.trusted)
-        crew = worker._crew
+        await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
+        crew = worker._runtime
         assert crew is not None
         await until(crew.heartbeat.gate.enter)
         job_id = yard.submit("noop")
@@ -286,8 +286,8 @@ async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_and_run() ->
 async def test_a_blocked_event_loop_is_told_while_it_is_blocked(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.worker.heartbeat._BLOCKED_S", 0.1)
-    monkeypatch.setattr("packhorse.worker.heartbeat._LOOK_S", 0.05)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._BLOCKED_S", 0.1)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._LOOK_S", 0.05)
     told = threading.Event()
 
     async def block() -> bool:
@@ -315,7 +315,7 @@ async def test_what_has_a_slot_and_has_not_begun_when_the_lease_lapses_does_not_
         ran.append(number)
         if len(ran) == 1:
             time.sleep(0.05)  # the other one has got its slot
-            crew = worker._crew
+            crew = worker._runtime
             assert crew is not None
             crew.heartbeat.lease.renewed(asked_at=0.0, lapsed=True)
 
@@ -326,9 +326,9 @@ async def test_what_has_a_slot_and_has_not_begun_when_the_lease_lapses_does_not_
     first, second = (yard.submit("work", {"number": number}) for number in (1, 2))
     async with yard.running(concurrency=2) as worker:
         if threaded:  # one thread for both, so that the second waits for it
-            await until(lambda: worker._crew is not None)
-            assert worker._crew is not None
-            worker._crew.threads._size = 1
+            await until(lambda: worker._runtime is not None)
+            assert worker._runtime is not None
+            worker._runtime.threads._size = 1
         await until(lambda: yard.status(second) is JobStatus.COMPLETED)
 
     assert ran == [1, 2]
@@ -338,7 +338,7 @@ async def test_what_has_a_slot_and_has_not_begun_when_the_lease_lapses_does_not_
 
 def test_a_lease_is_trusted_for_nine_tenths_from_the_asking() -> None:
     clock = HandClock()
-    lease = OwnLease(clock, 10 * SECOND_US)
+    lease = WorkerLease(clock, 10 * SECOND_US)
     assert not lease.trusted
 
     lease.renewed(asked_at=0.0, lapsed=False)
@@ -350,7 +350,7 @@ def test_a_lease_is_trusted_for_nine_tenths_from_the_asking() -> None:
 
 def test_what_was_claimed_before_a_lapse_stays_lost() -> None:
     clock = HandClock()
-    lease = OwnLease(clock, 10 * SECOND_US)
+    lease = WorkerLease(clock, 10 * SECOND_US)
     lease.renewed(asked_at=0.0, lapsed=False)
     epoch = lease.epoch
 

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from packhorse.clock import SECOND_US
 from packhorse.context import Context
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RateRule, RetryRule
+from packhorse.core.outcome import Outcome
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.events import JobCompleted, JobFailed, JobLimited
-from packhorse.job import JobStatus, RateRule, RetryRule
-from packhorse.outcome import Outcome
-from packhorse.policies.retry import RetryPolicy
+from packhorse.runtime.worker import fetcher
 from packhorse.signals import RateLimited
 from packhorse.stores.requests import QueueSettings, TaskSettings
-from packhorse.worker import fetcher
 from tests.worker.support import PATIENCE_S, Yard, heard, until
 
 NEVER = RetryPolicy(max_retries=0)
@@ -148,6 +148,68 @@ async def test_a_burst_worker_stays_until_the_rate_limit_has_let_everything_go(y
 
     assert report.succeeded == 12
     assert all(late - early >= 0.19 for early, late in zip(started, started[5:], strict=False))
+
+
+def blocking_after_claims(seconds: list[float]) -> Callable[[str, str], None]:
+    """Blocks the event loop after claims, so that what was granted is heard of so much later."""
+
+    def block(verb: str, moment: str) -> None:
+        if (verb, moment) == ("claim", "after") and seconds:
+            time.sleep(seconds.pop(0))
+
+    return block
+
+
+def most_in_a_window(started: list[float], window_s: float) -> int:
+    return max(sum(0 <= each - first < window_s for each in started) for first in started)
+
+
+@pytest.mark.req("S1-66", "S1-22")
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_no_more_handlers_begin_in_a_window_than_its_limit_though_the_loop_was_blocked(
+    kind: str,
+) -> None:
+    blocked = [0.6, 0.0, 0.3]
+    yard = Yard(blocking_after_claims(blocked))
+    started: list[float] = []
+
+    async def coroutine() -> None:
+        started.append(time.monotonic())
+
+    def thread() -> None:
+        started.append(time.monotonic())
+
+    yard.task(coroutine if kind == "coroutine" else thread, name="work")
+    yard.declare(QueueSettings("default", rate=RateRule(5, 200_000)))
+    for _ in range(12):
+        yard.submit("work")
+
+    report = await yard.burst(concurrency=20)
+
+    assert report.succeeded == 12
+    assert not blocked
+    assert most_in_a_window(started, 0.2) == 5
+
+
+@pytest.mark.req("S1-66")
+async def test_what_was_let_go_under_a_limit_the_worker_has_not_heard_of_starts_in_time() -> None:
+    blocked: list[float] = []
+    yard = Yard(blocking_after_claims(blocked))
+    started: list[float] = []
+
+    async def work() -> None:
+        started.append(time.monotonic())
+
+    yard.task(work)
+    async with yard.running(concurrency=20), yard.running(concurrency=20):
+        await until(lambda: len(yard.do(yard.store.leases.workers())) == 2)
+        blocked.append(0.6)
+        rated = QueueSettings("default", rate=RateRule(5, 200_000))
+        yard.do(yard.store.queues.override("default", rated))
+        jobs = [yard.submit("work") for _ in range(12)]
+        await until(lambda: all(yard.status(job) is JobStatus.COMPLETED for job in jobs))
+
+    assert most_in_a_window(started, 0.2) <= 5
 
 
 async def test_a_queue_without_room_is_not_asked_again_and_again() -> None:

@@ -8,8 +8,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.job import JobStatus
-from packhorse.worker.lookahead import CLAIM_BATCH_MAX, LookAhead
+from packhorse.core.job import JobStatus
+from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX, LookAhead
 from tests.worker.support import Yard, heard, until
 
 

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Middlewares, observers and lifespan hooks: they watch, and never touch a job."""
+"""Middlewares and observers: they watch, and never touch a job."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from packhorse.context import Context
-from packhorse.errors import ConfigError
+from packhorse.core.job import JobStatus
+from packhorse.core.outcome import Failed, Outcome, Succeeded
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.events import ObserverFailed
-from packhorse.job import JobStatus
-from packhorse.outcome import Failed, Outcome, Succeeded
-from packhorse.policies.retry import RetryPolicy
-from tests.worker.support import Yard
+from tests.worker.support import PATIENCE_S, Yard, until
 
 Proceed = Callable[[], Awaitable[Outcome]]
 
@@ -120,6 +120,187 @@ async def test_whatever_a_middleware_does_the_handler_runs_once_and_its_outcome_
     assert (job.status, job.result) == (JobStatus.COMPLETED, b'"done"')
     assert yard.runs == [job_id]  # type: ignore[attr-defined]
     assert report.succeeded == 1
+
+
+class Slow:
+    """Handlers that go on until their middleware has given up on them."""
+
+    def __init__(self, yard: Yard) -> None:
+        self.gate = threading.Event()
+        self.began: list[str] = []
+        self.gave_up: list[str] = []
+        yard.task(self.slow_on_the_loop, name="slow_on_the_loop")
+        yard.task(self.slow_in_a_thread, name="slow_in_a_thread")
+
+    async def slow_on_the_loop(self, ctx: Context) -> str:
+        self.began.append(ctx.job.id)
+        await until(self.gate.is_set)
+        return "done"
+
+    def slow_in_a_thread(self, ctx: Context) -> str:
+        self.began.append(ctx.job.id)
+        assert self.gate.wait(PATIENCE_S)
+        return "done"
+
+    def give_up(self, how: str) -> None:
+        self.gave_up.append(how)
+        self.gate.set()
+
+    async def times_out(self, ctx: Context, proceed: Proceed) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await proceed()
+        except TimeoutError:
+            self.give_up("timeout")
+
+    async def waits_for(self, ctx: Context, proceed: Proceed) -> None:
+        try:
+            await asyncio.wait_for(proceed(), 0.01)
+        except TimeoutError:
+            self.give_up("timeout")
+            raise
+
+    async def cancels_its_task(self, ctx: Context, proceed: Proceed) -> None:
+        task = asyncio.ensure_future(proceed())
+        await until(lambda: self.began)
+        task.cancel()
+        self.give_up("cancel")
+        await task
+
+    async def is_cancelled_after_it_returned(self, ctx: Context, proceed: Proceed) -> None:
+        own = asyncio.current_task()
+        assert own is not None
+        asyncio.get_running_loop().call_soon(own.cancel)
+        asyncio.get_running_loop().call_later(0.01, self.give_up, "returned")
+
+    async def tries_again_and_again(self, ctx: Context, proceed: Proceed) -> None:
+        for _ in range(3):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await proceed()
+        self.give_up("timeout")
+        await asyncio.gather(proceed(), proceed())
+
+
+@pytest.mark.req("S3-37")
+@pytest.mark.parametrize("task", ["slow_on_the_loop", "slow_in_a_thread"])
+@pytest.mark.parametrize(
+    "misdeed",
+    [
+        "times_out",
+        "waits_for",
+        "cancels_its_task",
+        "is_cancelled_after_it_returned",
+        "tries_again_and_again",
+    ],
+)
+async def test_a_middleware_that_stops_waiting_neither_stops_the_handler_nor_starts_it_again(
+    yard: Yard, task: str, misdeed: str
+) -> None:
+    slow = Slow(yard)
+    yard.middlewares.append(getattr(slow, misdeed))
+    job_id = yard.submit(task)
+
+    report = await yard.burst()
+
+    job = yard.job(job_id)
+    assert len(slow.gave_up) == 1
+    assert slow.began == [job_id]
+    assert (job.status, job.result) == (JobStatus.COMPLETED, b'"done"')
+    assert (report.succeeded, report.failed) == (1, 0)
+
+
+@pytest.mark.parametrize("task", ["slow_on_the_loop", "slow_in_a_thread"])
+async def test_a_time_limit_of_an_outer_middleware_ends_the_wait_of_inner_ones_alone(
+    yard: Yard, task: str
+) -> None:
+    slow, inner = Slow(yard), []
+
+    async def sees(ctx: Context, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        except asyncio.CancelledError:
+            inner.append("cancelled")
+            raise
+
+    yard.record("observer.*")
+    yard.middlewares += [slow.times_out, sees]
+    job_id = yard.submit(task)
+
+    await yard.burst()
+
+    assert (slow.gave_up, inner) == (["timeout"], ["cancelled"])
+    assert slow.began == [job_id]
+    assert yard.job(job_id).result == b'"done"'
+    assert yard.told(ObserverFailed) == []
+
+
+async def test_a_handler_that_is_told_to_stop_is_seen_to_by_its_middleware(yard: Yard) -> None:
+    seen: list[str] = []
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def watches(ctx: Context, proceed: Proceed) -> None:
+        seen.append(type(await proceed()).__name__)
+
+    yard.task(hangs, retry=RetryPolicy(max_retries=0))
+    yard.middlewares += [watches, watches]
+    yard.submit("hangs", timeout_us=20_000)
+
+    report = await yard.burst()
+
+    assert seen == ["TimedOut", "TimedOut"]
+    assert report.timed_out == 1
+
+
+async def test_proceed_on_another_event_loop_is_refused_and_the_handler_runs_all_the_same(
+    yard: Yard,
+) -> None:
+    async def elsewhere(ctx: Context, proceed: Proceed) -> None:
+        async def call() -> None:
+            await proceed()
+
+        await asyncio.to_thread(asyncio.run, call())
+
+    yard.record("observer.*")
+    yard.middlewares.append(elsewhere)
+    job_id = yard.submit("on_the_loop")
+
+    await yard.burst()
+
+    (event,) = yard.told(ObserverFailed)
+    assert "another event loop" in event.error_message
+    assert yard.runs == [job_id]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_handler_that_does_not_stop_inside_middlewares_is_given_up(
+    yard: Yard, kind: str
+) -> None:
+    gate = threading.Event()
+
+    async def deaf_coroutine() -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.005)
+
+    def deaf_thread() -> None:
+        assert gate.wait(PATIENCE_S)
+
+    async def watches(ctx: Context, proceed: Proceed) -> None:
+        await proceed()
+
+    yard.task(deaf_coroutine, retry=RetryPolicy(max_retries=0))
+    yard.task(deaf_thread, retry=RetryPolicy(max_retries=0))
+    yard.middlewares.append(watches)
+    job_id = yard.submit(f"deaf_{kind}", timeout_us=20_000)
+
+    report = await yard.burst(stop_grace_us=20_000)
+    gate.set()
+
+    assert yard.status(job_id) is JobStatus.DEAD
+    assert (report.timed_out, report.abandoned) == (1, 1)
 
 
 @pytest.mark.req("S3-37")
@@ -237,85 +418,3 @@ async def test_an_observer_that_raises_never_affects_the_job(yard: Yard) -> None
 
     assert yard.status(job_id) is JobStatus.COMPLETED
     assert report.succeeded == 1
-
-
-# ------------------------------------------------------------------------------------ lifespans
-
-
-async def async_generator(app: object) -> AsyncIterator[dict[str, str]]:
-    yield {"kind": "async generator"}
-
-
-def generator(app: object) -> Iterator[dict[str, str]]:
-    yield {"kind": "generator"}
-
-
-@contextlib.asynccontextmanager
-async def async_manager(app: object) -> AsyncIterator[dict[str, str]]:
-    yield {"kind": "async manager"}
-
-
-@contextlib.contextmanager
-def manager() -> Iterator[dict[str, str]]:
-    yield {"kind": "manager"}
-
-
-@pytest.mark.req("S3-18")
-@pytest.mark.parametrize("hook", [async_generator, generator, async_manager, manager])
-async def test_handlers_see_what_lifespan_hooks_yield(yard: Yard, hook: Any) -> None:
-    seen: list[object] = []
-
-    async def look(ctx: Context) -> None:
-        seen.append(ctx.state["kind"])
-
-    yard.task(look)
-    yard.lifespans.append(hook)
-    yard.submit("look")
-
-    await yard.burst()
-
-    assert seen == [hook.__name__.replace("_", " ")]
-
-
-@pytest.mark.req("S3-18")
-async def test_hooks_are_left_in_the_opposite_order_also_when_jobs_raise(yard: Yard) -> None:
-    order: list[str] = []
-
-    def hook(name: str) -> Any:
-        @contextlib.contextmanager
-        def enter() -> Iterator[None]:
-            order.append(f"enter {name}")
-            yield
-            order.append(f"leave {name}")
-
-        return enter
-
-    yard.lifespans += [hook("first"), hook("second")]
-    yard.submit("fails")
-
-    await yard.burst()
-
-    assert order == ["enter first", "enter second", "leave second", "leave first"]
-
-
-async def test_a_hook_that_yields_nothing_to_enter_is_refused(yard: Yard) -> None:
-    def hook(app: object) -> int:
-        return 3
-
-    yard.lifespans.append(hook)
-
-    with pytest.raises(ConfigError, match="hook"):
-        await yard.burst()
-
-
-async def test_a_hook_that_fails_at_start_keeps_jobs_from_being_claimed(yard: Yard) -> None:
-    def hook() -> Iterator[None]:
-        raise RuntimeError("no database")
-        yield
-
-    yard.lifespans.append(hook)
-    job_id = yard.submit("on_the_loop")
-
-    with pytest.raises(RuntimeError, match="no database"):
-        await yard.burst()
-    assert yard.status(job_id) is JobStatus.QUEUED

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from packhorse.context import Context
+from packhorse.core.job import JobStatus, Progress
 from packhorse.errors import StoreUnavailable
-from packhorse.job import JobStatus, Progress
 from tests.worker.support import Yard, heard, until
 
 

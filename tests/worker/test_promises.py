@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from packhorse.context import Context
-from packhorse.job import DeadReason, JobStatus
-from packhorse.outcome import Outcome
-from packhorse.policies.retry import RetryPolicy
+from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.outcome import Outcome
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, until
 
@@ -136,7 +136,7 @@ async def test_a_handler_that_wants_to_exit_only_fails_its_own_job(yard: Yard) -
     assert (report.failed, report.succeeded) == (2, 5)
 
 
-@pytest.mark.req("S4-26")
+@pytest.mark.req("S4-26", "S0-4")
 async def test_a_payload_that_cannot_be_read_is_dead_at_once_and_says_why(yard: Yard) -> None:
     async def add(number: int) -> None: ...
 
@@ -148,7 +148,10 @@ async def test_a_payload_that_cannot_be_read_is_dead_at_once_and_says_why(yard: 
 
     assert yard.job(garbled).dead_reason is DeadReason.UNDECODABLE
     assert yard.job(misfit).dead_reason is DeadReason.INVALID_REQUEST
-    assert yard.job(garbled).counters.failures == 0
+    for job_id in (garbled, misfit):
+        assert yard.status(job_id) is JobStatus.DEAD
+        assert yard.job(job_id).counters.failures == 0
+        assert yard.job(job_id).counters.attempts <= 1
 
 
 async def test_urgent_work_overtakes_all_but_a_moment_of_what_was_there_before(

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus
-from packhorse.worker.quarantine import Mode, Quarantine
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
+from packhorse.runtime.worker.claim_policy import Mode, Quarantine
 from tests.worker.support import Yard, heard, until
 
 
@@ -74,6 +74,29 @@ def test_a_turn_taken_makes_it_impatient_again() -> None:
     assert quarantine.mode(100.0, busy=True, idle=False) is Mode.NOTHING
 
     assert quarantine.next_change(100.0) == 2.0
+
+
+def test_a_busy_worker_goes_on_for_a_while_in_which_another_may_take_the_suspects() -> None:
+    quarantine = Quarantine(patience_s=3.0)
+    quarantine.claimed(Mode.NORMAL, jobs=5, suspects=True)
+
+    assert quarantine.mode(10.0, busy=True, idle=False) is Mode.NORMAL
+    assert quarantine.next_change(11.0) == 2.0
+    assert quarantine.mode(12.9, busy=True, idle=False) is Mode.NORMAL
+    assert quarantine.mode(13.0, busy=True, idle=False) is Mode.NOTHING
+
+
+def test_that_while_begins_anew_when_other_suspects_are_seen() -> None:
+    quarantine = Quarantine(patience_s=3.0)
+    for now, waits in ((10.0, True), (12.0, False), (14.0, True)):
+        quarantine.claimed(Mode.NORMAL, jobs=5, suspects=waits)
+        assert quarantine.mode(now, busy=True, idle=False) is Mode.NORMAL
+
+    assert quarantine.mode(16.9, busy=True, idle=False) is Mode.NORMAL
+    assert quarantine.mode(17.0, busy=True, idle=False) is Mode.NOTHING
+    idle = Quarantine(patience_s=3.0)
+    idle.claimed(Mode.NORMAL, jobs=0, suspects=True)
+    assert idle.mode(10.0, busy=False, idle=True) is Mode.SUSPECTS
 
 
 def test_one_suspect_runs_at_a_time() -> None:

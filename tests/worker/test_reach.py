@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from packhorse.worker.reach import Caps, Reach, in_turn
-from packhorse.worker.store_time import StoreTime
+from packhorse.runtime.worker.claim_policy import QueueCaps, QueueRotation, StoreTime, in_turn
 
 BOTH = ("mail", "default")
 LIMITED = frozenset({"mail"})
 
 
-def mixed() -> Reach:
-    reach = Reach(BOTH)
+def mixed() -> QueueRotation:
+    reach = QueueRotation(BOTH)
     reach.set_limited(LIMITED)
     return reach
 
 
-def looking_ahead(now: float = 0.0) -> Reach:
+def looking_ahead(now: float = 0.0) -> QueueRotation:
     """A mixed one whose last claim was filled by the plain queue alone."""
     reach = mixed()
     reach.answered(now, reach.ask(now), full=True, given=["default"])
@@ -24,7 +23,7 @@ def looking_ahead(now: float = 0.0) -> Reach:
 
 
 def test_a_worker_of_plain_queues_always_looks_ahead_on_all_of_them() -> None:
-    reach = Reach(BOTH)
+    reach = QueueRotation(BOTH)
 
     asked = reach.ask(0.0)
     whole = reach.answered(0.0, asked, full=False, given=[])
@@ -82,7 +81,7 @@ def test_plain_queues_that_run_out_do_not_mean_that_there_is_nothing_left() -> N
 
 
 def test_where_all_queues_are_limited_nothing_is_ever_held_ahead() -> None:
-    reach = Reach(("mail",))
+    reach = QueueRotation(("mail",))
     reach.set_limited(LIMITED)
     reach.answered(0.0, reach.ask(0.0), full=True, given=[])
 
@@ -91,7 +90,7 @@ def test_where_all_queues_are_limited_nothing_is_ever_held_ahead() -> None:
 
 
 def test_a_queue_in_which_a_limited_job_was_seen_counts_as_limited_for_a_minute() -> None:
-    reach = Reach(BOTH)
+    reach = QueueRotation(BOTH)
     reach.seen_limited({"mail"}, 0.0)
 
     reach.ask(59.0)
@@ -112,7 +111,7 @@ def test_limits_that_were_taken_away_allow_look_ahead_again() -> None:
 
 
 def test_limits_of_queues_that_are_not_served_change_nothing() -> None:
-    reach = Reach(("default",))
+    reach = QueueRotation(("default",))
     reach.set_limited(LIMITED)
 
     assert reach.ask(0.0) == ("default",)
@@ -120,7 +119,7 @@ def test_limits_of_queues_that_are_not_served_change_nothing() -> None:
 
 
 def test_a_capped_queue_takes_no_look_ahead() -> None:
-    reach = Reach(BOTH, ["mail"])
+    reach = QueueRotation(BOTH, ["mail"])
     reach.set_limited(frozenset())
 
     assert reach.ask(0.0) == BOTH
@@ -129,7 +128,7 @@ def test_a_capped_queue_takes_no_look_ahead() -> None:
 
 def test_a_claim_asks_for_no_more_than_fit_into_every_capped_queue() -> None:
     held = {"mail": 7, "reports": 0}
-    caps = Caps({"mail": 10, "reports": 5}, held.__getitem__)
+    caps = QueueCaps({"mail": 10, "reports": 5}, held.__getitem__)
 
     assert caps.within(("mail", "default"), 50) == (("mail", "default"), 3)
     assert caps.within(("mail", "reports"), 50) == (("mail", "reports"), 3)
@@ -139,7 +138,7 @@ def test_a_claim_asks_for_no_more_than_fit_into_every_capped_queue() -> None:
 
 def test_a_full_queue_is_left_out_until_it_has_room() -> None:
     held = {"mail": 10}
-    caps = Caps({"mail": 10}, held.__getitem__)
+    caps = QueueCaps({"mail": 10}, held.__getitem__)
 
     assert caps.within(("mail", "default"), 50) == (("default",), 50)
     assert caps.within(("mail",), 50) == ((), 0)
@@ -153,21 +152,24 @@ def test_the_stores_time_is_known_as_exactly_as_its_promptest_answers() -> None:
     clock = StoreTime()
     ahead_us = 1_000_000_000
 
-    first_us = clock.offset_us(ahead_us + 10_002_000, 10.0, 10.003)
-    # Stopped for five seconds after the store had answered.
-    late_us = clock.offset_us(ahead_us + 20_001_000, 20.0, 25.0)
-    # Kept waiting by the store for five seconds before it answered.
-    busy_us = clock.offset_us(ahead_us + 34_999_000, 30.0, 35.0)
+    prompt = (ahead_us + 10_002_000, 10.0, 10.003)
+    stopped_after_the_answer = (ahead_us + 20_001_000, 20.0, 25.0)
+    kept_waiting_by_the_store = (ahead_us + 34_999_000, 30.0, 35.0)
 
-    for offset_us in (first_us, late_us, busy_us):
-        assert abs(offset_us - ahead_us) <= 2_000
+    for answer in (prompt, stopped_after_the_answer, kept_waiting_by_the_store):
+        clock.read(*answer)
+
+        assert ahead_us - 2_000 <= clock.least_us <= ahead_us <= clock.most_us <= ahead_us + 2_000
 
 
 def test_a_step_of_the_stores_clock_is_followed_at_once() -> None:
     clock = StoreTime()
-    clock.offset_us(1_000_000, 1.0, 1.001)
+    clock.read(1_000_000, 1.0, 1.001)
 
-    assert abs(clock.offset_us(60_000_000, 2.0, 2.001) - 58_000_000) <= 1_000
+    clock.read(60_000_000, 2.0, 2.001)
+
+    assert clock.least_us >= 58_000_000 - 1_000
+    assert clock.most_us <= 58_000_000
 
 
 def test_queues_just_served_are_asked_after_those_that_were_not() -> None:
@@ -178,7 +180,7 @@ def test_queues_just_served_are_asked_after_those_that_were_not() -> None:
 
 
 def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None:
-    reach = Reach(("a", "b", "idle"))
+    reach = QueueRotation(("a", "b", "idle"))
     first = []
     for _ in range(6):
         served = next(name for name in reach.ask(0.0) if name != "idle")
@@ -189,7 +191,7 @@ def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None
 
 
 def test_the_turn_of_queues_is_kept_when_others_become_limited() -> None:
-    reach = Reach(("mail", "a", "b"))
+    reach = QueueRotation(("mail", "a", "b"))
     reach.served({"a"})
     reach.set_limited(LIMITED)
     reach.answered(0.0, reach.ask(0.0), full=True, given=["b"])

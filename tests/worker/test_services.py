@@ -8,19 +8,24 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, JobOptions, JobStatus, NewJob
+from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobDead, JobRescued, TasksParked
-from packhorse.job import DeadReason, JobOptions, JobStatus, NewJob
-from packhorse.policies.retention import DAY_US
-from packhorse.services.expirer import Expirer
-from packhorse.services.parker import PARKED_US_MAX, Parker
-from packhorse.services.promoter import Promoter
-from packhorse.services.pruner import Pruner
-from packhorse.services.rescuer import Rescuer
-from packhorse.services.service import Driver, spread
+from packhorse.runtime.services.rescuer import Rescuer
+from packhorse.runtime.services.upkeep import (
+    PARKED_US_MAX,
+    DeathReporter,
+    Driver,
+    Expirer,
+    Parker,
+    Promoter,
+    Pruner,
+    spread,
+)
+from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.stores.requests import Renewal
-from packhorse.worker.shutdown import Shutdown
 from tests.worker.support import Even, HandClock, Yard, until
 
 
@@ -34,6 +39,10 @@ class Rescue:
     async def look(self, *, after_s: float = 0.0) -> float:
         self.clock.seconds += after_s
         return await self.rescuer.run_once()
+
+
+def deaths(yard: Yard) -> DeathReporter:
+    return DeathReporter(yard.store, yard.bus, "w")
 
 
 @pytest.fixture
@@ -198,7 +207,7 @@ async def test_jobs_past_their_deadline_are_given_up(yard: Yard) -> None:
     job_id = yard.submit("work", deadline_us=yard.store_clock.now_us() + SECOND_US)
     yard.store_clock.ahead_us += 2 * SECOND_US
 
-    await Expirer(yard.store, Even()).run_once()
+    await Expirer(yard.store, Even(), deaths(yard)).run_once()
 
     assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
 
@@ -225,13 +234,13 @@ async def test_jobs_nobody_knows_are_set_aside_told_and_given_up_after_a_time(ya
     job_id = yard.submit("unknown")
     async with yard.running():
         await until(lambda: yard.do(yard.store.leases.workers()))
-        await Parker(yard.store, Even(), yard.bus, "w").run_once()
+        await Parker(yard.store, yard.clock, Even(), yard.bus, "w", deaths=deaths(yard)).run_once()
         (event,) = yard.told(TasksParked)
         assert event.tasks == ("unknown",)
         assert yard.job(job_id).parked_us is not None
         with yard.store._lock:
             yard.store._state.jobs[job_id].parked_us = yard.store_clock.now_us() - PARKED_US_MAX - 1
-        await Parker(yard.store, Even(), yard.bus, "w").run_once()
+        await Parker(yard.store, yard.clock, Even(), yard.bus, "w", deaths=deaths(yard)).run_once()
 
     assert yard.job(job_id).dead_reason is DeadReason.UNKNOWN_TASK
 
@@ -249,7 +258,8 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
     ]
     yard.do(yard.store.jobs.submit(jobs))
     yard.store_clock.ahead_us += 20_000 if service is Promoter else 2 * SECOND_US
-    one = service(yard.store, Even())
+    given = (deaths(yard),) if service is Expirer else ()
+    one = service(yard.store, Even(), *given)
 
     assert await one.run_once() == 0.0
     assert await one.run_once() > 0.0

@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from packhorse.clock import SystemClock
+from packhorse.core.clock import SystemClock
+from packhorse.core.job import JobStatus, RateRule, RetryRule
 from packhorse.errors import ConfigError, StoreUnavailable
 from packhorse.events import StoreRecovered, StoreTrouble
-from packhorse.job import JobStatus, RateRule, RetryRule
-from packhorse.stores.plan import Plan
-from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
-from packhorse.worker import settings as settings_module
-from packhorse.worker.settings import (
+from packhorse.runtime.worker import settings as settings_module
+from packhorse.runtime.worker.settings import (
     Settings,
     SettingsWatch,
     declared_settings,
     dividing_queues,
     limited_queues,
 )
-from packhorse.worker.trouble import StoreHealth
+from packhorse.runtime.worker.store_health import StoreHealth
+from packhorse.stores.plan import Plan
+from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from tests.worker.support import PATIENCE_S, Yard, heard, until, worker_options
 
 RATE = RateRule(5, 1_000_000)

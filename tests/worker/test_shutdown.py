@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
 from packhorse.context import Context
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobReleased, WorkerStarted
-from packhorse.job import JobStatus
-from packhorse.policies.retry import RetryPolicy
-from packhorse.worker import EXIT_ABANDONED, EXIT_OK, Worker, WorkerReport
-from packhorse.worker.attempt import Ending
-from packhorse.worker.shutdown import Phase, Shutdown
+from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK, Worker, WorkerReport
+from packhorse.runtime.worker.attempt import Ending
+from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from tests.worker.support import Yard, heard, until
 
 TINY_US = 20_000
@@ -34,7 +34,7 @@ def yard() -> Yard:
 class Waiting:
     """A task that runs until it is let go."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: Yard, **options: Any) -> None:
         self.started = asyncio.Event()
         self.go_on = asyncio.Event()
 
@@ -43,7 +43,7 @@ class Waiting:
             await self.go_on.wait()
             return "done"
 
-        yard.task(wait)
+        yard.task(wait, **options)
 
 
 async def started(yard: Yard, **options: Any) -> tuple[Worker, asyncio.Task[Any]]:
@@ -85,6 +85,22 @@ async def test_jobs_that_outlast_the_timeout_go_back_to_the_queue_at_no_cost(yar
     assert (job.counters.failures, job.counters.crashes, job.counters.releases) == (0, 0, 1)
     assert (report.released, report.exit_code) == (1, EXIT_OK)
     assert [each.job_id for each in yard.told(JobReleased)] == [job_id]
+
+
+@pytest.mark.req("S0-10", "X-13")
+async def test_a_job_that_may_start_once_is_not_started_again_after_a_shutdown(yard: Yard) -> None:
+    waiting = Waiting(yard, max_crashes=0, retry=RetryPolicy(max_retries=0))
+    job_id = yard.submit("wait")
+    worker, run = await started(yard, shutdown_timeout_us=TINY_US)
+    await heard(waiting.started)
+
+    worker.stop()
+    await run
+    report = await yard.burst()
+
+    job = yard.job(job_id)
+    assert (job.status, job.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+    assert report.succeeded + report.failed + report.released == 0
 
 
 @pytest.mark.req("S4-14")
@@ -211,22 +227,25 @@ async def test_look_ahead_goes_back_as_if_it_had_never_been_taken(yard: Yard) ->
 
 
 @pytest.mark.req("S4-9")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_both_signals_begin_a_graceful_shutdown(number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_each_signal_begins_a_graceful_shutdown(number: signal.Signals) -> None:
     yard = Yard()
     waiting = Waiting(yard)
-    before = signal.getsignal(number)
     job_id = yard.submit("wait")
-    _, run = await started(yard, handle_signals=True)
-    await heard(waiting.started)
+    outside = signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored
+    try:
+        _, run = await started(yard, handle_signals=True)
+        await heard(waiting.started)
 
-    os.kill(os.getpid(), number)
-    await asyncio.sleep(0.01)
-    waiting.go_on.set()
-    await asyncio.wait_for(run, 5)
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0.01)
+        waiting.go_on.set()
+        await asyncio.wait_for(run, 5)
 
-    assert yard.status(job_id) is JobStatus.COMPLETED
-    assert signal.getsignal(number) is before
+        assert yard.status(job_id) is JobStatus.COMPLETED
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, outside)
 
 
 @pytest.mark.req("S4-4", "S3-2")
@@ -332,11 +351,11 @@ async def test_an_attempt_told_to_stop_before_its_first_step_goes_back_as_unused
     ran: list[str] = []
 
     async def first() -> None:
-        crew = worker._crew
-        assert crew is not None
-        for attempt in crew.slots.running_attempts():
+        runtime = worker._runtime
+        assert runtime is not None
+        for attempt in runtime.slots.running_attempts():
             if attempt.job.task == "second":  # it has a slot, and its coroutine has not begun
-                crew.endings.stop(attempt, Ending.SHUTDOWN)
+                runtime.stopper.stop(attempt, Ending.SHUTDOWN)
 
     async def second() -> None:
         ran.append("second")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.job import Job, Priority
 from packhorse.events import QueueStarving
-from packhorse.job import Job, Priority
-from packhorse.worker.starvation import Starvation
+from packhorse.runtime.services.upkeep import Starvation
 from tests.worker.support import Yard
 
 

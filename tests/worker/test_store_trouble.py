@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SystemChance
 from packhorse.context import Context
+from packhorse.core.clock import SystemChance
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import Event, EventBus, StoreRecovered, StoreTrouble
-from packhorse.job import JobStatus
-from packhorse.settlement import Settlement, Verdict
+from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Listener
-from packhorse.worker.trouble import Backoff, StoreHealth
 from tests.worker.support import Yard, heard, until
 
 
@@ -41,10 +41,10 @@ class Weather:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.worker.trouble._FIRST_S", 0.002)
+    monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
 
 
-@pytest.mark.req("S3-28", "S4-2")
+@pytest.mark.req("S3-28", "S4-2", "S0-25")
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("verb", ["claim", "settle", "renew", "outlook"])
@@ -199,7 +199,7 @@ async def test_without_wake_ups_polling_still_finds_the_work() -> None:
     assert yard.told(StoreTrouble)[0].operation == "listen"
 
 
-@pytest.mark.req("S4-2", "S4-15")
+@pytest.mark.req("S4-2")
 def test_back_off_doubles_to_a_ceiling_and_is_spread_by_chance() -> None:
     class Always:
         def __init__(self, value: float) -> None:

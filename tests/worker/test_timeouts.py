@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from packhorse.clock import SECOND_US, SystemClock
 from packhorse.context import Context
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.events import JobAbandoned, JobTimedOut
-from packhorse.job import DeadReason, JobStatus
-from packhorse.policies.retry import RetryPolicy
-from packhorse.worker import EXIT_ABANDONED, EXIT_OK
-from tests.worker.support import Yard, heard, until
+from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK
+from tests.worker.support import AheadClock, Yard, heard, until
 
 TINY_US = 20_000
 NEVER = RetryPolicy(max_retries=0)
@@ -253,9 +253,16 @@ async def test_an_attempt_ends_at_its_jobs_deadline_and_is_dead_as_expired(yard:
 
 
 @pytest.mark.req("S3-10")
-async def test_a_job_whose_deadline_passes_in_the_look_ahead_is_not_started(yard: Yard) -> None:
+async def test_a_job_whose_deadline_passes_in_the_look_ahead_is_not_started() -> None:
     blocking, started = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
+    yard = Yard(lambda operation, when: answer_claims_late(operation, when))  # noqa: PLW0108 - below
+    clock = yard.clock = AheadClock()
+
+    def answer_claims_late(operation: str, when: str) -> None:
+        if (operation, when) == ("claim", "after"):
+            clock.ahead_s += 0.1
+            yard.store_clock.ahead_us += SECOND_US // 10
 
     async def short() -> None: ...
 
@@ -271,12 +278,14 @@ async def test_a_job_whose_deadline_passes_in_the_look_ahead_is_not_started(yard
     for _ in range(30):
         yard.submit("short")  # so that jobs seem short, and some are claimed ahead
     yard.submit("block")
-    deadline_us = yard.store_clock.now_us() + SECOND_US // 2
+    deadline_us = yard.store_clock.now_us() + 15 * SECOND_US
     job_id = yard.submit("late", deadline_us=deadline_us)
     async with yard.running(concurrency=1):
         await heard(started)
         await until(lambda: yard.status(job_id) is JobStatus.PROCESSING)
-        await until(lambda: yard.store_clock.now_us() > deadline_us)
+        left_us = deadline_us - yard.store_clock.now_us()
+        clock.ahead_s += left_us / SECOND_US
+        yard.store_clock.ahead_us += left_us
         blocking.set()
         await until(lambda: yard.status(job_id) is JobStatus.DEAD)
 

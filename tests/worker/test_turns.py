@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX
 from packhorse.stores.requests import QueueSettings
-from packhorse.worker.lookahead import CLAIM_BATCH_MAX
 from tests.worker.support import Yard
 
 #: More than one claim brings.

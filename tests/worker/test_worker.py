@@ -9,14 +9,15 @@ import threading
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, JobOptions, JobStatus, RetryRule
+from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.events import JobCompleted, JobFailed, JobRetried, JobStarted, WorkerStarted
-from packhorse.job import DeadReason, JobOptions, JobStatus, RetryRule
-from packhorse.policies.retry import RetryPolicy
+from packhorse.insights import Insights
+from packhorse.runtime.worker import EXIT_OK
 from packhorse.signals import Reject, Snooze
 from packhorse.stores.requests import QueueSettings
-from packhorse.worker import EXIT_OK
 from tests.worker.support import Yard, heard, names, until, worker_options
 
 SOON = RetryPolicy(max_retries=2, backoff="fixed", initial_delay="1ms", max_delay="1ms")
@@ -144,7 +145,7 @@ async def test_every_retry_is_told_with_its_attempt_count(yard: Yard) -> None:
     assert len(yard.told(JobFailed)) == 3
 
 
-@pytest.mark.req("S1-32")
+@pytest.mark.req("S1-32", "S4-16")
 @pytest.mark.parametrize(
     ("of_job", "of_task", "of_queue", "runs"),
     [(0, 1, 2, 1), (None, 1, 2, 2), (None, None, 2, 3), (None, None, None, 4)],
@@ -225,7 +226,38 @@ async def test_a_job_of_an_unknown_task_is_left_alone_and_keeps_nobody_busy(yard
     assert report.processed == 0
 
 
-@pytest.mark.req("S3-19", "S4-27")
+@pytest.mark.req("S4-27")
+@pytest.mark.parametrize("kind", ["on_the_loop", "in_a_thread"])
+async def test_jobs_that_run_side_by_side_do_not_see_each_others_context(
+    yard: Yard, kind: str
+) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
+    all_have_set = threading.Barrier(3)
+
+    async def on_the_loop(name: str) -> None:
+        found = variable.get()
+        variable.set(name)
+        await asyncio.to_thread(all_have_set.wait, 10)
+        seen[name] = found, variable.get()
+
+    def in_a_thread(name: str) -> None:
+        found = variable.get()
+        variable.set(name)
+        all_have_set.wait(10)
+        seen[name] = found, variable.get()
+
+    yard.task(on_the_loop)
+    yard.task(in_a_thread)
+    for name in "abc":
+        yard.submit(kind, {"name": name})
+
+    await yard.burst(concurrency=3)
+
+    assert seen == {name: ("clean", name) for name in "abc"}
+
+
+@pytest.mark.req("S3-19")
 async def test_what_a_job_puts_into_context_variables_the_next_does_not_see(yard: Yard) -> None:
     seen: list[str] = []
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
@@ -372,3 +404,23 @@ async def test_a_worker_tells_of_its_own_life(yard: Yard) -> None:
     await yard.burst()
 
     assert names(yard.events) == ["worker.started", "worker.stopping", "worker.stopped"]
+
+
+@pytest.mark.req("S1-64")
+async def test_each_worker_tells_the_store_what_it_has_done_and_that_only_rises(yard: Yard) -> None:
+    async def work(*, fail: bool) -> None:
+        if fail:
+            raise ValueError("broken")
+
+    yard.task(work, retry=RetryPolicy(max_retries=0))
+    for fail in (False, False, True):
+        yard.submit("work", {"fail": fail})
+
+    async with yard.running(lease_us=300_000):
+        await until(
+            lambda: any(each.totals.failed for each in yard.do(yard.store.leases.workers()))
+        )
+        (worker,) = await Insights(yard.store).aworkers()
+
+    assert (worker.stats.worker_name, worker.stats.uptime_ms > 0) == (worker.id, True)
+    assert (worker.stats.total_processed, worker.stats.succeeded, worker.stats.failed) == (3, 2, 1)

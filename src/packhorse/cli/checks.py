@@ -1,29 +1,90 @@
 # SPDX-License-Identifier: MIT
-"""Common mistakes, found in a survey: pure, one function each."""
+"""The checks of `packhorse doctor`: pure functions of what was read from the store."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from packhorse.cli.render import age, counted
-from packhorse.cli.survey import Survey
-from packhorse.clock import SECOND_US, from_datetime
-from packhorse.insights import QueueInfo, WorkerInfo
-from packhorse.job import JobStatus
+from packhorse.cli.output import age
+from packhorse.core.clock import SECOND_US, Clock, from_datetime
+from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.text import counted
+from packhorse.insights import Insights, QueueInfo, WorkerInfo
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import JobFilter
 
-__all__ = ["Finding", "Level", "findings"]
+__all__ = ["Finding", "Severity", "Survey", "findings", "take_survey"]
 
-#: Clocks may differ by this much, since asking takes time too.
+#: Clocks may differ by this much: asking takes time too.
 _SKEW_US_MAX: Final = SECOND_US
 #: 2024-01-01; a machine that thinks it is earlier has lost its clock.
 _EARLIEST_US: Final = 1_704_067_200 * SECOND_US
+#: Jobs of one status that are read, the newest.
+_SAMPLE_MAX: Final = 1_000
+#: Dead letters younger than this are news.
+_RECENT_US: Final = 3_600 * SECOND_US
 
 
-class Level(StrEnum):
-    """How bad it is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was read from a store."""
+
+    facts: Mapping[str, str]
+    queues: tuple[QueueInfo, ...] = ()
+    workers: tuple[WorkerInfo, ...] = ()
+    store_us: int  #: the store's clock
+    skew_us: int  #: how far it is ahead of this machine's
+    parked: Mapping[str, int] = field(default_factory=dict)  #: jobs set aside, by task
+    dead: int = 0
+    dead_recently: int = 0  #: among the newest
+    orphaned_workers: int = 0  #: gone, and still holding jobs
+    version: str = ""  #: of this release
+    tasks: tuple[str, ...] | None = None  #: the app's; None: no app was loaded
+
+
+def take_survey(
+    store: Store, clock: Clock, *, version: str, tasks: tuple[str, ...] | None
+) -> Survey:
+    """Read from the store what the checks need."""
+    view = Insights(store, clock=clock)
+    queues = view.queues()
+    store_us, skew_us = _store_time(store, clock)
+    waiting = _newest(store, JobStatus.QUEUED)
+    dead = _newest(store, JobStatus.DEAD)
+    return Survey(
+        facts=store.facts(),
+        queues=queues,
+        workers=view.workers(),
+        store_us=store_us,
+        skew_us=skew_us,
+        parked=Counter(job.task for job in waiting if job.parked_us is not None),
+        dead=sum(queue.counts.get(JobStatus.DEAD, 0) for queue in queues),
+        dead_recently=sum(store_us - (job.finished_us or 0) < _RECENT_US for job in dead),
+        orphaned_workers=len(store.run(store.leases.expired()).leases),
+        version=version,
+        tasks=tasks,
+    )
+
+
+def _store_time(store: Store, clock: Clock) -> tuple[int, int]:
+    """Read the store's clock, and by how much it lies outside the time the reading took."""
+    before_us = clock.now_us()
+    store_us = store.run(store.inspection.outlook("", (), ())).now_us
+    after_us = clock.now_us()
+    return store_us, max(0, store_us - after_us) + min(0, store_us - before_us)
+
+
+def _newest(store: Store, status: JobStatus) -> tuple[JobRecord, ...]:
+    chosen = JobFilter(statuses=(status,))
+    return store.run(store.inspection.search(chosen, limit=_SAMPLE_MAX)).jobs
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
 
     OK = "ok"
     WARNING = "warning"  #: works, and may not be what was wanted
@@ -32,31 +93,31 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
-    level: Level
+    level: Severity
     message: str
 
 
 def findings(survey: Survey) -> list[Finding]:
-    """What every check came to; one that found nothing says so."""
+    """Run every check; one that finds nothing says so."""
     found = []
     for name, check in _CHECKS:
         results = [Finding(name, level, message) for level, message in check(survey)]
-        found += results or [Finding(name, Level.OK, "nothing to report")]
+        found += results or [Finding(name, Severity.OK, "nothing to report")]
     return found
 
 
-_Result = tuple[Level, str]
+_Result = tuple[Severity, str]
 
 
 def _problem(message: str) -> _Result:
-    return Level.PROBLEM, message
+    return Severity.PROBLEM, message
 
 
 def _warning(message: str) -> _Result:
-    return Level.WARNING, message
+    return Severity.WARNING, message
 
 
 def _clock(survey: Survey) -> Iterator[_Result]:
@@ -119,7 +180,7 @@ def _redis(facts: Mapping[str, str]) -> Iterator[_Result]:
 
 
 def _queues(survey: Survey) -> Iterator[_Result]:
-    served = {name for worker in _live(survey) for name in worker.queues}
+    served = {name for worker in _live(survey) if not worker.quiet for name in worker.queues}
     for queue in survey.queues:
         if queue.paused and queue.depth:
             yield _warning(
@@ -140,7 +201,7 @@ def _unserved(queue: QueueInfo) -> _Result:
     waited = "" if queue.oldest_ready_s is None else f", the oldest for {age(queue.oldest_ready_s)}"
     message = (
         f"queue {queue.name} holds {counted(queue.depth, 'job')}{waited}, and no live worker "
-        f"serves it; start one: 'packhorse worker -q {queue.name}'"
+        f"claims from it; start one: 'packhorse worker -q {queue.name}'"
     )
     return _problem(message) if ready else _warning(message)
 
@@ -168,7 +229,7 @@ def _dead_letters(survey: Survey) -> Iterator[_Result]:
             "see 'packhorse dead list'"
         )
     elif survey.dead:
-        yield Level.OK, f"{counted(survey.dead, 'job')} dead, none in the last hour"
+        yield Severity.OK, f"{counted(survey.dead, 'job')} dead, none in the last hour"
 
 
 def _workers(survey: Survey) -> Iterator[_Result]:
@@ -180,6 +241,12 @@ def _workers(survey: Survey) -> Iterator[_Result]:
             yield _warning(f"{gone}the others take them over when the leases have run out")
         else:
             yield _problem(f"{gone}start a worker to take them over")
+    quiet = [worker.id for worker in live if worker.quiet]
+    if quiet:
+        yield _warning(
+            f"quiet, and claiming nothing: {', '.join(quiet)}; let them go on with "
+            "'packhorse workers resume'"
+        )
     versions = sorted({worker.version for worker in live} - {""})
     if len(versions) > 1:
         yield _warning(f"live workers are of several releases: {', '.join(versions)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse doctor`: facts about the store, and common mistakes."""
+"""`packhorse doctor`: show facts about the store and look for common mistakes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.render import print_fields, print_json, print_table, print_text
-from packhorse.cli.version import installed_version
+from packhorse.cli.output import print_fields, print_json, print_table, print_text
+from packhorse.version import installed_version
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -28,11 +28,10 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     """
     import msgspec
 
-    from packhorse.cli.checks import Level, findings
-    from packhorse.cli.survey import take_survey
-    from packhorse.clock import SystemClock
+    from packhorse.cli.checks import Severity, findings, take_survey
+    from packhorse.core.clock import SystemClock
 
-    # An app without tasks is one that stands for a URL alone.
+    # An app without tasks stands for a URL alone.
     survey = take_survey(
         app.store,
         SystemClock(),
@@ -40,7 +39,7 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
         tasks=app.registry.names or None,
     )
     found = findings(survey)
-    healthy = all(finding.level is not Level.PROBLEM for finding in found)
+    healthy = all(finding.level is not Severity.PROBLEM for finding in found)
     facts = {"packhorse": survey.version, **survey.facts}
     if as_json:
         print_json({"ok": healthy, "facts": facts, "findings": msgspec.to_builtins(found)})

@@ -3,25 +3,31 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from packhorse.cli.exits import NotFinished
-from packhorse.cli.options import app_option, json_option
-from packhorse.cli.parameters import duration
-from packhorse.cli.render import note, print_json, print_text
+from packhorse.cli.options import (
+    NAME,
+    app_option,
+    duration,
+    json_option,
+    queue_choices,
+    task_choices,
+)
+from packhorse.cli.output import did_you_mean, note, print_json, print_text
+from packhorse.core.job import PRIORITY_BY_NAME
 from packhorse.errors import ConfigError, JobError, ResultTimeout
-from packhorse.job import PRIORITY_BY_NAME
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.core.options import CallOptions
     from packhorse.handle import JobHandle
-    from packhorse.options import CallOptions
     from packhorse.task import Task
 
 __all__ = ["enqueue", "parse_arguments"]
@@ -29,21 +35,8 @@ __all__ = ["enqueue", "parse_arguments"]
 _NAMED: Final = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
-class _Flags(TypedDict):
-    app_name: str | None
-    wait: bool
-    timeout: str | None
-    as_json: bool
-    queue: str | None
-    priority: str | None
-    delay: str | None
-    tenant: str | None
-    tag: tuple[str, ...]
-    job_id: str | None
-
-
 class _Enqueue(click.Command):
-    """A command that knows why somebody gives it the option -2."""
+    """A command that explains how to write a negative number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -60,19 +53,20 @@ class _Enqueue(click.Command):
 
 
 @click.command(cls=_Enqueue)
-@click.argument("task_name", metavar="TASK")
+@click.argument("task_name", metavar="TASK", shell_complete=task_choices)
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @click.option("--wait", is_flag=True, help="Wait until it has finished, and print its result.")
 @click.option("--timeout", type=duration, help="With --wait: wait no longer than this.")
-@click.option("--queue", help="Another queue than the task's.")
+@click.option("--queue", help="Another queue than the task's.", shell_complete=queue_choices)
 @click.option("--priority", type=click.Choice(list(PRIORITY_BY_NAME)), help="What runs first.")
 @click.option("--delay", type=duration, help="Run it no sooner than in so long.")
-@click.option("--tenant", help="Whom the job belongs to.")
+@click.option("--tenant", type=NAME, help="The tenant the job belongs to.")
 @click.option("--tag", multiple=True, help="A tag; may be given several times.")
 @click.option("--id", "job_id", help="The job's id; a second submit of one id is the same job.")
 @app_option
+@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
 @json_option
-def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Unpack[_Flags]) -> None:
+def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """Submit a job of TASK and print its id, or with --wait its result as JSON.
 
     ARGS are JSON values, by position or as name=value; what is not JSON is a text. A text that
@@ -84,9 +78,9 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Unpack[_Flags])
     """
     if flags["timeout"] and not flags["wait"]:
         raise click.UsageError("--timeout says how long to wait, so it needs --wait")
-    from packhorse.cli.target import found_app
+    from packhorse.cli.discovery import found_app
 
-    app = found_app(flags["app_name"]).app
+    app = found_app(flags["app_name"], url=flags["url"]).app
     try:
         _refuse_memory(app)
         job, task = _submitted(app, task_name, arguments, _choices(flags))
@@ -99,7 +93,7 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Unpack[_Flags])
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-    """Values by position and by name."""
+    """Split values into those by position and those by name."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for argument in arguments:
@@ -130,19 +124,18 @@ def _submitted(
 ) -> tuple[JobHandle[Any], Task[..., Any]]:
     definition = app.registry.get(task_name)
     if definition is None:
-        near = difflib.get_close_matches(task_name, app.registry.names, n=1)
-        known = ", ".join(app.registry.names) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"declared are: {known}"
+        names = app.registry.names
+        hint = did_you_mean(task_name, names, f"declared are: {', '.join(names) or 'none'}")
         raise ConfigError(f"the app has no task {task_name!r}; {hint}")
     task = app.tasks[definition.name]
     positional, named = parse_arguments(arguments)
     with warnings.catch_warnings():
-        # A large payload is logged too, and a line of ours is nothing the user could change.
+        # A large payload is logged too, and the warning would name a line of this module.
         warnings.filterwarnings("ignore", "a payload of task ", UserWarning)
         return task.using(**choices).enqueue(*positional, **named), task
 
 
-def _choices(flags: _Flags) -> CallOptions:
+def _choices(flags: Mapping[str, Any]) -> CallOptions:
     given = {
         "queue": flags["queue"],
         "priority": flags["priority"],
@@ -164,8 +157,10 @@ def _refuse_memory(app: Packhorse) -> None:
         )
 
 
-def _awaited(app: Packhorse, job: JobHandle[Any], task: Task[..., Any], flags: _Flags) -> str:
-    """The result as JSON; who waits in vain hears which job it is that goes on or has ended."""
+def _awaited(
+    app: Packhorse, job: JobHandle[Any], task: Task[..., Any], flags: Mapping[str, Any]
+) -> str:
+    """Wait for the result as JSON; name the job if there is none."""
     try:
         _warn_of_idleness(app, job)
         result = job.result(timeout=flags["timeout"])
@@ -184,11 +179,14 @@ def _awaited(app: Packhorse, job: JobHandle[Any], task: Task[..., Any], flags: _
 
 def _warn_of_idleness(app: Packhorse, job: JobHandle[Any]) -> None:
     queue = job.info().queue
-    if not any(worker.live and queue in worker.queues for worker in app.insights.workers()):
+    serving = [each for each in app.insights.workers() if each.live and queue in each.queues]
+    if not serving:
         note(f"No live worker serves queue {queue}; waiting for one.")
+    elif all(worker.quiet for worker in serving):
+        note(f"Every live worker of queue {queue} is quiet; see 'packhorse workers resume'.")
 
 
-def _tell(job: JobHandle[Any], flags: _Flags, result: str | None = None) -> None:
+def _tell(job: JobHandle[Any], flags: Mapping[str, Any], result: str | None = None) -> None:
     if flags["as_json"]:
         document = _document(job)
         if result is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the process ends with, and which error means which."""
+"""Exit codes, the errors of the command line, and which error ends with which code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class ExitCode(IntEnum):
     UNHEALTHY = 6
     NOTHING_MATCHED = 7
     JOBS_ABANDONED = 8
-    INTERRUPTED = 130  #: SIGINT, twice where once would only have begun to stop
+    HUNG_UP = 129  #: SIGHUP, twice where once would only have begun to stop
+    INTERRUPTED = 130  #: SIGINT, likewise
     TERMINATED = 143  #: SIGTERM, likewise
 
 
@@ -51,13 +52,13 @@ class AppNotLoaded(ConfigError):
 
 
 class NothingMatched(PackhorseError):
-    """Nothing is there that the command could have worked on."""
+    """The command found nothing to work on."""
 
     code = "NOTHING_MATCHED"
 
 
 class NotFinished(JobError):
-    """A `ResultTimeout` whose advice is a command, since nobody here has a handle to ask."""
+    """A `ResultTimeout` whose advice is a command instead of a call."""
 
     code = ResultTimeout.code
 
@@ -70,7 +71,7 @@ class NotFinished(JobError):
 
 
 class ToldToStop(SystemExit):
-    """A signal came before there was anything to stop; not a mistake of whatever ran just then."""
+    """A signal came before the worker had begun; user code being imported did not fail."""
 
 
 class StoreMissing(SchemaOutOfDate):
@@ -80,7 +81,7 @@ class StoreMissing(SchemaOutOfDate):
 
 
 def exit_code_of(error: PackhorseError) -> ExitCode:
-    """The exit code an error ends a command with."""
+    """Return the exit code for an error."""
     match error:
         case StoreUnavailable():
             return ExitCode.STORE_UNREACHABLE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse health`: for probes; fast, and without any user code."""
+"""`packhorse health`: a fast probe that imports no user code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import ExitCode, StoreMissing
-from packhorse.cli.options import json_option, url_option
-from packhorse.cli.render import counted, print_json, print_text
+from packhorse.cli.options import json_option, queue_choices, url_option
+from packhorse.cli.output import print_json, print_text
+from packhorse.core.text import counted
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -18,7 +19,9 @@ __all__ = ["health"]
 
 
 @click.command()
-@click.option("--queue", help="Count only workers that serve this queue.")
+@click.option(
+    "--queue", help="Count only workers that serve this queue.", shell_complete=queue_choices
+)
 @click.option(
     "--workers",
     "wanted",
@@ -33,7 +36,8 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
     """Tell whether the store can be reached and workers live.
 
     Imports no user code: the store is --url, PACKHORSE_URL, the file that PACKHORSE_URL_FILE
-    names, or sqlite:///packhorse.db. Exit code 0 is healthy, 3 no store, 6 too few workers.
+    names, or sqlite:///packhorse.db. Exit code 0 is healthy, 3 a store
+    that cannot be reached, 5 none there or one of another release, 6 too few workers.
     """
     from packhorse.app import Packhorse
 
@@ -44,7 +48,9 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
         workers = app.insights.workers()
     finally:
         app.close()
-    live = sum(each.live and queue in (None, *each.queues) for each in workers)
+    if queue is not None:  # a quiet worker lives, but serves no queue
+        workers = tuple(each for each in workers if queue in each.queues and not each.quiet)
+    live = sum(each.live for each in workers)
     healthy = live >= wanted
     if as_json:
         print_json({"healthy": healthy, "store": label, "liveWorkers": live})
@@ -58,14 +64,14 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
 
 
 def _refuse_missing(app: Packhorse) -> None:
-    """Where nobody said which store is meant, creating the one that is asked would not help."""
-    from packhorse.app import DEFAULT_URL
-    from packhorse.cli.target import existing_store
+    """Refuse a missing store; name --url if the default file was asked."""
+    from packhorse.cli.discovery import existing_store
+    from packhorse.stores.urls import DEFAULT_URL, absolute_url
 
     try:
         existing_store(app.store)
     except StoreMissing as error:
-        if app.url != DEFAULT_URL:
+        if app.url != absolute_url(DEFAULT_URL, app.folder):
             raise
         raise StoreMissing(
             f"there is no store at {app.store.label}; health looks for no app, and asks this file "

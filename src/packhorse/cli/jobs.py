@@ -1,24 +1,45 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse jobs`: list, show, cancel, retry."""
+"""`packhorse jobs`: list, show, cancel, retry, purge."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
 
-from packhorse.cli.filters import STATUS, Filters, filter_options, job_filter, page_options
-from packhorse.cli.options import json_option, on_store
+from packhorse.cli.options import confirm_options, json_option, on_store
+from packhorse.cli.output import confirm, tell_numbers
+from packhorse.cli.selection import (
+    STATUS,
+    Filters,
+    Selection,
+    cancel_named,
+    cancel_selected,
+    filter_options,
+    job_filter,
+    page_options,
+    purge_selected,
+    redrive_all,
+    refuse_filters,
+    selected,
+    tell_answers,
+    whole_ids,
+)
+from packhorse.core.job import UNFINISHED, JobStatus
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["cancel_jobs", "jobs", "list_jobs", "retry_jobs", "show_job"]
+__all__ = ["cancel_jobs", "jobs", "list_jobs", "purge_jobs", "retry_jobs", "show_job"]
+
+_OVER: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
+_all_option = click.option("--all", "everything", is_flag=True, help="Every such job there is.")
 
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel and retry jobs."""
+    """List, show, cancel, retry and purge jobs."""
 
 
 @jobs.command("list")
@@ -41,9 +62,10 @@ def list_jobs(
     **filters: Unpack[Filters],
 ) -> None:
     """List jobs, the newest first."""
-    from packhorse.cli.showing import print_page
+    from packhorse.cli.display import print_page
 
-    print_page(app.insights.jobs(job_filter(**filters), limit=limit, after=after), as_json=as_json)
+    chosen = job_filter(app.store, **filters)
+    print_page(app.insights.jobs(chosen, limit=limit, after=after), as_json=as_json)
 
 
 @jobs.command("show")
@@ -52,24 +74,79 @@ def list_jobs(
 @on_store
 def show_job(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     """Show all there is to know of one job: counters, arguments, result, every attempt."""
-    from packhorse.cli.showing import print_job, read_job
+    from packhorse.cli.display import print_job, read_job
 
     print_job(app, read_job(app, job_id), as_json=as_json)
 
 
 @jobs.command("cancel")
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="[JOB]...", nargs=-1)
+@_all_option
+@filter_options
+@confirm_options
 @json_option
 @on_store
-def cancel_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Cancel jobs: waiting ones at once, running ones as soon as their worker hears of it."""
-    from packhorse.cli.answers import tell_answers
+def cancel_jobs(
+    app: Packhorse,
+    /,
+    *,
+    job_ids: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Cancel jobs: those named, or all unfinished ones that the options mean.
 
-    store = app.store
-    answers = [
-        (job_id, str(store.run(store.jobs.cancel(job_id)))) for job_id in dict.fromkeys(job_ids)
-    ]
-    tell_answers(answers, as_json=as_json)
+    Waiting ones end at once, running ones as soon as their worker hears of it. A job whose worker
+    is gone ends at once too.
+    """
+    if job_ids:
+        refuse_filters(filters)
+        if dry_run:
+            raise click.UsageError("--dry-run counts what options mean; leave it out with ids")
+        tell_answers(cancel_named(app, whole_ids(app.store, job_ids)), as_json=as_json)
+        return
+    selection = _selected(app, filters, UNFINISHED, "no unfinished job matches")
+    none = {"cancelled": 0, "flagged": 0, "finished": 0}
+    if dry_run:
+        tell_numbers({"matched": selection.number, **none}, as_json=as_json)
+        return
+    confirm(f"Cancel {selection}?", yes=yes)
+    answers = cancel_selected(app, selection)
+    tell_numbers({"matched": selection.number, **none, **answers}, as_json=as_json)
+
+
+def _selected(
+    app: Packhorse, filters: dict[str, Any], statuses: Iterable[JobStatus], none: str
+) -> Selection:
+    return selected(
+        app,
+        filters,
+        statuses,
+        which="say which jobs: --all, or options such as --queue and --older-than",
+        none=f"{none}; see them with 'packhorse jobs list'",
+    )
+
+
+@jobs.command("purge")
+@_all_option
+@filter_options
+@confirm_options
+@json_option
+@on_store
+def purge_jobs(
+    app: Packhorse, /, *, yes: bool, dry_run: bool, as_json: bool, **filters: Any
+) -> None:
+    """Remove completed and cancelled jobs for good, with results and history, the oldest first.
+
+    Dead letters are removed by 'packhorse dead purge'.
+    """
+    selection = _selected(app, filters, _OVER, "no completed or cancelled job matches")
+    if not dry_run:
+        confirm(f"Remove {selection} for good?", yes=yes)
+    purged = 0 if dry_run else purge_selected(app.store, selection)
+    tell_numbers({"matched": selection.number, "purged": purged}, as_json=as_json)
 
 
 @jobs.command("retry")
@@ -78,8 +155,6 @@ def cancel_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> N
 @on_store
 def retry_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Run finished jobs again with fresh budgets, and waiting ones now."""
-    from packhorse.cli.answers import tell_answers
-
-    store, wanted = app.store, tuple(dict.fromkeys(job_ids))
-    answers = store.run(store.jobs.redrive(wanted))
-    tell_answers(zip(wanted, map(str, answers), strict=True), as_json=as_json)
+    wanted = whole_ids(app.store, job_ids)
+    answers = redrive_all(app.store, wanted)
+    tell_answers(zip(wanted, answers, strict=True), as_json=as_json)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Importing the module that was named and taking the app out of it; what fails is explained."""
+"""Import the named module, take the app out of it, and explain what fails."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import importlib
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import packhorse
 from packhorse.app import Packhorse
 from packhorse.cli.exits import AppNotLoaded, ToldToStop
-from packhorse.task import Task
 
-__all__ = ["load_app", "lone_apps"]
+__all__ = ["import_module", "load_app", "lone_apps"]
 
 _DOTTED: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME: Final = re.compile(rf"({_DOTTED})(?::({_DOTTED}))?")
@@ -29,12 +29,17 @@ _MACHINERY: Final = ("<frozen ", str(Path(importlib.__file__).parent))
 
 
 def load_app(name: str, source: str, folder: Path) -> tuple[Packhorse, str]:
-    """The app that `module:attribute` or `module` means, and its full name."""
+    """Load the app that `module:attribute` or `module` names; return it and its full name."""
+    if "://" in name:  # not shown: it may have a password in it
+        raise AppNotLoaded(
+            f"the app ({source}) is named by a URL; write module:attribute, and name a store alone "
+            "with --url"
+        )
     match = _NAME.fullmatch(name)
     if match is None:
         raise AppNotLoaded(f"{name!r} ({source}) is no name of an app; {_as_a_name(name)}")
     module_name, attribute = match[1], match[2]
-    module = _imported(module_name, source, folder)
+    module = import_module(module_name, source, folder)
     if attribute is not None:
         return _attribute(module, attribute, source), f"{module_name}:{attribute}"
     apps = list(_apps_of(module))
@@ -52,8 +57,8 @@ def load_app(name: str, source: str, folder: Path) -> tuple[Packhorse, str]:
 
 
 def lone_apps(module_name: str, folder: Path) -> Iterator[tuple[Packhorse, str]]:
-    """The apps among a module's variables, each once, with their full names."""
-    yield from _apps_of(_imported(module_name, "found by its file name", folder))
+    """Yield the apps among a module's variables, each once, with their full names."""
+    yield from _apps_of(import_module(module_name, "found by its file name", folder))
 
 
 def _apps_of(module: ModuleType) -> Iterator[tuple[Packhorse, str]]:
@@ -65,7 +70,7 @@ def _apps_of(module: ModuleType) -> Iterator[tuple[Packhorse, str]]:
 
 
 def _as_a_name(text: str) -> str:
-    """What may have been meant by a path."""
+    """Suggest a name for a path."""
     path, _, attribute = text.partition(":")
     dotted = ".".join(Path(path.removesuffix(".py")).parts).lstrip(".")
     suggestion = f"{dotted}:{attribute}" if attribute else dotted
@@ -74,7 +79,8 @@ def _as_a_name(text: str) -> str:
     return "write module:attribute, such as 'shop.jobs:app'"
 
 
-def _imported(name: str, source: str, folder: Path) -> ModuleType:
+def import_module(name: str, source: str, folder: Path) -> ModuleType:
+    """Import a module; errors in it are shown without the frames of this package."""
     module: ModuleType = _explained(
         lambda: importlib.import_module(name),
         f"module {name} ({source}) could not be imported",
@@ -93,21 +99,28 @@ def _attribute(module: ModuleType, dotted: str, source: str) -> Packhorse:
             )
         value = getattr(value, part)
     full_name = f"{module.__name__}:{dotted}"
-    # A task is callable too, but calling it would run it.
-    if callable(value) and not isinstance(value, Task):
+    # These may make the app. A task, and the app of a web framework, can be called too.
+    if isinstance(value, FunctionType | MethodType | partial | type):
         value = _explained(value, f"{full_name} ({source}) failed when it was called")
     if not isinstance(value, Packhorse):
         raise AppNotLoaded(
-            f"{full_name} ({source}) is of type {type(value).__name__}, not a Packhorse app "
-            f"nor a function that returns one{_near_attribute(module, '')}"
+            f"{full_name} ({source}) is of type {_kind(value)}, not a Packhorse app nor a "
+            f"function that returns one{_near_attribute(module, '')}"
         )
     return value
+
+
+def _kind(value: object) -> str:
+    """Name a value's type and package."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package == "builtins" else f"{kind.__name__} ({package})"
 
 
 def _explained(
     action: Callable[[], Any], what_failed: str, *, missing: tuple[str, str] | None = None
 ) -> Any:
-    """Run user code; what goes wrong in it is shown as it is, without the frames of ours."""
+    """Run user code; show its errors without the frames of this package."""
     try:
         return action()
     except ToldToStop:
@@ -139,7 +152,7 @@ def _near_module(name: str, folder: Path) -> str:
 
 
 def _neighbours(folder: Path) -> Iterator[str]:
-    """Modules at hand, by their dotted names."""
+    """Yield the dotted names of nearby modules."""
     left = _NEIGHBOURS_MAX
     for root in (folder, folder / "src"):
         for pattern in ("*.py", "*/*.py"):

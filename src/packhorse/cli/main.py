@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""The root command, and how every error ends."""
+"""The root command: it loads the others lazily, and ends every error with an exit code."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import traceback
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
 import click
 
 from packhorse.cli.exits import ExitCode, exit_code_of
-from packhorse.cli.lazy import LazyGroup
 from packhorse.cli.output import lost_output
-from packhorse.cli.version import installed_version
 from packhorse.errors import PackhorseError
+from packhorse.version import installed_version
 
 __all__ = ["COMMANDS", "CommandLine", "main", "root"]
 
@@ -27,7 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "enqueue": ("packhorse.cli.enqueue:enqueue", "Submit a job, and wait for it if asked."),
         "jobs": ("packhorse.cli.jobs:jobs", "List, show, cancel and retry jobs."),
         "explain": ("packhorse.cli.explain:explain", "Tell why a job is not running."),
-        "queues": ("packhorse.cli.queues:queues", "List, pause, drain and limit queues."),
+        "queues": ("packhorse.cli.queues:queues", "List, pause, close and limit queues."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),
         "stats": ("packhorse.cli.stats:stats", "Show what was done and what waits."),
@@ -39,11 +40,44 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 
 
-class CommandLine(LazyGroup):
-    """The root group; what a command raises becomes one line and an exit code here."""
+class CommandLine(click.Group):
+    """The root group. It imports a command when it is called, and turns errors into exit codes."""
+
+    def __init__(
+        self, *args: Any, commands_at: Mapping[str, tuple[str, str]], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands_at = commands_at  #: name -> ("module:attribute", its line in --help)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """List the names in the order of `COMMANDS`."""
+        return list(self.commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import one command."""
+        place = self.commands_at.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place[0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.commands_at.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest a similar one."""
+        near = difflib.get_close_matches(args[0], self.commands_at, n=1)
+        if args[0] not in self.commands_at and near and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for."""
+        """Run the command; show what it raises."""
         try:
             return super().invoke(ctx)
         except PackhorseError as error:
@@ -53,7 +87,7 @@ class CommandLine(LazyGroup):
             click.echo("Interrupted.", err=True)
             ctx.exit(ExitCode.INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click ends these itself: usage, an answer of no, a closed pipe
+            raise  # click handles these: usage, an answer of no, a closed pipe
         except OSError as error:
             lost = lost_output(error)
             if lost is None:
@@ -61,7 +95,7 @@ class CommandLine(LazyGroup):
             else:
                 _explain(lost, debug=False)
             ctx.exit(ExitCode.FAILED)
-        except Exception:  # noqa: BLE001 - a mistake of ours, or of user code: show where it is
+        except Exception:  # noqa: BLE001 - a mistake here or in user code: show where it is
             _show_unexpected()
             ctx.exit(ExitCode.FAILED)
 
@@ -109,10 +143,12 @@ def root(ctx: click.Context, *, debug: bool, no_color: bool) -> None:
     """
     del debug  # read where an error ends
     ctx.color = _color(no_color=no_color)
+    if no_color:
+        os.environ["NO_COLOR"] = "1"  # for log lines, and for the processes of a worker
 
 
 def _color(*, no_color: bool) -> bool | None:
-    """Whether to use colours; None leaves it to whether the output is a terminal."""
+    """Tell whether to use colours; None leaves it to whether the output is a terminal."""
     if no_color or os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR", "0") not in ("", "0") else None
@@ -122,7 +158,7 @@ def main() -> None:
     """Run the `packhorse` command."""
     try:
         sys.exit(root(prog_name="packhorse"))
-    except OSError as error:  # of the help and the version, which are written before any command
+    except OSError as error:  # in --help and --version, which run before any command
         lost = lost_output(error)
         if lost is None:
             raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import click
 
 from packhorse.cli.options import app_option, json_option, url_option
-from packhorse.cli.render import print_json, print_text
+from packhorse.cli.output import print_json, print_text
 from packhorse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class _Scripted(Protocol):
 @app_option
 def migrate(*, url: str | None, app_name: str | None, as_json: bool, as_sql: bool) -> None:
     """Create the store's schema, or bring it up to this release's; safe to repeat."""
-    from packhorse.cli.target import opened
+    from packhorse.cli.discovery import opened
 
     with opened(url, app_name) as app:
         if as_sql:

@@ -1,51 +1,183 @@
 # SPDX-License-Identifier: MIT
-"""Options that say which store is meant, and in which form the answer is.
+"""Options and kinds of values that several commands take, and what a shell completes for them.
 
-Apart from `target`, which opens the store: what a command can be given is asked for by `--help`
-too, and that must not wait until apps and stores are imported.
+Every `--help` imports this module, so apps and stores are imported only when a command runs.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
+
+from packhorse.core.durations import microseconds
+from packhorse.errors import ConfigError
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["app_option", "json_option", "on_store", "url_option"]
+__all__ = [
+    "NAME",
+    "Bounds",
+    "app_option",
+    "bounds",
+    "confirm_options",
+    "duration",
+    "json_option",
+    "on_store",
+    "queue_choices",
+    "queue_names",
+    "task_choices",
+    "url_option",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The fewest and the most worker processes.
+Bounds = tuple[int, int]
+#: More on one machine are a mistyped number.
+_WORKERS_MAX: Final = 256
+
+
+class _Name(click.ParamType[str]):
+    """A text that names something. An empty one is an unset variable of a shell."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value.strip():
+            self.fail("it is empty; give a name, or leave the option out", param, ctx)
+        return value
+
+
+NAME: Final = _Name()
+
+
+def duration(text: str) -> str:
+    """Check a span such as `30`, `30s` or `1h30m`; return it as written."""
+    try:
+        microseconds(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+def queue_names(text: str) -> tuple[str, ...]:
+    """Split names of queues at commas."""
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise click.BadParameter("a name is missing beside a comma")
+    for name in names:
+        bare, colon, cap = name.rpartition(":")
+        if colon and cap.isdecimal():
+            raise click.BadParameter(
+                f"a cap per worker, as in {name!r}, is not supported by this release; write "
+                f"{bare!r}, and limit the whole worker with --concurrency"
+            )
+    return names
+
+
+def bounds(text: str) -> Bounds:
+    """Read `1..4`: at least one worker process, at most four."""
+    least, dots, most = text.partition("..")
+    if not (dots and least.strip().isdecimal() and most.strip().isdecimal()):
+        raise click.BadParameter("write the fewest and the most workers, such as 1..4")
+    found = int(least), int(most)
+    if not 1 <= found[0] <= found[1] <= _WORKERS_MAX:
+        raise click.BadParameter(f"give 1 to {_WORKERS_MAX} workers, the fewest first")
+    return found
+
 
 url_option = click.option(
     "--url",
+    type=NAME,
     metavar="URL",
     help="The store, such as sqlite:///jobs.db. Default: PACKHORSE_URL, the file that "
     "PACKHORSE_URL_FILE names, or the app's store.",
 )
 app_option = click.option(
-    "--app", "app_name", metavar="APP", help="The app, as module:attribute. Default: PACKHORSE_APP."
+    "--app",
+    "app_name",
+    type=NAME,
+    metavar="APP",
+    help="The app, as module:attribute. Default: PACKHORSE_APP.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
 )
 
 
+def confirm_options(command: F) -> F:
+    """Add --yes and --dry-run."""
+    command = click.option("--dry-run", is_flag=True, help="Only say how many it would be.")(
+        command
+    )
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
 def on_store(command: Callable[Concatenate[Packhorse, P], R]) -> Callable[..., R]:
-    """Give a command --url and --app, and hand it an app whose store is there."""
+    """Add --url and --app, and pass an app whose store exists to the command."""
 
     @url_option
     @app_option
     @functools.wraps(command)
     def chosen(*args: Any, url: str | None, app_name: str | None, **kwargs: Any) -> R:
-        from packhorse.cli.target import existing_store, opened
+        from packhorse.cli.discovery import existing_store, opened
 
         with opened(url, app_name) as app:
             existing_store(app.store)
             return command(app, *args, **kwargs)
 
     return chosen
+
+
+def queue_choices(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a queue's name, also after a comma. Any failure offers nothing to the shell."""
+    before, comma, part = incomplete.rpartition(",")
+    with suppress(Exception):
+        app = _completed_app(ctx)
+        try:
+            names = sorted({*app.known_queues, *_stored_queues(app)})
+        finally:
+            app.close()
+        return [f"{before}{comma}{name}" for name in names if name.startswith(part)]
+    return []
+
+
+def task_choices(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a task's name. Any failure offers nothing to the shell."""
+    with suppress(Exception):
+        names = _completed_app(ctx).registry.names
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+def _completed_app(ctx: click.Context) -> Packhorse:
+    """Find the app by the options before the cursor."""
+    from pathlib import Path
+
+    from packhorse.app import Packhorse
+    from packhorse.cli.discovery import find_app
+
+    url, name = ctx.params.get("url"), ctx.params.get("app_name") or ctx.params.get("named")
+    if url is not None and name is None and ctx.command.name not in ("worker", "enqueue"):
+        return Packhorse(url)
+    app = find_app(name, folder=Path.cwd(), environment=os.environ).app
+    if url is not None:
+        app.use_store(url)
+    return app
+
+
+def _stored_queues(app: Packhorse) -> list[str]:
+    from packhorse.cli.discovery import existing_store
+
+    with suppress(Exception):
+        existing_store(app.store)
+        return [queue.name for queue in app.insights.queues()]
+    return []

@@ -1,43 +1,256 @@
 # SPDX-License-Identifier: MIT
-"""When stdout cannot be written: it was closed, or what lies behind it is full."""
+"""Write answers and ask questions.
+
+Data goes to stdout, as tables and texts for people or as one JSON document for programs; the rest
+goes to stderr.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
+import shutil
 import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import click
 
+from packhorse.core.durations import span_text
+from packhorse.core.text import counted, printable
 from packhorse.errors import PackhorseError
 
-__all__ = ["OutputFailed", "lost_output", "require_output"]
+__all__ = [
+    "OutputFailed",
+    "age",
+    "ages",
+    "confirm",
+    "did_you_mean",
+    "lost_output",
+    "note",
+    "one_line",
+    "print_fields",
+    "print_json",
+    "print_table",
+    "print_text",
+    "show_progress",
+    "span_ms",
+    "tell_numbers",
+]
+
+#: Columns are cut to the first of these, and only if that is not enough to the second.
+_CELLS_MIN: Final = (8, 3)
+_GAP: Final = "  "
+_DEFAULT_PRIORITY: Final = "normal"
+_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+_COLORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "queued": "cyan",
+        "processing": "blue",
+        "completed": "green",
+        "failed": "yellow",
+        "timeout": "yellow",
+        "warning": "yellow",
+        "paused": "yellow",
+        "quiet": "yellow",
+        "dead": "red",
+        "problem": "red",
+        "gone": "red",
+        "ok": "green",
+        "live": "green",
+    }
+)
+
+
+def print_json(document: object) -> None:
+    """Write one document to stdout."""
+    import msgspec
+
+    print_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_text(text: str) -> None:
+    """Write data to stdout."""
+    if sys.stdout is None:  # closed before the start: click would write nothing, silently
+        raise OutputFailed("stdout is closed, so the answer cannot be told; let it go somewhere")
+    click.echo(text)
+
+
+def tell_numbers(numbers: Mapping[str, int], *, as_json: bool) -> None:
+    """Write the number of jobs per outcome."""
+    if as_json:
+        print_json(dict(numbers))
+    else:
+        print_text(", ".join(f"{name} {number}" for name, number in numbers.items()))
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Suggest the known name most like a mistyped one, or say something else."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def note(text: str) -> None:
+    """Write to stderr what is not data."""
+    click.echo(text, err=True)
+
+
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: bool = False
+) -> None:
+    """Write a table to stdout, cut to the terminal's width where there is one.
+
+    The last column is cut first, then the widest of the others. `wrapped` continues the last column
+    on the next line instead.
+    """
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
+    _narrow(widths, _terminal_width())
+    if wrapped:
+        lines = [part for line in lines for part in _wrapped(line, widths[-1])]
+        # A long word, such as an id to be copied, is not broken.
+        widths[-1] = max(len(line[-1]) for line in (headers, *lines))
+    print_text(_padded(headers, widths))
+    for line in lines:
+        print_text(_padded(line, widths, colored=True))
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Write one name and value per line; leave out those without a value."""
+    shown = [(name, one_line(value)) for name, value in fields if value not in (None, "", ())]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print_text(f"{name:<{width}}{_GAP}{_colored(value, value)}")
+
+
+def one_line(value: object) -> str:
+    """Format a value as one line without control characters."""
+    if value is None:
+        return "-"
+    if isinstance(value, tuple | list):
+        return ", ".join(one_line(item) for item in value) or "-"
+    return printable(str(value))
+
+
+def age(seconds: float | None) -> str:
+    """Format a span as its two largest units: `3m 20s`."""
+    if seconds is None:
+        return "-"
+    parts: list[str] = []
+    left = int(max(0, seconds))
+    for unit, size in _UNITS:
+        number, left = divmod(left, size)
+        if number or (parts and len(parts) < 2):  # noqa: PLR2004 - two units, as said above
+            parts.append(f"{number}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def ages(seconds: Mapping[str, float]) -> str:
+    """Format spans by priority; the default priority alone is not named."""
+    if set(seconds) <= {_DEFAULT_PRIORITY}:
+        return age(seconds.get(_DEFAULT_PRIORITY))
+    return ", ".join(f"{name} {age(span)}" for name, span in seconds.items())
+
+
+def span_ms(milliseconds: float) -> str:
+    """Format a short span: `12.3ms`."""
+    return span_text(milliseconds * 1000)
+
+
+def _terminal_width() -> int | None:
+    if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def _narrow(widths: list[int], limit: int | None) -> None:
+    if limit is None:
+        return
+    last = len(widths) - 1
+    # Never cut the first column: it is the id or name that people copy.
+    for least in _CELLS_MIN:
+        for index in (last, *sorted(range(1, last), key=lambda i: -widths[i])):
+            excess = sum(widths) + len(_GAP) * (len(widths) - 1) - limit
+            if excess <= 0:
+                return
+            widths[index] = max(min(widths[index], least), widths[index] - excess)
+
+
+def _wrapped(line: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Split a row into several; only the first has more than the last column."""
+    *others, last = line
+    parts = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False) or [""]
+    yield [*others, parts[0]]
+    yield from ([*("" for _ in others), part] for part in parts[1:])
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int], *, colored: bool = False) -> str:
+    shown = []
+    for cell, width in zip(cells, widths, strict=True):
+        text = f"{cell if len(cell) <= width else cell[: width - 1] + '…':<{width}}"
+        shown.append(_colored(text, cell) if colored else text)
+    return _GAP.join(shown).rstrip()
+
+
+def _colored(text: str, word: str) -> str:
+    color = _COLORS.get(word)
+    return text if color is None else click.style(text, fg=color)
 
 
 class OutputFailed(PackhorseError):
-    """What was asked for was done, and nobody can be told."""
+    """The command was carried out, but stdout cannot be written."""
 
     code = "OUTPUT_FAILED"
 
 
-def require_output() -> None:
-    """Refuse a stdout that was closed before we began; click would say nothing, and to nobody."""
-    if sys.stdout is None:
-        raise OutputFailed("stdout is closed, so the answer cannot be told; let it go somewhere")
-
-
 def lost_output(error: OSError) -> OutputFailed | None:
-    """The same trouble in our words, if writing is what failed; everything is written by click."""
+    """Return the error to show if `click.echo`, which writes everything, failed."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None or trace.tb_frame.f_code is not click.echo.__code__:
         return None
-    _throw_away()
+    _discard_output()
     return OutputFailed(f"stdout cannot be written: {error.strerror}; let it go somewhere else")
 
 
-def _throw_away() -> None:
-    """Let what stdout still holds go nowhere, or the interpreter would stumble over it again."""
+def _discard_output() -> None:
+    """Discard what stdout has buffered: flushing it at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Continue only with the user's consent: an answer on a terminal, or --yes."""
+    if yes:
+        return
+    if not _can_ask():
+        raise click.UsageError(f"{question} There is no terminal to ask on: add --yes to do it.")
+    if not _answered(question):
+        note("Nothing was changed.")
+        raise click.exceptions.Exit(1)
+
+
+def _answered(question: str) -> bool:
+    """Ask; raise `KeyboardInterrupt` where click would turn Ctrl-C into an answer of no."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as abort:
+        note("")  # the question has no end of line yet
+        if not isinstance(abort.__context__, KeyboardInterrupt):
+            return False
+        note("Nothing was changed.")
+        raise KeyboardInterrupt from None
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def show_progress(done: int, expected: int) -> None:
+    """Show on a terminal how many jobs are done."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{done} of {counted(expected, 'job')}", err=True, nl=done >= expected)

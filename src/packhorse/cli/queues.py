@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse queues`: list, pause, resume, drain, open, set."""
+"""`packhorse queues`: list, pause, resume, close, open, set."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from packhorse.cli.exits import NothingMatched
-from packhorse.cli.limits import limit_texts, parse_limits
-from packhorse.cli.options import json_option, on_store
-from packhorse.cli.render import ages, note, print_json, print_table, print_text
+from packhorse.cli.options import NAME, json_option, on_store, queue_choices
+from packhorse.cli.output import ages, did_you_mean, note, print_json, print_table, print_text
+from packhorse.core.durations import span_text
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.client.queue_admin import PartOptions
+    from packhorse.core.job import RateRule
     from packhorse.insights import QueueInfo
+    from packhorse.stores.requests import QueueSettings
 
 __all__ = [
+    "close_queue",
     "drain_queue",
+    "limit_texts",
     "list_queues",
     "open_queue",
+    "parse_limits",
     "pause_queue",
     "queues",
     "resume_queue",
@@ -29,11 +35,12 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_NONE: Final = "none"
 
 
 @click.group()
 def queues() -> None:
-    """List, pause, resume, drain and open queues, and set their limits."""
+    """List, pause, resume, close and open queues, and set their limits."""
 
 
 @queues.command("list")
@@ -43,7 +50,7 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
     """List every queue declared, set, paused, closed, or holding a job."""
     found = app.insights.queues()
     if as_json:
-        from packhorse.cli.documents import queue_document
+        from packhorse.cli.display import queue_document
 
         print_json({"queues": [queue_document(queue) for queue in found]})
     elif found:
@@ -54,15 +61,15 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
 
 
 def _part_options(command: F) -> F:
-    """--key and --tenant."""
-    command = click.option("--tenant", help="Only the jobs of this tenant.")(command)
+    """Add --key and --tenant."""
+    command = click.option("--tenant", type=NAME, help="Only the jobs of this tenant.")(command)
     return click.option(
-        "--key", help="Only the jobs whose ordering, concurrency or rate key this is."
+        "--key", type=NAME, help="Only the jobs whose ordering, concurrency or rate key this is."
     )(command)
 
 
 @queues.command("pause")
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 @_part_options
 @json_option
 @on_store
@@ -71,8 +78,8 @@ def pause_queue(
 ) -> None:
     """Stop giving out a queue's jobs; those that run go on."""
     _refuse_unknown(app, queue)
-    changed = app.pause(queue, key=key, tenant=tenant)
     part = _part(key, tenant)
+    changed = app.pause(queue, **part)
     if as_json:
         print_json({"queue": queue, **part, "paused": True, "changed": changed})
     else:
@@ -80,7 +87,7 @@ def pause_queue(
 
 
 @queues.command("resume")
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 @_part_options
 @json_option
 @on_store
@@ -89,22 +96,36 @@ def resume_queue(
 ) -> None:
     """Give out again what pause with the same options stopped."""
     _refuse_unknown(app, queue)
-    changed = app.resume(queue, key=key, tenant=tenant)
     part = _part(key, tenant)
+    changed = app.resume(queue, **part)
     if as_json:
         print_json({"queue": queue, **part, "paused": False, "changed": changed})
     else:
         _tell_open(app, queue, _named(queue, part), "paused", changed=changed)
 
 
-@queues.command("drain")
-@click.argument("queue", metavar="QUEUE")
+@queues.command("close")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@json_option
+@on_store
+def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
+    """Take no new jobs for a queue; what is there goes on, with its retries."""
+    _close(app, queue, as_json=as_json)
+
+
+@queues.command("drain", hidden=True)
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 @json_option
 @on_store
 def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
-    """Take no new jobs for a queue; what is there goes on, with its retries."""
+    """Do what close does, whose older name this is."""
+    note("'queues drain' is called 'queues close', and goes with the next release.")
+    _close(app, queue, as_json=as_json)
+
+
+def _close(app: Packhorse, queue: str, *, as_json: bool) -> None:
     _refuse_unknown(app, queue)
-    changed = app.drain(queue)
+    changed = app.close_queue(queue)
     if as_json:
         print_json({"queue": queue, "closed": True, "changed": changed})
     else:
@@ -112,13 +133,13 @@ def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 
 
 @queues.command("open")
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 @json_option
 @on_store
 def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
-    """Take new jobs for a drained queue again."""
+    """Take new jobs for a closed queue again."""
     _refuse_unknown(app, queue)
-    changed = app.open(queue)
+    changed = app.open_queue(queue)
     if as_json:
         print_json({"queue": queue, "closed": False, "changed": changed})
     else:
@@ -126,7 +147,7 @@ def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 
 
 @queues.command("set")
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 @click.argument("limits", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--unset", is_flag=True, help="End what was set: the declared limits hold again.")
 @json_option
@@ -148,10 +169,10 @@ def set_queue(
     chosen: Any = parse_limits(limits)
     changed = app.set_limits(queue, None) if unset else app.set_limits(queue, **chosen)
     state = _found(app, queue)
-    if state is None:  # of a queue that tasks name, and nobody ever used
+    if state is None:  # tasks name it, but it was never used
         raise NothingMatched(f"no limits of queue {queue!r} are set")
     if as_json:
-        from packhorse.cli.documents import queue_document
+        from packhorse.cli.display import queue_document
 
         print_json({**queue_document(state), "changed": changed})
         return
@@ -160,7 +181,7 @@ def set_queue(
 
 
 def _row(queue: QueueInfo) -> tuple[object, ...]:
-    from packhorse.job import JobStatus
+    from packhorse.core.job import JobStatus
 
     counts = queue.counts
     return (
@@ -190,29 +211,30 @@ def _limits(queue: QueueInfo) -> Iterator[str]:
 
 
 def _refuse_unknown(app: Packhorse, queue: str) -> None:
-    """A mistyped name must not look like a paused queue.
-
-    What the app declares or its tasks name is known also before the store has heard of it.
-    """
+    """Refuse a mistyped name: it must not look like a paused queue."""
     names = sorted({*app.known_queues, *(known.name for known in app.insights.queues())})
     if queue not in names:
-        near = difflib.get_close_matches(queue, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names) or 'none'}"
+        hint = did_you_mean(queue, names, f"known are: {', '.join(names) or 'none'}")
         raise NothingMatched(f"no queue {queue!r} is declared here or holds a job; {hint}")
 
 
-def _part(key: str | None, tenant: str | None) -> dict[str, str]:
-    """What is meant of a queue, if not all of it."""
-    return {name: value for name, value in (("key", key), ("tenant", tenant)) if value is not None}
+def _part(key: str | None, tenant: str | None) -> PartOptions:
+    """Return the part of a queue that is meant, if not all of it."""
+    part: PartOptions = {}
+    if key is not None:
+        part["key"] = key
+    if tenant is not None:
+        part["tenant"] = tenant
+    return part
 
 
-def _named(queue: str, part: Mapping[str, str]) -> str:
+def _named(queue: str, part: Mapping[str, object]) -> str:
     of = "".join(f"{name.capitalize()} {value} of queue " for name, value in part.items())
     return f"{of or 'Queue '}{queue}"
 
 
 def _tell_open(app: Packhorse, queue: str, what: str, held: str, *, changed: bool) -> None:
-    """Say that `what` is not held any more; "open" only if nothing else holds the queue."""
+    """Say that `what` is not `held` any more, and what else holds the queue."""
     hindrances = " It is ".join(_hindrances(_found(app, queue)))
     if hindrances:
         over = f"is no longer {held}" if changed else f"was not {held}"
@@ -226,8 +248,96 @@ def _found(app: Packhorse, queue: str) -> QueueInfo | None:
 
 
 def _hindrances(queue: QueueInfo | None) -> Iterator[str]:
-    """Why jobs do not come into a queue or out of it, and the command that ends it."""
+    """Say what keeps jobs out of a queue or in it, and the command that ends it."""
     if queue is not None and queue.closed:
         yield (f"closed and takes no new jobs; open it with 'packhorse queues open {queue.name}'.")
     if queue is not None and queue.paused:
         yield (f"paused and gives out no jobs; go on with 'packhorse queues resume {queue.name}'.")
+
+
+def parse_limits(texts: Iterable[str]) -> dict[str, Any]:
+    """Read limits written as name=value, by the names `app.set_limits` takes."""
+    limits: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise click.UsageError(f"{text!r} is no limit; write it as name=value")
+        if name not in _READERS:
+            hint = did_you_mean(name, _READERS, f"the limits are {', '.join(_READERS)}")
+            raise click.UsageError(f"there is no limit {name!r}; {hint}")
+        if name in limits:
+            raise click.UsageError(f"{name} is given twice")
+        limits[name] = None if value.strip().lower() == _NONE else _read(name, value.strip())
+    return limits
+
+
+def _read(name: str, value: str) -> Any:
+    reader, form = _READERS[name]
+    try:
+        return reader(value)
+    except ValueError:
+        raise click.UsageError(f"{name} is {value!r}; write {form}, or none") from None
+
+
+def _rate(text: str) -> str:
+    from packhorse.core.options import read_rate
+
+    read_rate(text)
+    return text
+
+
+def _switch(text: str) -> bool:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError(text)
+    return words[text.lower()]
+
+
+def _weights(text: str) -> dict[str, float]:
+    pairs = [part.rpartition(":") for part in text.split(",")]
+    return {tenant.strip(): float(weight) for tenant, _, weight in pairs}
+
+
+_NUMBER: Final = (int, "a whole number")
+_RATE: Final = (_rate, "how many and the window, such as 100/60s or 100/min")
+
+_READERS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = MappingProxyType(
+    {
+        "priority": _NUMBER,
+        "concurrency": _NUMBER,
+        "rate_limit": _RATE,
+        "tenant_rate_limit": _RATE,
+        "max_depth": _NUMBER,
+        "on_full": (str, "reject, wait or drop"),
+        "soft_depth": _NUMBER,
+        "fair": (_switch, "true or false"),
+        "weights": (_weights, "tenants and shares, such as acme:2,globex:0.5"),
+        "ageing": (str, "a span, such as 5m"),
+        "on_dead": (str, "release or hold"),
+    }
+)
+
+
+def limit_texts(settings: QueueSettings) -> Iterator[str]:
+    """Describe each limit of a queue in a few words."""
+    if settings.concurrency is not None:
+        yield f"{settings.concurrency} at once"
+    if settings.rate is not None:
+        yield _rate_text(settings.rate)
+    if settings.tenant_rate is not None:
+        yield f"{_rate_text(settings.tenant_rate)} a tenant"
+    if settings.max_depth is not None:
+        yield f"{settings.max_depth} waiting ({settings.on_full})"
+    if settings.soft_depth is not None:
+        yield f"filling from {settings.soft_depth}"
+    if settings.ageing_us is not None:
+        yield f"ageing {span_text(settings.ageing_us)}"
+    if settings.weights:
+        yield "shares " + ", ".join(f"{name} {share:g}" for name, share in settings.weights.items())
+    if settings.on_dead == "hold":
+        yield "dead jobs hold their line"
+
+
+def _rate_text(rule: RateRule) -> str:
+    return f"{rule.max} in {span_text(rule.window_us)}"

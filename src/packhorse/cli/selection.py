@@ -1,72 +1,317 @@
 # SPDX-License-Identifier: MIT
-"""Many dead letters at once: how many are meant, running them again, and removing them."""
+"""Which jobs `jobs` and `dead` mean, by id or by filter, and how they change many of them.
+
+Their `--help` imports this module, so stores are imported only when a command runs.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
+import click
 import msgspec
 
-from packhorse.cli.render import note
-from packhorse.job import JobRecord, JobStatus
-from packhorse.stores.protocol import Store
-from packhorse.stores.requests import JobFilter, RedriveAnswer
+from packhorse.cli.exits import ExitCode, NothingMatched
+from packhorse.cli.options import NAME, duration, queue_choices, task_choices
+from packhorse.cli.output import note, print_json, print_text, show_progress
+from packhorse.core.durations import microseconds
+from packhorse.core.job import PAGE_MAX, DeadReason, JobRecord, JobStatus
+from packhorse.core.text import counted
+from packhorse.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.stores.protocol import Store
+    from packhorse.stores.requests import JobFilter
 
 __all__ = [
+    "REASON",
     "SELECTION_MAX",
+    "STATUS",
+    "Filters",
     "Selection",
+    "cancel_named",
+    "cancel_selected",
+    "filter_options",
+    "job_filter",
     "none_redriven",
+    "page_options",
     "purge_selected",
+    "redrive_all",
     "redrive_named",
     "redrive_selected",
-    "select_dead",
+    "refuse_filters",
+    "select",
+    "selected",
+    "tell_answers",
+    "whole_id",
+    "whole_ids",
 ]
 
-#: Dead letters one command works on; the next call takes the rest.
+F = TypeVar("F", bound=Callable[..., Any])
+
+REASON: Final = click.Choice([str(reason) for reason in DeadReason])
+STATUS: Final = click.Choice([str(status) for status in JobStatus])
+
+#: A shorter part of an id is not looked up.
+_PART_MIN: Final = 4
+#: Ids named when a part fits several.
+_NAMED_MAX: Final = 5
+#: Pages searched for a part of an id; an empty page may be followed by others.
+_PAGES_MAX: Final = 50
+#: Jobs one command works on; the next call takes the rest.
 SELECTION_MAX: Final = 100_000
 _PAGE: Final = 1_000
-#: Jobs removed in one transaction, so that workers get their turn in between.
+#: Jobs removed, or run again, in one transaction, so that workers get their turn in between.
 _PURGE_BATCH: Final = 1_000
+_REDRIVE_BATCH: Final = 100
+
+#: What each `CancelAnswer` and `RedriveAnswer` says to people.
+_MEANING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cancelled": "cancelled",
+        "flagged": "running; its worker is told to stop it",
+        "finished": "had finished already; nothing was changed",
+        "redriven": "will run again",
+        "refused": "is ready or running already; nothing was changed",
+        "conflict": "another job has taken its key; nothing was changed",
+        "unknown": "not found",
+    }
+)
+_DONE: Final = frozenset({"cancelled", "flagged", "redriven"})
+
+
+# ---------------------------------------------------------------------------------------- filters
+
+
+class Filters(TypedDict, total=False):
+    """Which jobs are meant, as options give it."""
+
+    status: tuple[str, ...]
+    queue: str | None
+    task: str | None
+    tag: str | None
+    tenant: str | None
+    created_by: str | None
+    reason: str | None
+    shelf: str | None
+    older_than: str | None
+
+
+def job_filter(store: Store, **filters: Unpack[Filters]) -> JobFilter:
+    """Translate options for stores. Ages are judged by the store's clock."""
+    from packhorse.stores.requests import JobFilter
+
+    age = filters.get("older_than")
+    return JobFilter(
+        statuses=tuple(JobStatus(status) for status in filters.get("status", ())),
+        queue=filters.get("queue"),
+        task=filters.get("task"),
+        tag=filters.get("tag"),
+        tenant=filters.get("tenant"),
+        created_by=filters.get("created_by"),
+        dead_reason=filters.get("reason"),
+        dead_letter=filters.get("shelf"),
+        created_before_us=None if age is None else _now_us(store) - microseconds(age),
+    )
+
+
+def _now_us(store: Store) -> int:
+    return store.run(store.inspection.outlook("", (), ())).now_us
+
+
+def filter_options(command: F) -> F:
+    """Add --queue, --task, --tag, --tenant, --created-by and --older-than."""
+    command = click.option(
+        "--older-than", type=duration, help="Only jobs submitted longer ago than this."
+    )(command)
+    for name, meaning, choices in (
+        ("--created-by", "Only jobs submitted by this.", None),
+        ("--tenant", "Only jobs of this tenant.", None),
+        ("--tag", "Only jobs with this tag.", None),
+        ("--task", "Only jobs of this task.", task_choices),
+        ("--queue", "Only jobs of this queue.", queue_choices),
+    ):
+        option = click.option(name, type=NAME, help=meaning, shell_complete=choices)
+        command = option(command)
+    return command
+
+
+def page_options(command: F) -> F:
+    """Add --limit and --after."""
+    after = click.option("--after", metavar="PLACE", help="Go on where the page before ended.")
+    limit = click.option(
+        "--limit",
+        type=click.IntRange(1, PAGE_MAX),
+        default=50,
+        show_default=True,
+        help="At most so many.",
+    )
+    return limit(after(command))
+
+
+def refuse_filters(filters: Mapping[str, Any]) -> None:
+    """Refuse options that choose jobs beside ids."""
+    if any(filters.values()):
+        raise click.UsageError("give jobs by id, or options that choose them, not both")
+
+
+# -------------------------------------------------------------------------------------------- ids
+
+
+def whole_id(store: Store, part: str, *, tenant: str | None = None) -> str:
+    """Complete the beginning or end of an id; return the text as given if no job fits."""
+    from packhorse.stores.requests import JobFilter
+
+    if len(part) < _PART_MIN or store.run(store.inspection.job(part, tenant=tenant)) is not None:
+        return part
+    found = _fitting(store, JobFilter(id_part=part, tenant=tenant))
+    if len(found) > 1:
+        raise UsageError(
+            f"{part!r} is part of several ids: {', '.join(found[:_NAMED_MAX])}; give more of it"
+        )
+    return found[0] if found else part
+
+
+def whole_ids(store: Store, parts: Iterable[str]) -> tuple[str, ...]:
+    """Complete ids; each result appears once."""
+    return tuple(dict.fromkeys(whole_id(store, part) for part in parts))
+
+
+def _fitting(store: Store, chosen: JobFilter) -> list[str]:
+    found: list[str] = []
+    after: str | None = None
+    for _ in range(_PAGES_MAX):
+        page = store.run(store.inspection.search(chosen, limit=_NAMED_MAX, after=after))
+        found += [job.id for job in page.jobs]
+        after = page.after
+        if after is None or len(found) > 1:
+            break
+    return found
+
+
+# ------------------------------------------------------------------------------------- many jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The dead letters that are meant."""
+    """The jobs that options choose."""
 
     chosen: JobFilter
     number: int
     more: bool = False  #: there are more than one command works on
+    noun: str = "job"
 
     def __str__(self) -> str:
-        letters = "dead letter" if self.number == 1 else "dead letters"
-        return f"the first {self.number} {letters}" if self.more else f"{self.number} {letters}"
+        jobs = counted(self.number, self.noun)
+        return f"the first {jobs}" if self.more else jobs
 
 
-def select_dead(store: Store, chosen: JobFilter) -> Selection:
-    """Count the dead letters a filter means."""
-    dead = msgspec.structs.replace(chosen, statuses=(JobStatus.DEAD,))
-    number = sum(len(page) for page in _pages(store, dead))
-    return Selection(dead, min(number, SELECTION_MAX), more=number > SELECTION_MAX)
+def selected(
+    app: Packhorse,
+    filters: dict[str, Any],
+    statuses: Iterable[JobStatus],
+    *,
+    noun: str = "job",
+    which: str,
+    none: str,
+) -> Selection:
+    """Select the jobs that options choose; refuse no options (`which`) and no jobs (`none`)."""
+    from packhorse.stores.requests import JobFilter
+
+    everything = filters.pop("everything")
+    chosen = job_filter(app.store, **filters)
+    if everything == (chosen != JobFilter()):
+        raise click.UsageError(which)
+    selection = select(app.store, chosen, statuses, noun)
+    if not selection.number:
+        raise NothingMatched(none)
+    return selection
+
+
+def select(
+    store: Store, chosen: JobFilter, statuses: Iterable[JobStatus], noun: str = "job"
+) -> Selection:
+    """Count the jobs in these statuses that match a filter."""
+    meant = msgspec.structs.replace(chosen, statuses=tuple(statuses))
+    number = sum(len(page) for page in _pages(store, meant))
+    return Selection(meant, min(number, SELECTION_MAX), number > SELECTION_MAX, noun)
+
+
+def cancel_named(app: Packhorse, job_ids: Iterable[str]) -> list[tuple[str, str]]:
+    """Cancel jobs by id; return the answer for each."""
+    with _events_logged(app):
+        return [(job_id, _cancel(app, job_id)) for job_id in job_ids]
+
+
+def cancel_selected(app: Packhorse, selection: Selection) -> Counter[str]:
+    """Cancel at most as many as were counted; return the number of each answer.
+
+    Each is a transaction of its own, so that workers get their turn in between.
+    """
+    answers: Counter[str] = Counter()
+    with _events_logged(app):
+        for page in _pages(app.store, selection.chosen):
+            for job in page[: selection.number - answers.total()]:
+                answers[_cancel(app, job.id)] += 1
+            show_progress(answers.total(), selection.number)
+            if answers.total() == selection.number:
+                break
+    return answers
+
+
+@contextmanager
+def _events_logged(app: Packhorse) -> Iterator[None]:
+    """Log events of the app's bus, unless the app does so itself."""
+    from packhorse import events, logs
+
+    detach = None if app.bus.wants(events.ObserverFailed) else logs.attach(app.bus)
+    try:
+        yield
+    finally:
+        if detach is not None:
+            detach()
+
+
+def _cancel(app: Packhorse, job_id: str) -> str:
+    """Cancel a job, and emit the events of one that ended here: a worker emits those of its own."""
+    from packhorse import events
+    from packhorse.core.lifecycle import CancelAnswer
+
+    store, bus = app.store, app.bus
+    answer = store.run(store.jobs.cancel(job_id))
+    heard = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
+    record: JobRecord | None = None
+    if heard and answer is CancelAnswer.CANCELLED:
+        with suppress(StoreError):  # it is cancelled whatever happens
+            record = store.run(store.inspection.job(job_id))
+    if record is not None and record.status is JobStatus.CANCELLED:
+        for event in events.cancelled_events(record):
+            bus.emit(event)
+    return str(answer)
 
 
 def redrive_selected(store: Store, selection: Selection) -> Counter[str]:
-    """Run them again, no more than were counted; says how often each answer was given."""
+    """Run at most as many again as were counted; return the number of each answer."""
     answers: Counter[str] = Counter()
     left = selection.number
     for page in _pages(store, selection.chosen):
         job_ids = [job.id for job in page[:left]]
-        answers.update(str(answer) for answer in store.run(store.jobs.redrive(job_ids)))
+        answers.update(redrive_all(store, job_ids))
         left -= len(job_ids)
+        show_progress(selection.number - left, selection.number)
         if not left:
             break
     return answers
 
 
 def redrive_named(store: Store, job_ids: Iterable[str], *, dry_run: bool) -> dict[str, int]:
-    """Run those again that are dead; how many matched, and how often each answer was given."""
+    """Run dead jobs again by id; return how many matched, and the number of each answer."""
     dead_ids, counts = [], Counter(none_redriven())
     for job_id in dict.fromkeys(job_ids):
         record = store.run(store.inspection.job(job_id))
@@ -80,31 +325,42 @@ def redrive_named(store: Store, job_ids: Iterable[str], *, dry_run: bool) -> dic
         else:
             dead_ids.append(job_id)
     if not dry_run:
-        counts.update(str(answer) for answer in store.run(store.jobs.redrive(dead_ids)))
+        counts.update(redrive_all(store, dead_ids))
     return {"matched": len(dead_ids), **counts}
 
 
+def redrive_all(store: Store, job_ids: Sequence[str]) -> Iterator[str]:
+    """Run jobs again, in short transactions; yield the answer for each."""
+    for begin in range(0, len(job_ids), _REDRIVE_BATCH):
+        part = job_ids[begin : begin + _REDRIVE_BATCH]
+        answers = store.run(store.jobs.redrive(part))
+        yield from map(str, answers)
+
+
 def none_redriven() -> dict[str, int]:
-    """Every answer there may be, given not once."""
+    """Return a zero for every answer."""
+    from packhorse.stores.requests import RedriveAnswer
+
     return {str(answer): 0 for answer in RedriveAnswer}
 
 
 def purge_selected(store: Store, selection: Selection) -> int:
-    """Remove no more than were announced, even if more have died since; how many it were."""
+    """Remove at most as many as were counted, even if more match by now; return the number."""
     left = selection.number
     while left:
         batch = min(left, _PURGE_BATCH)
         removed = store.run(store.jobs.delete(selection.chosen, limit=batch))
         left -= removed
+        show_progress(selection.number - left, selection.number)
         if removed < batch:
             break
     return selection.number - left
 
 
 def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
-    """The jobs meant, a page at a time, a page more than one command works on at most.
+    """Read matching jobs page by page, at most one page more than one command works on.
 
-    The place goes down with every page, so a job that dies again meanwhile is not met twice.
+    The place goes down with every page, so a job that dies again meanwhile is not read twice.
     """
     after: str | None = None
     for _ in range(SELECTION_MAX // _PAGE + 1):
@@ -114,3 +370,18 @@ def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
         after = page.after
         if after is None:
             return
+
+
+def tell_answers(answers: Iterable[tuple[str, str]], *, as_json: bool) -> None:
+    """Write the answer for each job; exit with the code of the worst."""
+    told = list(answers)
+    if as_json:
+        print_json({"results": [{"id": job_id, "answer": answer} for job_id, answer in told]})
+    else:
+        for job_id, answer in told:
+            print_text(f"{job_id}  {_MEANING[answer]}")
+    outcomes = {answer for _, answer in told}
+    if "unknown" in outcomes:
+        raise click.exceptions.Exit(ExitCode.NOTHING_MATCHED)
+    if outcomes - _DONE:
+        raise click.exceptions.Exit(ExitCode.FAILED)

@@ -1,38 +1,57 @@
 # SPDX-License-Identifier: MIT
-"""The worker itself: the app is imported here, in a process of a supervisor or in this very one."""
+"""Import the app and run its worker in this process.
+
+The process is a supervisor's child, or stands alone with --in-process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-from packhorse.cli.discovery import FoundApp
-from packhorse.cli.listening import exit_after_signals, run_listening
-from packhorse.cli.render import note
-from packhorse.cli.target import found_app
-from packhorse.cli.version import installed_version
-from packhorse.durations import seconds_text
+from packhorse.cli.discovery import FoundApp, found_app
+from packhorse.cli.output import did_you_mean, note
+from packhorse.cli.worker import set_up_logs, shows_banner
+from packhorse.client.run_options import RunOptions, run_options
+from packhorse.core.durations import span_text
 from packhorse.events import WorkerStarted
-from packhorse.running import RunOptions, run_options
-from packhorse.supervisor.link import Link
+from packhorse.runtime.supervisor.link import SupervisorLink
+from packhorse.runtime.supervisor.posix import STOP_SIGNALS
+from packhorse.runtime.worker.event_loop import run_to_end
+from packhorse.stores.protocol import Store
+from packhorse.version import installed_version
 
-__all__ = ["chosen_queues", "chosen_run_options", "serve"]
+__all__ = ["chosen_queues", "chosen_run_options", "exit_after_signals", "serve", "unknown_queues"]
 
 #: Options that go to the worker as they are.
 _RUN_OPTIONS: Final = (
     *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
     *("process_slots", "process_memory_mib", "process_cpu", "process_max_jobs"),
     *("process_max_failures", "process_recycle_mib"),
-    *("recycle_jobs", "recycle_failures", "recycle_mib"),
+    *("recycle_jobs", "recycle_failures", "recycle_mib", "recycle_on"),
 )
 _MEMORY: Final = "memory:"
+_LOG: Final = logging.getLogger("packhorse")
+#: The first asks the worker to stop; from this one on it was forced.
+_FORCING: Final = 2
+#: What shells add to a signal's number.
+_SIGNAL_BASE: Final = 128
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
-def serve(app_name: str | None, flags: Mapping[str, Any], link: Link | None) -> int:
-    """Run the app's worker until it ends; the exit code."""
+def serve(app_name: str | None, flags: Mapping[str, Any], link: SupervisorLink | None) -> int:
+    """Run the app's worker until it ends; return the exit code."""
     if link is not None:
         link.begin()
-    found = found_app(app_name, quiet=not flags["banner"])
+    # Before the app is imported, so that its log lines are seen and its own set-up comes last.
+    lines = None if link is None else link.memory.lines
+    if set_up_logs(flags, lines) is None and link is not None:
+        link.keep_log()
+    quiet = not shows_banner(flags)
+    found = found_app(app_name, flags["include"], url=flags["url"], quiet=quiet)
     try:
         return _run(found, flags, link)
     finally:
@@ -40,18 +59,18 @@ def serve(app_name: str | None, flags: Mapping[str, Any], link: Link | None) -> 
 
 
 def chosen_queues(queues: Sequence[Sequence[str]]) -> list[str]:
-    """The queues named, in order."""
+    """Flatten the values of --queues."""
     return [name for names in queues for name in names]
 
 
 def chosen_run_options(flags: Mapping[str, Any]) -> RunOptions:
-    """What `app.run` takes of the flags."""
+    """Pick the flags that `app.run` takes."""
     chosen: Any = {name: flags[name] for name in _RUN_OPTIONS if flags[name] is not None}
     options: RunOptions = chosen
     return options
 
 
-def _run(found: FoundApp, flags: Mapping[str, Any], link: Link | None) -> int:
+def _run(found: FoundApp, flags: Mapping[str, Any], link: SupervisorLink | None) -> int:
     from packhorse import logs
 
     app = found.app
@@ -59,40 +78,99 @@ def _run(found: FoundApp, flags: Mapping[str, Any], link: Link | None) -> int:
     app.code_version = flags["code_version"]
     options = chosen_run_options(flags)
     if not app.registry.names:
-        note(f"{found.name} declares no tasks, so there is nothing this worker could run.")
+        _LOG.warning(
+            "%s declares no tasks, so there is nothing this worker could run. Name the modules "
+            "that declare them: Packhorse(include=['shop.mail']), or --include shop.mail.",
+            found.name,
+        )
     schema = app.store.migrate()
-    if flags["banner"]:
+    if shows_banner(flags):
         app.on(WorkerStarted)(lambda event: _print_banner(event, found, schema, options))
-    logs.configure(flags["log_level"], flags["log_format"])
     logs.attach(app.bus)
     if link is not None:
-        # A store inside this process can be kept by nobody else.
+        # The supervisor cannot reach a store inside this process.
         link.url = None if app.store.label.startswith(_MEMORY) else app.url
         link.app = found.name
-        link.keep_log()
         app.link = link
     queues = chosen_queues(flags["queues"])
-    report, signals = run_listening(lambda: app.arun(queues or None, **options))
+    for line in unknown_queues(queues, declared=app.known_queues, store=app.store):
+        _LOG.warning(line)
+    report, signals = _run_listening(lambda: app.arun(queues or None, **options))
     if report.problem:
-        note(f"The worker left by itself: {report.problem}")
+        _LOG.error("the worker left by itself: %s", report.problem)
     return exit_after_signals(report.exit_code, signals)
+
+
+def unknown_queues(
+    queues: Sequence[str], *, declared: Sequence[str], store: Store
+) -> Iterator[str]:
+    """Yield a warning for each queue that neither the app nor the store knows.
+
+    This is no error: another program may be the first to submit to it.
+    """
+    strange = [name for name in queues if name not in declared]
+    if not strange:
+        return
+    stored = {state.settings.name for state in store.run(store.queues.queues())}
+    known = sorted({*declared, *stored})
+    for name in strange:
+        if name not in stored:
+            hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
+            yield (
+                f"queue {name!r} is declared nowhere and holds no jobs, so this worker waits until "
+                f"one is submitted to it; {hint}"
+            )
 
 
 def _print_banner(
     started: WorkerStarted, found: FoundApp, schema: int, options: RunOptions
 ) -> None:
     effective = run_options(started.queues, options)
-    stop = seconds_text(effective.shutdown_timeout_us)
+    stop = span_text(effective.shutdown_timeout_us)
     for line in (
         f"packhorse {installed_version()} worker {started.worker_id}",
         f"  app          {found}",
         f"  store        {started.store} (schema {schema})",
         f"  queues       {', '.join(started.queues)}",
         f"  concurrency  {started.concurrency}",
-        f"  lease        {seconds_text(effective.lease_us)}",
+        f"  lease        {span_text(effective.lease_us)}",
         (
             f"  Ctrl-C       lets running jobs finish ({stop}); twice gives them back, "
             "three times leaves"
         ),
     ):
         note(line)
+
+
+class _ListeningLoop(asyncio.SelectorEventLoop):
+    """An event loop that records the stop signals its handlers are called for.
+
+    The worker decides what a signal does; the number of signals decides the exit code.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[int] = []
+
+    def add_signal_handler(
+        self, sig: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts
+    ) -> None:
+        def heard(*given: *Ts) -> None:
+            if sig in STOP_SIGNALS:
+                self.heard.append(sig)
+            callback(*given)
+
+        super().add_signal_handler(sig, heard, *args)
+
+
+def _run_listening(work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, list[int]]:
+    """Run a coroutine on its own loop; return its result and the signals handled."""
+    loop = _ListeningLoop()
+    return run_to_end(work, lambda: loop), loop.heard
+
+
+def exit_after_signals(exit_code: int, heard: list[int]) -> int:
+    """Return the worker's exit code, or that of the signal that forced it."""
+    if exit_code == 0 and len(heard) >= _FORCING:
+        return _SIGNAL_BASE + heard[-1]
+    return exit_code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.render import age, ages, print_json, print_table, print_text, span_ms
+from packhorse.cli.output import age, ages, print_json, print_table, print_text, span_ms
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -28,7 +28,7 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     that waits for a retry is pending. What retention has removed is no longer counted. Demand is
     ready and running jobs together; wanted is how many workers a queue's autoscale asks for.
     """
-    from packhorse.cli.documents import scaling_document
+    from packhorse.cli.display import document_of
     from packhorse.protocol import to_wire
 
     view = app.insights
@@ -36,7 +36,7 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     waited = {queue.name: queue for queue in view.queues()}
     for name, queue in document.get("queues", {}).items():
         queue.update(_oldest(waited.get(name)))
-    signals = {signal.queue: scaling_document(signal) for signal in view.scaling()}
+    signals = {signal.queue: document_of(signal) for signal in view.scaling()}
     if as_json:
         print_json({**document, "scaling": list(signals.values())})
         return
@@ -60,7 +60,7 @@ def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
     """How long the longest-waiting ready jobs have waited; absent when none is ready."""
     if queue is None or queue.oldest_ready_s is None:
         return {}
-    from packhorse.cli.documents import waited_document
+    from packhorse.cli.display import waited_document
 
     return waited_document(queue)
 

@@ -3,60 +3,72 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from packhorse.cli.parameters import Bounds, bounds, duration, queue_names
+from packhorse.cli.exits import ToldToStop
+from packhorse.cli.options import NAME, bounds, duration, queue_choices, queue_names
+from packhorse.cli.output import note
+from packhorse.errors import ConfigError
 
-__all__ = ["worker"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from packhorse.logs.lines import Lines
+    from packhorse.runtime.supervisor.supervisor import Supervisor
+
+__all__ = ["set_up_logs", "shows_banner", "worker", "worker_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-class _Flags(TypedDict):
-    queues: tuple[tuple[str, ...], ...]
-    concurrency: int | None
-    processes: int
-    autoscale: Bounds | None
-    burst: bool
-    max_jobs: int | None
-    lease: str | None
-    shutdown_timeout: str | None
-    default_timeout: str | None
-    log_level: str
-    log_format: Literal["auto", "console", "json"]
-    banner: bool
-    http: str | None
-    reload: bool
-    code_version: str | None
-    in_process: bool
-    process_slots: int | None
-    process_memory_mib: int | None
-    process_cpu: str | None
-    process_max_jobs: int | None
-    process_max_failures: int | None
-    process_recycle_mib: int | None
-    recycle_jobs: int | None
-    recycle_failures: int | None
-    recycle_mib: int | None
+#: Flags with one value that a supervisor passes on to its processes.
+_VALUES: Final = (
+    *("url", "concurrency", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
+    *("log_level", "log_format", "log_config"),
+    *("process_slots", "process_memory_mib", "process_cpu"),
+    *("process_max_jobs", "process_max_failures", "process_recycle_mib", "code_version"),
+    *("recycle_jobs", "recycle_failures", "recycle_mib", "recycle_on"),
+)
+#: Changed files named as the reason of a reload.
+_CHANGES_NAMED: Final = 3
+_LOG: Final = logging.getLogger("packhorse")
 
 
 def _option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An option that the environment may set as well."""
+    """Declare an option that the environment may set as well."""
     variable = "PACKHORSE_" + names[-1].removeprefix("--").replace("-", "_").upper()
     return click.option(*names, envvar=variable, show_envvar=True, **settings)
 
 
 @click.command()
 @click.argument("app_name", metavar="[APP]", required=False)
+@click.option(
+    "-A", "--app", "named", type=NAME, metavar="APP", help="The app: another way to give APP."
+)
+@click.option(
+    "--url", type=NAME, metavar="URL", help="The store to work on, instead of the app's own."
+)
+@_option(
+    "--include",
+    multiple=True,
+    type=NAME,
+    metavar="MODULE",
+    help="A module that declares tasks of the app, to be imported; may be given several times.",
+)
 @_option(
     "-q",
     "--queues",
     multiple=True,
     type=queue_names,
+    shell_complete=queue_choices,
     help="Queues to serve, with commas between. Default: all the app declares, and 'default'.",
 )
 @_option("-c", "--concurrency", type=int, help="Jobs at once in each process. Default: 100.")
@@ -108,6 +120,11 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 @_option("--recycle-failures", type=int, help="Failures in a row until one is replaced.")
 @_option("--recycle-mib", type=int, help="MiB in memory, from which one is replaced.")
 @_option(
+    "--recycle-on",
+    type=click.Choice(["fatal", "unexpected"]),
+    help="Exceptions after which any process is replaced: fatal, or all a task does not name.",
+)
+@_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
     default="info",
@@ -121,6 +138,12 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="auto: console on a terminal, JSON elsewhere.",
 )
 @_option(
+    "--log-config",
+    metavar="FILE",
+    help="Set up logging by this JSON or TOML file (logging.config.dictConfig) instead; 'none' "
+    "leaves it as the app sets it up.",
+)
+@_option(
     "--http",
     metavar="HOST:PORT",
     help="Answer /livez, /readyz, /metrics and /status there; off unless given.",
@@ -128,7 +151,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: start the processes anew when a Python file here changes.",
+    help="For development: restart the processes when a Python file here changes.",
 )
 @_option(
     "--code-version",
@@ -141,32 +164,147 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="Run in this very process, without a parent that watches it; for debuggers.",
 )
 @click.option("--banner/--no-banner", default=True, help="Say at the start what runs where.")
-def worker(app_name: str | None, **flags: Unpack[_Flags]) -> None:
+def worker(app_name: str | None, named: str | None, **flags: Any) -> None:
     """Run the jobs of APP until told to stop.
 
-    SIGTERM and SIGINT (Ctrl-C) let running jobs finish; a second one gives them back, a third
+    SIGTERM, SIGHUP and Ctrl-C let running jobs finish; a second one gives them back, a third
     leaves at once. Exit code 8 says that jobs had to be abandoned. SIGUSR1 stops claiming, and
     SIGUSR2 goes on.
     """
-    from packhorse.cli.listening import leave_when_told
-
-    leave_when_told()
+    _leave_when_told()
+    if app_name is not None and named is not None:
+        raise click.UsageError("APP and --app both say which app; give one of them")
+    app_name = app_name if named is None else named
     if flags["autoscale"] is not None:
-        from packhorse.cli.scaled import run_scaled
+        from packhorse.cli.autoscale import run_scaled
 
         raise click.exceptions.Exit(run_scaled(app_name, flags, flags["autoscale"]))
-    from packhorse.supervisor.link import link_from_environment
+    from packhorse.runtime.supervisor.link import link_from_environment
 
     link = link_from_environment(os.environ)
     if link is None and not flags["in_process"]:
-        from packhorse.cli.processes import run_supervised
-
-        raise click.exceptions.Exit(run_supervised(app_name, flags))
+        raise click.exceptions.Exit(_run_supervised(app_name, flags))
     if flags["processes"] > 1 or flags["reload"] or flags["http"]:
         raise click.UsageError(
-            "--in-process is one process that nobody watches; leave --processes, --reload and "
+            "--in-process is one process without a supervisor; leave --processes, --reload and "
             "--http out"
         )
     from packhorse.cli.serving import serve  # user code is imported from here on
 
     raise click.exceptions.Exit(serve(app_name, flags, link))
+
+
+def _leave_when_told() -> None:
+    """Exit at once on SIGTERM and SIGHUP until the worker handles signals itself.
+
+    Ignore SIGUSR1 and SIGUSR2 meanwhile: they are for workers that have begun.
+    """
+    from packhorse.runtime.supervisor.posix import stop_signals
+
+    for number in set(stop_signals()) - {signal.SIGINT}:
+        signal.signal(number, _leave)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    note("Told to stop before the worker had begun.")
+    raise ToldToStop(0)
+
+
+def worker_command(app_name: str | None, flags: Mapping[str, Any], *more: str) -> list[str]:
+    """Write out the command line of one process."""
+    command = [sys.executable, "-m", "packhorse", "worker", "--processes", "1", *more]
+    for names in flags["queues"]:
+        command += ["--queues", ",".join(names)]
+    for name in _VALUES:
+        if flags.get(name) is not None:
+            command += [f"--{name.replace('_', '-')}", str(flags[name])]
+    for name in flags["include"]:
+        command += ["--include", name]
+    if flags["burst"]:
+        command.append("--burst")
+    command.append("--banner" if flags["banner"] else "--no-banner")
+    return command if app_name is None else [*command, app_name]
+
+
+def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
+    """Run a supervisor of worker processes; return the exit code."""
+    import asyncio
+
+    from packhorse.core.clock import SystemChance, SystemClock
+    from packhorse.runtime.supervisor.posix import adopt_orphans
+    from packhorse.runtime.supervisor.probes import parse_address, probes
+    from packhorse.runtime.supervisor.supervisor import Supervisor
+
+    def command(first: bool) -> list[str]:  # noqa: FBT001 - called by the supervisor alone
+        banner = flags["banner"] and first
+        return worker_command(app_name, {**flags, "banner": banner}, "--in-process")
+
+    address = None if flags["http"] is None else parse_address(flags["http"])
+    folder = _watched_folder() if flags["reload"] else None
+
+    async def run() -> int:
+        supervisor = Supervisor(
+            command, flags["processes"], clock=SystemClock(), chance=SystemChance()
+        )
+        async with probes(supervisor, address) as bound:
+            if bound is not None:
+                _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
+            async with _reloading(supervisor, folder):
+                return await supervisor.run()
+
+    set_up_logs(flags)
+    adopt_orphans()  # so that nothing a dead worker process started outlives it
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _reloading(supervisor: Supervisor, folder: Path | None) -> AsyncIterator[None]:
+    """Replace the processes while inside whenever a Python file in `folder` changes."""
+    import asyncio
+
+    if folder is None:
+        yield
+        return
+    watching = asyncio.create_task(_watch(supervisor, folder))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(supervisor: Supervisor, folder: Path) -> None:
+    from watchfiles import PythonFilter, awatch
+
+    async for changes in awatch(folder, watch_filter=PythonFilter()):
+        names = sorted({path.removeprefix(f"{folder}/") for _, path in changes})
+        shown = ", ".join(names[:_CHANGES_NAMED])
+        supervisor.replace_all(f"{shown} changed")
+
+
+def _watched_folder() -> Path:
+    """Return the folder to watch for changed code; fail if watchfiles is not installed."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    if find_spec("watchfiles") is None:
+        raise ConfigError(
+            "--reload needs the package watchfiles; install it with: pip install 'packhorse[dev]'"
+        )
+    return Path.cwd()
+
+
+def set_up_logs(flags: Mapping[str, Any], lines: Lines | None = None) -> Lines | None:
+    """Set up logging by the flags; return where lines go, or None if the user decides that."""
+    from packhorse.logs.setup import set_up
+
+    return set_up(flags["log_level"], flags["log_format"], flags["log_config"], lines=lines)
+
+
+def shows_banner(flags: Mapping[str, Any]) -> bool:
+    """Tell whether to print the banner: programs find its facts in the log."""
+    from packhorse.logs import is_for_people
+
+    return bool(flags["banner"]) and is_for_people(flags["log_format"])

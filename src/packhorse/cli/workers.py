@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ import click
 
 from packhorse.cli.exits import NothingMatched, exit_code_of
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.render import age, note, print_json, print_table
-from packhorse.clock import SECOND_US, SystemClock, from_datetime
+from packhorse.cli.output import age, note, print_json, print_table
+from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
+from packhorse.core.text import short_id
 from packhorse.errors import ConfigError, PackhorseError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
     """List the workers the store knows, live ones and those that went without leaving."""
     found = app.insights.workers()
     if as_json:
-        from packhorse.cli.documents import worker_document
+        from packhorse.cli.display import worker_document
 
         print_json({"workers": [worker_document(worker) for worker in found]})
         return
@@ -46,23 +47,28 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
         return
     now_us = SystemClock().now_us()
     print_table(
-        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "UP", "SEEN", "VERSION", "CODE", "QUEUES"),
+        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "UP", "SEEN", "CODE", "QUEUES"),
         [
             (
-                worker.id,
-                "live" if worker.live else "gone",
+                short_id(worker.id),
+                _state(worker),
                 worker.host,
                 worker.pid,
                 f"{worker.running}/{worker.concurrency}",
                 age((now_us - from_datetime(worker.started_at)) / SECOND_US),
                 age((now_us - from_datetime(worker.renewed_at)) / SECOND_US),
-                worker.version,
                 worker.code,
                 worker.queues,
             )
             for worker in found
         ],
     )
+
+
+def _state(worker: WorkerInfo) -> str:
+    if not worker.live:
+        return "gone"
+    return "quiet" if worker.quiet else "live"
 
 
 @workers.command("quiet")
@@ -87,19 +93,21 @@ def resume_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: boo
 
 
 def _signal(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
-    """Tell all that can be told; who could not be decides about the exit code."""
+    """Signal the chosen workers; the first that cannot be signalled decides the exit code."""
     chosen = _chosen(app.insights.workers(), worker_ids, everyone=everyone)
     refused = [error for worker in chosen if (error := _sent(worker, number)) is not None]
     for error in refused:
         note(str(error))
-    if everyone and len(refused) < len(chosen):  # then those who are gone are none of all
+    if everyone and len(refused) < len(
+        chosen
+    ):  # some were signalled, so the others are merely gone
         refused = [error for error in refused if not isinstance(error, NothingMatched)]
     if refused:
         click.get_current_context().exit(exit_code_of(refused[0]))
 
 
 def _sent(worker: WorkerInfo, number: int) -> PackhorseError | None:
-    """Send a signal to a worker's process; what is in the way of that, if anything."""
+    """Send a signal to a worker's process; return the error if that is impossible."""
     gone = NothingMatched(
         f"worker {worker.id} is gone: its process has ended; its jobs are rescued when its lease "
         "ends"
@@ -120,9 +128,9 @@ def _sent(worker: WorkerInfo, number: int) -> PackhorseError | None:
 
 
 def _heeds(pid: int, number: int) -> bool:
-    """Whether a process listens for a signal; one that does not would die of it.
+    """Tell whether a process handles a signal: one that has reused a worker's pid would die of it.
 
-    Such a one is no worker, but has taken over the number of one that died. Only Linux tells.
+    Only Linux tells; elsewhere the answer is yes.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
@@ -135,14 +143,13 @@ def _heeds(pid: int, number: int) -> bool:
 def _chosen(
     known: Sequence[WorkerInfo], worker_ids: Sequence[str], *, everyone: bool
 ) -> list[WorkerInfo]:
-    """Those meant; one that lives elsewhere, or not at all, is an error before anybody is told."""
+    """Choose workers; refuse unknown ones and those of other machines before any is signalled."""
     if bool(worker_ids) == everyone:
         raise click.UsageError("name workers, or give --all")
     live = {worker.id: worker for worker in known if worker.live}
     here = socket.gethostname()
+    worker_ids = [_whole_id(live, worker_id) for worker_id in worker_ids]
     for worker_id in worker_ids:
-        if worker_id not in live:
-            raise NothingMatched(f"no live worker is {worker_id}; see 'packhorse workers list'")
         if live[worker_id].host != here:
             raise ConfigError(
                 f"worker {worker_id} runs on {live[worker_id].host}, and signals do not go there; "
@@ -156,3 +163,13 @@ def _chosen(
     if not chosen:
         raise NothingMatched("no live worker runs on this machine")
     return chosen
+
+
+def _whole_id(live: Mapping[str, WorkerInfo], part: str) -> str:
+    """Complete the beginning or end of a live worker's id."""
+    found = [each for each in live if each.startswith(part) or each.endswith(part)]
+    if part not in live and len(found) > 1:
+        raise click.UsageError(f"{part!r} is part of several ids: {', '.join(found)}")
+    if not found:
+        raise NothingMatched(f"no live worker is {part}; see 'packhorse workers list'")
+    return part if part in live else found[0]

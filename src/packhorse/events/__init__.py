@@ -16,15 +16,16 @@
     jobs.spooled    spool.delivered    spool.refused
 
 Observers are plain functions, called where the event happens: on the worker's event loop, save
-`loop.blocked`, which can only be told from another thread, and `queue.filling` and those of the
-spool, which producers tell. Payloads and results are in no event.
+`loop.blocked`, which can only be told from another thread, and `queue.filling`, those of the spool,
+and the ends that submitting and cancelling bring about, which the process tells that did it.
+Payloads and results are in no event.
 """
 
 from __future__ import annotations
 
 from packhorse.events.bus import EVENTS, EventBus, Observer
-from packhorse.events.event import Event
-from packhorse.events.of_jobs import (
+from packhorse.events.kinds import (
+    Event,
     JobAbandoned,
     JobCancelled,
     JobCancelling,
@@ -38,30 +39,31 @@ from packhorse.events.of_jobs import (
     JobRescued,
     JobRetried,
     JobSnoozed,
+    JobsSpooled,
     JobStale,
     JobStarted,
     JobTimedOut,
-)
-from packhorse.events.of_queues import (
-    QueueConflict,
-    QueueFilling,
-    QueueStarving,
-    TaskConflict,
-    TasksParked,
-)
-from packhorse.events.of_spool import JobsSpooled, SpoolDelivered, SpoolRefused
-from packhorse.events.of_workers import (
     LeaseLost,
     LeaseRegained,
     LoopBlocked,
     ObserverFailed,
+    QueueConflict,
+    QueueFilling,
+    QueueStarving,
+    SpoolDelivered,
+    SpoolRefused,
     StoreRecovered,
     StoreTrouble,
+    TaskConflict,
+    TasksParked,
     WorkerQuiet,
     WorkerResumed,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
+    about_record,
+    cancelled_events,
+    dead_event,
 )
 
 __all__ = [
@@ -104,4 +106,7 @@ __all__ = [
     "WorkerStarted",
     "WorkerStopped",
     "WorkerStopping",
+    "about_record",
+    "cancelled_events",
+    "dead_event",
 ]

@@ -9,57 +9,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from packhorse.core.text import stack_of, text_of
 from packhorse.errors import ConfigError
-from packhorse.events.event import Event
-from packhorse.events.of_jobs import (
-    JobAbandoned,
-    JobCancelled,
-    JobCancelling,
-    JobCompleted,
-    JobDead,
-    JobFailed,
-    JobLimited,
-    JobReleased,
-    JobRescued,
-    JobRetried,
-    JobSnoozed,
-    JobStale,
-    JobStarted,
-    JobTimedOut,
-)
-from packhorse.events.of_queues import (
-    QueueConflict,
-    QueueFilling,
-    QueueStarving,
-    TaskConflict,
-    TasksParked,
-)
-from packhorse.events.of_spool import JobsSpooled, SpoolDelivered, SpoolRefused
-from packhorse.events.of_workers import (
-    LeaseLost,
-    LeaseRegained,
-    LoopBlocked,
-    ObserverFailed,
-    StoreRecovered,
-    StoreTrouble,
-    WorkerQuiet,
-    WorkerResumed,
-    WorkerStarted,
-    WorkerStopped,
-    WorkerStopping,
-)
+from packhorse.events import kinds as every_kind
+from packhorse.events.kinds import Event, ObserverFailed
 
 __all__ = ["EVENTS", "EventBus", "Observer"]
 
 Observer = Callable[[Any], object]
 
-_TYPES: Final[tuple[type[Event], ...]] = (
-    *(WorkerStarted, WorkerQuiet, WorkerResumed, WorkerStopping, WorkerStopped),
-    *(JobStarted, JobCancelling, JobCompleted),
-    *(JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobLimited, JobDead, JobCancelled),
-    *(JobReleased, JobStale, JobAbandoned, JobRescued, LeaseLost, LeaseRegained, StoreTrouble),
-    *(StoreRecovered, TasksParked, QueueConflict, TaskConflict, QueueFilling, QueueStarving),
-    *(LoopBlocked, ObserverFailed, JobsSpooled, SpoolDelivered, SpoolRefused),
+_TYPES: Final = tuple(
+    kind
+    for kind in vars(every_kind).values()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind.name
 )
 #: Every event by its name.
 EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType({kind.name: kind for kind in _TYPES})
@@ -90,11 +52,11 @@ class EventBus:
         return lambda: self._unsubscribe(kinds, observer)
 
     def wants(self, event: type[Event]) -> bool:
-        """Whether anybody listens; if not, the event need not even be made."""
+        """Whether there are observers; if not, the event need not even be made."""
         return event in self.observers
 
     def emit(self, event: Event) -> None:
-        """Tell everybody who asked for this kind of event."""
+        """Call the observers of this kind of event."""
         for observer in self.observers.get(type(event), ()):
             try:
                 observer(event)
@@ -103,16 +65,17 @@ class EventBus:
 
     def _report(self, observer: Observer, event: Event, error: BaseException) -> None:
         if isinstance(event, ObserverFailed):
-            return  # whoever should tell of failures fails: there is nobody left to tell
+            return  # the observer of failures fails: there is nothing left to tell
         self.emit(
             ObserverFailed(
                 worker_id=event.worker_id,
                 observer=_label(observer),
                 event=event.name,
                 error_type=type(error).__name__,
-                error_message=str(error),
+                error_message=text_of(error),
+                error_stack=stack_of(error) or "",
                 job_id=getattr(event, "job_id", ""),
-            )
+            ).carrying(error)
         )
 
     def _unsubscribe(self, kinds: tuple[type[Event], ...], observer: Observer) -> None:

@@ -1,29 +1,75 @@
 # SPDX-License-Identifier: MIT
-"""Reading: plain Python data or JSON text to a shape, or a ShapeError that names the field.
-
-The limits are stated once, in the annotations of the shapes, and read here from msgspec's own
-description of them. msgspec's decoder is not used for the checking itself because the protocol is
-finer: `5.0` is an integer and `True` is not, a missing field and an entry of a map have paths of
-their own, patterns must match to the very end, and a message must say what would be allowed.
-"""
+"""Read plain data or JSON as a shape, or raise a `ShapeError` that names the field."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypeVar, cast, runtime_checkable
+from functools import cache
+from reprlib import Repr
+from typing import Any, NoReturn, TypeVar, cast, runtime_checkable
 from typing import Protocol as TypingProtocol
 
 import msgspec
 from msgspec import inspect
+from msgspec.inspect import AnyType, CustomType, DictType, StructType, Type, type_info
 
 from packhorse.errors import ShapeError
-from packhorse.protocol.inspection import kind_of, members
-from packhorse.protocol.refusals import entry_path, expected, member_path, refuse
 
-__all__ = ["CrossChecked", "parse", "parse_json"]
+__all__ = [
+    "CrossChecked",
+    "entry_path",
+    "expected",
+    "is_function",
+    "kind_of",
+    "member_path",
+    "members",
+    "parse",
+    "parse_json",
+    "refuse",
+    "shown",
+    "struct_kind",
+]
+
+
+def kind_of(shape: type) -> Type:
+    """Return msgspec's description of `shape`, with every limit its annotations state."""
+    return _described(shape)
+
+
+def struct_kind(shape: type[msgspec.Struct]) -> StructType:
+    """Return the description of an object shape, field by field."""
+    return cast("StructType", kind_of(shape))
+
+
+def is_function(kind: Type) -> bool:
+    """Say whether a field of this kind holds Python functions, which no JSON can carry."""
+    inner = kind.value_type if isinstance(kind, DictType) else kind
+    return isinstance(inner, CustomType)  # functions are the only foreign values of the protocol
+
+
+def members(value: msgspec.Struct) -> dict[str, Any]:
+    """Return what is set in `value`, by wire name, one level deep.
+
+    None counts as unset wherever the wire would refuse null: a constructor checks nothing, and
+    `Task(timeout_ms=None)` means what it looks like.
+    """
+    found: dict[str, Any] = {}
+    for field in struct_kind(type(value)).fields:
+        member = getattr(value, field.name)
+        absent = member is None and not isinstance(field.type, AnyType)
+        if member is not msgspec.UNSET and not absent:
+            found[field.encode_name] = member
+    return found
+
+
+@cache
+def _described(shape: type) -> Type:
+    return type_info(shape)
+
 
 Parsed = TypeVar("Parsed", bound="msgspec.Struct | Enum")
 
@@ -181,3 +227,94 @@ def _within(kind: inspect.IntType | inspect.FloatType, value: float) -> bool:
 def _word(kind: inspect.EnumType, value: object) -> Enum | None:
     words = {member.value: member for member in kind.cls}
     return words.get(value) if isinstance(value, str) else None
+
+
+_LONGEST_VALUE_SHOWN = 80
+# Python refuses to print integers of some thousand digits.
+_LARGEST_INTEGER_SHOWN = 2**64
+
+
+def refuse(kind: inspect.Type, value: object, path: str) -> NoReturn:
+    """Raise the ShapeError for a value that is not of its kind."""
+    message = f"expected {expected(kind)}, got {shown(value)}"
+    if value is None and path != "$":
+        message += "; leave the key out instead of giving null"
+    raise ShapeError(message, path=path)
+
+
+def member_path(path: str, name: str) -> str:
+    """Return the path of an object's member: `$.retryPolicy`, or `$["odd name"]`."""
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
+
+
+def entry_path(path: str, index: int) -> str:
+    """Return the path of an array's entry: `$.queues[0]`."""
+    return f"{path}[{index}]"
+
+
+def expected(kind: inspect.Type) -> str:
+    """Say in words what a kind allows."""
+    match kind:
+        case inspect.Metadata(extra={"expected": str(words)}):
+            return words
+        case inspect.Metadata(type=inner):
+            return expected(inner)
+        case inspect.IntType():
+            return f"an integer {_limits(kind)}"
+        case inspect.FloatType():
+            return f"a finite number {_limits(kind)}"
+        case inspect.EnumType(cls=words_class):
+            return "one of " + ", ".join(repr(str(member.value)) for member in words_class)
+        case inspect.ListType(min_length=1):
+            return "an array with at least one entry"
+        case _:
+            return _plain_words(kind)
+
+
+def _plain_words(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.StrType():
+            return "a string"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.ListType():
+            return "an array"
+        case inspect.StructType() | inspect.DictType():
+            return "an object"
+        case inspect.CustomType():
+            return "a Python function (it cannot come from JSON)"
+        case _:
+            return "any value, null included"
+
+
+def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.gt is not None:
+        return f"greater than {kind.gt}"
+    if kind.le is None:
+        return f"of at least {kind.ge}"
+    return f"from {kind.ge} to {kind.le}"
+
+
+def shown(value: object) -> str:
+    """Show a refused value as JSON would name it, cut to a readable length."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() if abs(value) > _LARGEST_INTEGER_SHOWN:
+            return "an integer beyond 64 bits"
+        case str() | int() | float():
+            return _cut(value)
+        case Mapping():
+            return "an object"
+        case list() | tuple():
+            return "an array" if value else "an empty array"
+        case _:
+            return f"a Python {type(value).__name__}"
+
+
+def _cut(value: object) -> str:
+    short = Repr()
+    short.maxstring = _LONGEST_VALUE_SHOWN
+    return short.repr(value)

@@ -11,9 +11,8 @@ from typing import Any, cast
 import msgspec
 
 from packhorse.errors import ShapeError
-from packhorse.protocol.inspection import is_function, members, struct_kind
-from packhorse.protocol.refusals import entry_path, member_path
-from packhorse.protocol.shape import Shape
+from packhorse.protocol.reading import entry_path, is_function, member_path, members, struct_kind
+from packhorse.protocol.shapes import Shape
 
 __all__ = ["to_json", "to_wire"]
 

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from packhorse.clock import Clock
+import re
+from typing import Final
+
+from packhorse.core.clock import Clock
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
 __all__ = ["open_store"]
+
+_SCHEME: Final = re.compile(r"[a-z]{1,12}")  # what is longer may be a secret
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -30,8 +35,9 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from packhorse.stores.memory.store import MemoryStore  # noqa: PLC0415
 
         return MemoryStore(clock=clock)
+    shown = f" that begins with {scheme!r}" if _SCHEME.fullmatch(scheme) else ""
     raise ConfigError(
-        f"no store is known for a URL that begins with {scheme!r}; "
+        f"no store is known for a URL{shown}; "
         "write sqlite:///jobs.db, postgresql://user@host/database, redis://host or memory://"
     )
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from packhorse.job import AttemptRecord, JobRecord, NewJob
-from packhorse.lifecycle import CancelAnswer, Orphan
-from packhorse.policies.explain import JobFacts
-from packhorse.settlement import Settlement, Verdict
+from packhorse.core.job import AttemptRecord, JobRecord, NewJob
+from packhorse.core.lifecycle import CancelAnswer, Orphan
+from packhorse.core.policies.explain import JobFacts
+from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import (
     Claimed,
@@ -24,6 +24,7 @@ from packhorse.stores.requests import (
     JobFilter,
     Outlook,
     Page,
+    Parked,
     ProgressNote,
     QueueSettings,
     QueueState,
@@ -54,30 +55,32 @@ T = TypeVar("T")
 class JobStore(Protocol):
     """Durable jobs with exclusive, fenced claims."""
 
-    def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
+    def submit(
+        self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+    ) -> Plan[tuple[Submitted, ...]]:
         """Store all of `jobs` or none, and answer each in order.
 
         A job due now is queued and takes its place behind those already ready; one due later is
-        pending. A job whose id is known (not of `FreshJobs`) is left as it is and answered
-        `deduplicated`, also when the id comes twice in one call. Workers of the queue are woken.
+        pending. A job whose id is known (not if `ids_are_new`) or comes twice stays as it is and is
+        answered `deduplicated`, or is a `JobConflict` (`policies.uniqueness.refuse_strangers`).
 
-        For jobs whose id is new, in this order: a queue that is some queue's dead-letter shelf is
-        a `ConfigError`; a closed queue is `QueueClosed`; a weight that a rate limit of the job
-        could never let in is a `ConfigError`; a holder of the idempotency key
-        (`policies.uniqueness`) is the answer, or the submit is `IdempotencyMismatch` if its digest
-        is another; a holder of the unique key is dealt with as `policies.uniqueness.conflict`
-        says, and is the answer; where more would wait than `max_depth`, the submit is `QueueFull`,
-        or, if the queue is to drop, the jobs that `policies.depth.shed` names become dead `shed`.
-        Jobs of one call meet each other as if submitted one by one. A job stored takes its keys,
-        and a number at the end of its line. A stashed job is submitted, whatever the depth, when
-        the holder of its key ends.
+        Workers of the queue are woken. For jobs whose id is new, in this order: a queue that is
+        some queue's dead-letter shelf is a `ConfigError`; a closed queue is `QueueClosed`; a weight
+        that a rate limit of the job could never let in is a `ConfigError`; a holder of the
+        idempotency key (`policies.uniqueness`) is the answer, or the submit is
+        `IdempotencyMismatch` if its digest is another; a holder of the unique key is dealt with as
+        `policies.uniqueness.conflict` says, and is the answer; where more would wait than
+        `max_depth`, the submit is `QueueFull`, or, if the queue drops, those that
+        `policies.depth.shed` names are dead `shed` and told. Jobs of one call meet each other as if
+        submitted one by one. A job stored takes its keys, and a number at the end of its line. A
+        stashed job is submitted, whatever the depth, when the holder of its key ends.
         """
         ...
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Hand at most `limit` ready jobs to this worker alone, each with a fence one higher.
 
-        First the queues with the lowest queue priority; inside a queue `policies.priority.
+        First the queues with the lowest queue priority; inside a queue `policies.fairness.
         claim_rank`: lower priority number first, then the order of becoming ready. Paused queues
         give nothing, nor do jobs whose task the worker does not know, whose deadline has passed,
         or that are parked. Due jobs (pending, failed, timeout) become queued first, at most 1,000 a
@@ -85,13 +88,13 @@ class JobStore(Protocol):
         nothing else and marks them as running alone. A worker without a live lease is given
         nothing and told so. `started_us` is the claim's instant; the hold limit is
         `lifecycle.hold_until_us`. A worker with `*` among its tasks knows every task, here and in
-        every other verb (`requests.knows`).
+        every other verb (`requests.knows`). With `tenants` only their jobs are given.
 
         A job is given only while all its gates (`policies.gates`) let it through: those held back
         stay as they are, and others are given in their stead. A rate limit is charged at the
         claim, and never refunded. When fewer than `limit` were given, `next_due_us` also covers
-        the first instant at which time opens a gate that held back a job. Whoever waits for room
-        in a queue with a `max_depth` is woken.
+        the first instant at which time opens a gate that held back a job. Submits that wait for
+        room in a queue with a `max_depth` is woken.
         """
         ...
 
@@ -118,7 +121,7 @@ class JobStore(Protocol):
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         """Finish a waiting job as cancelled, flag a running one and wake its worker.
 
-        As `lifecycle.cancel` says. A job of another tenant is unknown.
+        As `lifecycle.cancel` says, and `cancel_lost` there. A job of another tenant is unknown.
         """
         ...
 
@@ -136,14 +139,11 @@ class JobStore(Protocol):
         ...
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        """Remove at most `limit` finished jobs that the filter means, oldest first, with history.
-
-        Jobs that are not finished are never removed.
-        """
+        """Remove at most `limit` of the finished jobs meant, oldest first, with their history."""
         ...
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
-        """Write down that somebody waits for this job, then read it.
+        """Write down that a handle waits for this job, then read it.
 
         The interest is written first, so that an end in between is not missed.
         """
@@ -169,7 +169,7 @@ class LeaseStore(Protocol):
         ...
 
     def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
-        """The ids of jobs this worker holds that somebody wants cancelled. Reads only."""
+        """The ids of jobs this worker holds that are to be cancelled. Reads only."""
         ...
 
     def expired(self) -> Plan[ExpiredLeases]:
@@ -180,9 +180,9 @@ class LeaseStore(Protocol):
         ...
 
     def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
-        """Processing jobs that nobody holds rightfully any more, at most `limit`. Reads only.
+        """Processing jobs that no worker holds rightfully any more, at most `limit`. Reads only.
 
-        Those of `workers` whose lease is still expired, and of anybody whose hold limit has passed.
+        Those of `workers` whose lease is still expired, and of any whose hold limit has passed.
         """
         ...
 
@@ -252,23 +252,23 @@ class UpkeepStore(Protocol):
     """What keeps a store tidy; any number of processes may call these at once."""
 
     def promote(self, *, limit: int) -> Plan[int]:
-        """Make due jobs of every queue queued, at most `limit` a queue, in (due, sequence) order.
+        """Make due jobs queued, in (due, sequence) order; queues share `limit`, one each at least.
 
         Says how many. A rescued job keeps its place; any other takes a new one. Workers are woken.
         """
         ...
 
-    def expire(self, *, limit: int) -> Plan[int]:
-        """Give up at most `limit` waiting jobs whose deadline has passed, as dead `expired`."""
+    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
+        """Give up at most `limit` waiting jobs past their deadline, dead `expired`; says which."""
         ...
 
-    def park(self, *, after_us: int, limit: int) -> Plan[tuple[str, ...]]:
+    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
         """Set aside ready jobs that no live worker knows; give up those set aside too long.
 
         A ready job is parked when no live worker that serves its queue knows its task, while some
         live worker serves that queue. Parked jobs a live worker now knows are ready again, in
         their old place. A job parked for `after_us` becomes dead `unknown_task`. At most `limit`
-        of each. Answers the names of tasks newly parked.
+        of each. Answers the names of tasks newly parked, and the ids of those given up.
         """
         ...
 
@@ -339,10 +339,10 @@ class Listener(Protocol):
 
 
 class Wakeups(Protocol):
-    """Tells waiting processes that something changed, so that nobody polls.
+    """Tells waiting processes that something changed, so that none polls.
 
     Topics: `queue:<name>` a job of this queue became ready or due at another time; `cancel:
-    <worker>` a job this worker holds is to be cancelled; `job:<id>` a job somebody waits for
+    <worker>` a job this worker holds is to be cancelled; `job:<id>` a job a handle waits for
     has finished; `room:<name>` fewer wait in this queue, which has a `max_depth`.
     A wake-up may be lost; it is an accelerator over the floor every waiter keeps.
     """

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from packhorse.job import Job, JobRecord, JobStatus, Progress, RateRule, RetryRule
-from packhorse.policies.autoscale import ScaleRule
-from packhorse.policies.depth import OnFull
-from packhorse.policies.gates import OnDead
-from packhorse.policies.retention import Retention
+from packhorse.core.job import Job, JobRecord, JobStatus, Progress, RateRule, RetryRule
+from packhorse.core.policies.autoscale import ScaleRule
+from packhorse.core.policies.depth import OnFull
+from packhorse.core.policies.explain import JobFacts, Owner
+from packhorse.core.policies.gates import OnDead
+from packhorse.core.policies.retention import Retention
 
 __all__ = [
     "EVERY_TASK",
@@ -26,6 +27,7 @@ __all__ = [
     "JobFilter",
     "Outlook",
     "Page",
+    "Parked",
     "ProgressNote",
     "QueueSettings",
     "QueueState",
@@ -34,8 +36,10 @@ __all__ = [
     "Renewed",
     "Submitted",
     "TaskSettings",
+    "Totals",
     "WorkerRecord",
     "knows",
+    "with_workers",
 ]
 
 #: Among the tasks of a worker: it knows every task there is.
@@ -56,6 +60,9 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     job_id: str  #: the job submitted, or the one that was there before
     deduplicated: bool  #: nothing new was stored: `job_id` was there, or holds its key
     status: JobStatus  #: of that job when the whole submit was done
+    shed: tuple[
+        str, ...
+    ] = ()  #: in the last answer of a call: jobs that full queues gave up for it
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
@@ -67,6 +74,9 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     limit: int
     default_timeout_us: int  #: for jobs that name no timeout
     quarantine: bool = False  #: take only suspects, to run alone; otherwise only the others
+    #: How long after the claim jobs with a rate limit may start; their limits count it in.
+    allowance_us: int = 0
+    tenants: tuple[str, ...] = ()  #: whose jobs are wanted; none: everyone's
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -78,6 +88,8 @@ class Claimed(msgspec.Struct, frozen=True):
     next_due_us: int | None = None
     suspects: bool = False  #: a ready suspect waits to be run alone
     lease_lost: bool = False  #: this worker has no live lease, so it was given nothing
+    #: Ids of those that a rate limit let go: they start within the request's allowance, or go back.
+    rated: frozenset[str] = frozenset()
 
 
 class ProgressNote(msgspec.Struct, frozen=True):
@@ -86,6 +98,21 @@ class ProgressNote(msgspec.Struct, frozen=True):
     job_id: str
     fence: int
     progress: Progress
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """What was set aside, and what was given up."""
+
+    tasks: tuple[str, ...] = ()  #: names of tasks newly set aside
+    dead: tuple[str, ...] = ()  #: ids of jobs that were set aside too long
+
+
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker has done since it started; a store keeps the highest of each."""
+
+    succeeded: int = 0
+    failed: int = 0  #: attempts that failed or timed out
+    execution_us: int = 0  #: time spent in handlers
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -99,7 +126,8 @@ class Renewal(msgspec.Struct, frozen=True):
     pid: int = 0
     version: str = ""
     concurrency: int = 0
-    running: int = 0
+    quiet: bool = False  #: it was told to claim nothing
+    totals: Totals = Totals()
     #: (job id, fence) of all it holds; the store releases the rest. None says nothing about it.
     held: tuple[tuple[str, int], ...] | None = None
     #: By how much the worker saw the store's clock set forward: older holds last that much longer.
@@ -145,7 +173,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     on_full: OnFull = "reject"
     soft_depth: int | None = None  #: from here on producers are asked to slow down
     fair: bool = FAIR_DEFAULT  #: tenants share it by weight
-    weights: dict[str, float] = {}  #: by tenant; 1 is everybody else's
+    weights: dict[str, float] = {}  #: by tenant; 1 is the default
     ageing_us: int | None = None  #: waiting so long counts as one level of priority
     on_dead: OnDead = "release"  #: what a job that dies at the head of its line does to the line
     autoscale: ScaleRule | None = None  #: for scalers; a store keeps it and does nothing with it
@@ -196,6 +224,8 @@ class JobFilter(msgspec.Struct, frozen=True):
     created_by: str | None = None
     dead_reason: str | None = None
     dead_letter: str | None = None
+    created_before_us: int | None = None
+    id_part: str | None = None  #: the beginning or the end of its id
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -224,22 +254,51 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     concurrency: int
-    running: int
+    quiet: bool  #: as it last said
+    running: int  #: jobs it holds now, as the store counts them
     started_us: int
     renewed_us: int
     expires_us: int
     live: bool
+    totals: Totals = Totals()
 
     @classmethod
     def of(
-        cls, said: Renewal, *, started_us: int, renewed_us: int, expires_us: int, now_us: int
+        cls,
+        said: Renewal,
+        *,
+        running: int,
+        totals: Totals,
+        started_us: int,
+        renewed_us: int,
+        expires_us: int,
+        now_us: int,
     ) -> WorkerRecord:
         """What a worker said of itself, and when."""
         return cls(
             *(said.worker, said.host, said.pid, said.version, said.queues, said.tasks),
-            *(said.concurrency, said.running, started_us, renewed_us, expires_us),
+            *(said.concurrency, said.quiet, running, started_us, renewed_us, expires_us),
             live=expires_us > now_us,
+            totals=totals,
         )
+
+
+def with_workers(facts: JobFacts, workers: Iterable[WorkerRecord]) -> JobFacts:
+    """Add to what a store sees of a job which workers there are for it."""
+    known, record = list(workers), facts.record
+    live = [worker for worker in known if worker.live]
+    serving = [worker for worker in live if record.queue in worker.queues]
+    running = record.status is JobStatus.PROCESSING
+    owners = [worker for worker in known if running and worker.worker == record.worker]
+    return msgspec.structs.replace(
+        facts,
+        served=bool(serving),
+        known=any(knows(worker.tasks, record.task) for worker in serving),
+        awake=not serving or not all(worker.quiet for worker in serving),
+        watched=bool(live),
+        owner=Owner(owners[0].renewed_us, owners[0].expires_us) if owners else None,
+        hold_until_us=facts.hold_until_us if running else None,
+    )
 
 
 class Outlook(msgspec.Struct, frozen=True):

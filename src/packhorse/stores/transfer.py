@@ -13,8 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from packhorse.errors import ConfigError
-from packhorse.job import (
+from packhorse.core.job import (
     RETRY_WAITING,
     AttemptError,
     AttemptRecord,
@@ -27,7 +26,8 @@ from packhorse.job import (
     Progress,
     UniqueRule,
 )
-from packhorse.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "CarriedJob",
     "CarriedPage",
     "CarryAnswer",
+    "Copied",
     "Kept",
     "Standing",
     "TransferStore",
@@ -116,15 +117,30 @@ class CarryAnswer(StrEnum):
     CONFLICT = "conflict"  #: another job holds a key that this one took; it is left out
 
 
+class Copied(msgspec.Struct, frozen=True):
+    """That the jobs of a store were carried to another one, where they run from then on."""
+
+    to: str  #: the label of the other store
+    at_us: int
+
+
 class TransferStore(Protocol):
     """Takes jobs over from another store, whichever that is."""
+
+    def copied(self) -> Plan[Copied | None]:
+        """What `mark` wrote last. Reads only."""
+        ...
+
+    def mark(self, copied: Copied | None) -> Plan[None]:
+        """Keep that the jobs of this store were carried to another one; None forgets it."""
+        ...
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         """Jobs that wait or are dead, with all that is known of them. Reads only.
 
         In order of submission, a page at a time; a page holds at most `limit` jobs and may hold
         fewer, even none, though others follow. Jobs that run, have completed or were cancelled
-        are left out. A job that is set aside because nobody knows its task is shown as ready:
+        are left out. A job that is set aside because no worker knows its task is shown as ready:
         that was about the workers of this store.
         """
         ...
@@ -147,7 +163,7 @@ class TransferStore(Protocol):
 
 
 def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
-    """A job as it is carried; what a dead one once stood for, nobody needs to know."""
+    """A job as it is carried, without what only mattered while it lived."""
     dead = record.status is JobStatus.DEAD
     return CarriedJob(
         job=_new_job(record, kept),

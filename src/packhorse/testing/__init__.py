@@ -1,7 +1,43 @@
 # SPDX-License-Identifier: MIT
-"""For tests: time that a test moves by hand, and the suite every store passes.
+"""For tests: an app on its own store, a clock that a test moves, and the conformance suite.
 
-virtual_clock   time that stands still until it is told to move
+plugin          the fixture `packhorse_app`; pytest loads it by itself
+apps            `use` and `TestApp`: an app on another store and another clock, for one test
+contexts        `make_context`: a context for a handler that is called directly
+virtual_clock   `VirtualClock`: stands still until it is told to move
 conformance     the promises of a store as tests, for authors of stores; needs pytest and
                 hypothesis, so it is imported only by name
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from packhorse.testing.apps import TestApp, use
+    from packhorse.testing.contexts import RecordingContext, make_context
+    from packhorse.testing.virtual_clock import VirtualClock
+
+__all__ = ["RecordingContext", "TestApp", "VirtualClock", "make_context", "use"]
+
+# Imported when first asked for: pytest loads the plugin in projects that never use it.
+_HOMES: Final = MappingProxyType(
+    {
+        "RecordingContext": "contexts",
+        "TestApp": "apps",
+        "VirtualClock": "virtual_clock",
+        "make_context": "contexts",
+        "use": "apps",
+    }
+)
+
+
+if not TYPE_CHECKING:  # a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'packhorse.testing' has no attribute {name!r}")
+        return getattr(import_module(f"packhorse.testing.{home}"), name)

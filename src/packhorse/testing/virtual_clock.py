@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from typing import Final
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US, from_datetime
 
 __all__ = ["VirtualClock"]
 
@@ -15,7 +16,10 @@ _START_US: Final = 1_893_456_000 * SECOND_US
 
 
 class VirtualClock:
-    """Time for tests and the simulator; the instant and the monotonic seconds move together."""
+    """A clock for tests whose instant and monotonic seconds move together, when told to.
+
+    A burst that waits for a retry or a limit, and an idle wait, move it as well.
+    """
 
     def __init__(self, start_us: int = _START_US) -> None:
         self._lock = threading.Lock()
@@ -32,13 +36,22 @@ class VirtualClock:
             return self._passed_us / SECOND_US
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, which it only ever does forwards."""
+        """Let time pass."""
         if seconds < 0:
             raise ValueError(f"time cannot pass backwards by {seconds} s; use step()")
         with self._lock:
             self._passed_us += round(seconds * SECOND_US)
 
+    def pass_idle(self, seconds: float) -> None:
+        """Let time pass in which nothing happens."""
+        self.advance(seconds)
+
+    def set(self, moment: datetime) -> None:
+        """Let time pass until this instant; step back to an earlier one."""
+        seconds = (from_datetime(moment) - self.now_us()) / SECOND_US
+        (self.advance if seconds > 0 else self.step)(seconds)
+
     def step(self, seconds: float) -> None:
-        """Set the instant forwards or back, as an operator might; no time passes."""
+        """Set the clock forwards or back, as an operator might; no time passes."""
         with self._lock:
             self._stepped_us += round(seconds * SECOND_US)

@@ -12,8 +12,8 @@ import pytest
 from faults.proxy import Proxy
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.testing.servers.postgres import PostgresServer
-from packhorse.testing.servers.schemas import schemas
+from tests.servers.postgres import PostgresServer
+from tests.servers.schemas import schemas
 from tests.stores.postgres.support import postgres_store
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus
 
-from packhorse.clock import Clock
+from packhorse.core.clock import Clock
 from packhorse.stores.plan import Plan
-from packhorse.stores.postgres.link import AsyncLink, SyncLink
+from packhorse.stores.postgres.pipeline import PipelinedConnection
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, Renewal
@@ -77,17 +78,23 @@ def end_sessions(url: str) -> int:
     return len(ended)
 
 
-def links_to(processes: set[int]) -> list[SyncLink | AsyncLink]:
-    """The connections of this process to those of a server, but for those it knows to be closed."""
-    links = [found for found in gc.get_objects() if isinstance(found, SyncLink | AsyncLink)]
-    open_ones = [link for link in links if link.line.pgconn.status == ConnStatus.OK]
-    return [link for link in open_ones if link.line.pgconn.backend_pid in processes]
+def open_connections() -> list[PipelinedConnection]:
+    """The connections of this process, but for those it knows to be closed."""
+    found = [one for one in gc.get_objects() if isinstance(one, PipelinedConnection)]
+    return [one for one in found if one.pgconn.status == ConnStatus.OK]
+
+
+def connections_to(processes: set[int]) -> list[PipelinedConnection]:
+    """Those to the given processes of a server."""
+    return [one for one in open_connections() if one.pgconn.backend_pid in processes]
 
 
 def sessions(url: str) -> list[tuple[Any, ...]]:
-    """The sessions that stores have open, but for those that look after the schema."""
+    """The sessions of the URL's application, but for those that look after the schema."""
+    named = conninfo_to_dict(PostgresSettings.from_url(url).conninfo)["application_name"]
     return ask(
         url,
-        "select pid from pg_stat_activity where application_name = 'packhorse' "
+        "select pid from pg_stat_activity where application_name = %s "
         "and pid <> pg_backend_pid() and strpos(query, 'schema_version') = 0",
+        named,
     )

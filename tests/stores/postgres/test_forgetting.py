@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import psycopg
 
-from packhorse.clock import SECOND_US
-from packhorse.job import RateRule
-from packhorse.policies.retention import DAY_US, GHOST_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule
+from packhorse.core.policies.retention import DAY_US, GHOST_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import TaskSettings

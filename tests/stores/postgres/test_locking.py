@@ -9,8 +9,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from packhorse.job import Job, JobStatus, NewJob, UniqueRule
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.job import Job, JobStatus, NewJob, UniqueRule
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import (
     ClaimRequest,

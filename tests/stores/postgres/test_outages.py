@@ -14,17 +14,18 @@ import pytest
 
 from faults.proxy import Proxy
 from packhorse import JobHandle, JobInfo, JobStatus, Packhorse, StoreUnavailable
-from packhorse.clock import SECOND_US, SystemClock
-from packhorse.job import Job, UniqueRule
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.job import Job, UniqueRule
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import Renewal
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job, settlement_of
-from packhorse.testing.servers.postgres import PostgresServer, drop_schema
+from packhorse.testing.places import drop_schema
+from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import (
     PATIENCE_S,
     claiming,
-    links_to,
+    connections_to,
     names_in,
     postgres_store,
     renewing,
@@ -198,7 +199,7 @@ def test_a_connection_on_which_the_server_said_goodbye_is_replaced(
     before = {pid for (pid,) in sessions(direct)}
     words = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
     proxy.say(b"E" + (len(words) + 4).to_bytes(4, "big") + words)
-    until(lambda: not any(link.usable for link in links_to(before)))
+    until(lambda: not any(one.usable for one in connections_to(before)))
 
     remote.run(submitting(remote, "after"))
 
@@ -413,7 +414,7 @@ def test_a_renewal_after_the_clock_was_set_ahead_saves_what_the_worker_holds(dir
 async def test_an_answer_that_never_comes_is_given_up_also_after_others_came(
     direct: str, proxy: Proxy, own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.stores.postgres.link.PATIENCE_S", 0.2)
+    monkeypatch.setattr("packhorse.stores.postgres.connection.GRACE_S", 0.2)
     url = direct.replace(str(own_server.port), str(proxy.port))
     store = postgres_store(f"{url}&statement_timeout=3s")
     for name in ("one", "two"):

@@ -9,7 +9,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from packhorse.job import JobStatus
+from packhorse.core.job import JobStatus
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings

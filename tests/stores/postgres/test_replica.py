@@ -13,7 +13,7 @@ from packhorse.errors import StoreUnavailable
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,

@@ -31,8 +31,8 @@ from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,
+    connections_to,
     end_sessions,
-    links_to,
     names_in,
     postgres_store,
     sessions,
@@ -222,7 +222,7 @@ def test_locks_keep_plans_apart(store: PostgresStore, url: str, books: str) -> N
 
 
 def test_locks_of_other_schemas_are_other_locks(store: PostgresStore) -> None:
-    from packhorse.testing.servers.schemas import schemas
+    from tests.servers.schemas import schemas
 
     name = schemas().take()
     other = postgres_store(schemas().url_of(name))
@@ -310,7 +310,7 @@ def test_connections_that_died_while_idle_are_replaced_unseen(
         before = {pid for (pid,) in sessions(url)}
         assert end_sessions(url) >= 2
         # A session is off the list before its process has hung up.
-        until(lambda: not any(link.usable for link in links_to(before)))
+        until(lambda: not any(one.usable for one in connections_to(before)))
         await store.arun(submitting(store, "async, after"))
 
     store.run(submitting(store, "before"))

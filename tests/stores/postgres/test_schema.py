@@ -19,8 +19,9 @@ from packhorse.stores import open_store
 from packhorse.stores.postgres import migrate as migrating
 from packhorse.stores.postgres.migrate import known_version
 from packhorse.testing.conformance.samples import new_job
-from packhorse.testing.servers.postgres import drop_schema, postgres_url
-from packhorse.testing.servers.schemas import schemas
+from packhorse.testing.places import drop_schema
+from tests.servers.postgres import postgres_url
+from tests.servers.schemas import schemas
 from tests.stores.postgres.support import ask, names_in, postgres_store, submitting
 from tests.support.children import fork, reap
 
@@ -111,6 +112,30 @@ def test_an_older_schema_is_upgraded_with_what_is_in_it(
 
 
 _migrations_before: Final = migrating._migrations()
+
+
+def test_a_schema_of_version_2_keeps_its_jobs_and_workers(
+    fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = schemas().url_of(fresh)
+    with monkeypatch.context() as patch:
+        patch.setattr(migrating, "_migrations", lambda: _migrations_before[:2])
+        old = postgres_store(url)
+        old.run(submitting(old, "before"))
+        old.close()
+    ask(
+        url,
+        f'insert into "{fresh}".workers '
+        "(worker, lease_us, expires_us, started_us, renewed_us, host, pid, version, concurrency, "
+        "running, queues, tasks) values ('w', 1, 2, 3, 4, 'h', 5, 'v', 6, 7, '{}', '{}')",
+    )
+
+    store = postgres_store(url)
+    (worker,) = store.run(store.leases.workers())
+    store.close()
+
+    assert (worker.worker, worker.concurrency, worker.running, worker.quiet) == ("w", 6, 0, False)
+    assert names_in(url) == ["before"]
 
 
 def test_an_upgrade_that_fails_leaves_the_old_schema(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from packhorse import ConfigError
@@ -50,7 +52,8 @@ def test_options_of_the_store_and_of_libpq_stand_beside_each_other() -> None:
         ("postgresql://db/shop?statement_timeout=soon", "statement_timeout"),
         ("postgresql://db/shop?connect_timeout=0", "connect_timeout"),
         ("postgresql://db/shop?prepare=maybe", "prepare is 'maybe'"),
-        ("postgresql://db/shop?listen_url=mysql%3A%2F%2Fdb", "mysql"),
+        ("postgresql://db/shop?listen_url=mysql%3A%2F%2Fdb", "its listen_url"),
+        ("postgresql:/db/shop", "does not begin with postgresql://"),
         ("postgresql://[::1/shop", "PostgreSQL URL"),
     ],
 )
@@ -67,7 +70,16 @@ def test_a_wrong_url_is_refused_when_it_is_read_and_the_mistake_named(
     "url",
     [
         "postgresql://anna:s3cret@db/shop",
-        "postgresql://anna:s3cr@et@db/shop",
+        "postgresql://anna:s3cret#@db/shop",
+        "postgresql://anna:#s3cret@db/shop?pool=3",
+        "postgresql://anna:?s3cret@db/shop",
+        "postgresql://anna:pool=1&s3cret?@db/shop?pool=3",
+        "postgresql://anna:s3cret@db:1,db2:2/shop",
+        "postgresql://anna:s3cret@[::1]:5432/db",
+        "postgresql://anna:s3cret@/db?host=/run/s",
+        "postgresql://anna:s3cret@%2Frun%2Fs/db",
+        "postgresql://db/shop?p%61ssword=s3cret",
+        "postgresql://db/shop?sslkey=s3cret",
         "postgresql://db/shop?user=anna&password=s3cret",
         "postgresql://db/shop?sslpassword=s3cret",
         "postgresql://db/shop?listen_url=postgresql%3A%2F%2Fanna%3As3cret%40direct%2Fshop",
@@ -81,8 +93,57 @@ def test_secrets_are_masked_wherever_they_stand(url: str) -> None:
     assert "db" in label
 
 
-def test_a_wrong_url_is_told_without_its_secrets() -> None:
-    with pytest.raises(ConfigError) as refused:
-        open_store("postgresql://anna:s3cret@db/shop?colour=blue")
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        ("postgres://anna:x@db:6432/shop", "postgresql://anna:***@db:6432/shop"),
+        ("postgresql://a,b:2/s?schema=jobs", "postgresql://a,b:2/s?schema=jobs"),
+        ("postgresql://a:1,b:1/s", "postgresql://a:1,b:1/s"),
+        ("postgresql://[::1]:5/s", "postgresql://[::1]:5/s"),
+        ("postgresql:///s?host=/run/pg&port=5", "postgresql:///s?host=/run/pg&port=5"),
+        ("postgresql://db/s?sslmode=require", "postgresql://db/s?sslmode=require"),
+        ("postgresql://", "postgresql:///"),
+    ],
+)
+def test_a_label_names_what_tells_stores_apart(url: str, label: str) -> None:
+    assert open_store(url).label == label
 
-    assert "s3cret" not in str(refused.value)
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://anna:s3cret@db/shop?colour=blue",
+        "postgresql://anna:s3cr@et@db/shop",
+        "postgresql://anna:s3cr/et@db/shop",
+        "postgresql://anna:12/s3cret@db/shop",
+        "postgresql://anna:12/s3cret?x@db/shop",
+        "postgresql://anna:12/s3cret?x=1@db/shop",
+        "postgresql://anna:s3cret%zz@db/shop",
+        "postgresql://anna:%zz%s3cret@db/shop",
+        "postgresql://anna:s3cret",
+        "postgresql://db/shop?p%61ssword=%zzs3cret",
+        "postgresql://db/shop?s3cret",
+        "postgresql://db/shop?s3cret=%",
+        "postgresql://db/shop?listen_url=postgresql://anna:s3cr/et@db/shop",
+        "postgresql:/anna:s3cret@db/shop",
+        "postgresql:anna:s3cret@db/shop",
+        "s3cret@db/shop",
+        "s3cret",
+    ],
+)
+def test_a_wrong_url_is_told_without_any_part_of_its_secrets(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(url)
+
+    shown = "".join(traceback.format_exception(refused.value, chain=True)[-1:])
+    assert refused.value.__context__ is None
+    for part in ("s3cr", "et@", "zz"):
+        assert part not in shown
+
+
+def test_settings_do_not_show_what_libpq_is_given() -> None:
+    settings = PostgresSettings.from_url(
+        "postgresql://anna:s3cret@db/shop?listen_url=postgresql%3A%2F%2Fanna:s3cret%40db"
+    )
+
+    assert "s3cret" not in repr(settings)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,9 +15,10 @@ from typing import Any
 import pytest
 
 from packhorse import StoreUnavailable
+from packhorse.core.clock import new_id
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.postgres.link import SyncLink, Timeouts, new_connection
-from packhorse.stores.postgres.pool import SyncPool
+from packhorse.stores.postgres.connection import LoopConnection, StartupOptions, ThreadConnection
+from packhorse.stores.postgres.pool import ConnectionOpener, SyncPool
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.store import PostgresStore
@@ -23,6 +26,7 @@ from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,
     names_in,
+    open_connections,
     postgres_store,
     sessions,
     submitting,
@@ -34,6 +38,12 @@ from tests.support.children import fork, in_threads, reap
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Run = Callable[[PostgresStore, Plan[Any]], Any]
+
+
+@pytest.fixture
+def url(url: str) -> str:
+    """With a name of its own, so that sessions of other tests are not counted."""
+    return f"{url}&application_name={new_id()}"
 
 
 # ------------------------------------------------------------------------------- limits and time
@@ -79,19 +89,20 @@ def test_a_pool_without_a_free_connection_gives_up_in_time(url: str) -> None:
 def test_a_thread_without_a_free_connection_is_handed_the_next(url: str) -> None:
     settings = PostgresSettings.from_url(url)
     pool = SyncPool(
-        lambda: SyncLink(new_connection(settings, Timeouts()), settings),
+        lambda: ThreadConnection(StartupOptions().connect(settings), settings),
+        ConnectionOpener(1.0),
         size=1,
         patience_s=PATIENCE_S,
     )
-    link, era = pool.take()
+    connection = pool.take()
 
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(pool.take)
         until(lambda: pool._waiting == 1)
-        pool.give(link, era)
-        assert waits.result(PATIENCE_S / 2) == (link, era)
+        pool.give(connection)
+        assert waits.result(PATIENCE_S / 2) is connection
 
-    pool.give(link, era)
+    pool.give(connection)
     pool.close()
 
 
@@ -215,3 +226,31 @@ def test_closing_closes_every_session(store: PostgresStore, url: str) -> None:
 
     until(lambda: not sessions(url))
     store.run(submitting(store, "again"))  # later use opens anew
+
+
+def test_a_loop_that_ends_leaves_no_connection_of_an_unfinished_plan(
+    store: PostgresStore, url: str
+) -> None:
+    store.migrate()
+    asking = threading.Event()
+
+    def steps() -> Steps[None]:
+        asking.set()
+        yield Rows("select pg_sleep(1)")
+
+    async def leave_early(*, close: bool) -> None:
+        asking.clear()
+        plan = asyncio.create_task(store.arun(Plan("try", steps)))
+        assert await asyncio.to_thread(asking.wait, PATIENCE_S)
+        if close:
+            store.close()
+        plan.cancel()
+
+    for close in (True, False):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ResourceWarning)
+            asyncio.run(leave_early(close=close))
+            assert not [one for one in open_connections() if isinstance(one, LoopConnection)]
+            gc.collect()
+
+        assert not [str(one.message) for one in told if one.category is ResourceWarning]

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from packhorse import PayloadError, QueueFull
-from packhorse.job import JobStatus, LikeJobs, NewJob
+from packhorse.core.job import JobStatus, NewJob
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
@@ -143,7 +143,6 @@ def test_one_after_the_other_each_keeps_what_is_its_own(store: PostgresStore, ru
     for job in jobs:
         run(store, store.jobs.submit([job]))
 
-    assert len(store.jobs._memory.plain) == 1
     assert_kept(store, jobs, run)
 
 
@@ -159,17 +158,17 @@ def test_usual_jobs_keep_what_is_their_own(store: PostgresStore, run: Run) -> No
     ]
 
     for job in jobs:
-        run(store, store.jobs.submit(LikeJobs((job,))))
+        run(store, store.jobs.submit((job,), ids_are_new=True))
 
     assert_kept(store, jobs, run)
 
 
-@pytest.mark.parametrize("kind", [list, LikeJobs])
+@pytest.mark.parametrize("new", [False, True])
 def test_what_became_special_while_a_submit_waited_is_seen(
-    store: PostgresStore, url: str, kind: Callable[[list[NewJob]], Sequence[NewJob]]
+    store: PostgresStore, url: str, *, new: bool
 ) -> None:
     """Its statement began before the other committed, so that its own snapshot is too old."""
-    store.run(store.jobs.submit(kind([usual_job("first")])))
+    store.run(store.jobs.submit([usual_job("first")], ids_are_new=new))
     other, schema = postgres_store(url), store._settings.schema
     lock = f"""select pg_advisory_xact_lock("{schema}".lock_key('all'))"""
     with psycopg.connect(PostgresSettings.from_url(url).conninfo) as holder:
@@ -179,7 +178,9 @@ def test_what_became_special_while_a_submit_waited_is_seen(
             limiting = other.queues.override(QUEUE, QueueSettings(QUEUE, max_depth=1))
             overriding = threads.submit(other.run, limiting)
             until(lambda: ask(url, _WAITING) == [(1,)])
-            submitting = threads.submit(store.run, store.jobs.submit(kind([usual_job("late")])))
+            submitting = threads.submit(
+                store.run, store.jobs.submit([usual_job("late")], ids_are_new=new)
+            )
             until(lambda: ask(url, _WAITING) == [(2,)])
             holder.commit()
             overriding.result(PATIENCE_S)

@@ -16,7 +16,8 @@ from packhorse import StoreUnavailable
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.postgres import PostgresServer, drop_schema
+from packhorse.testing.places import drop_schema
+from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import names_in, postgres_store, submitting, until
 
 _numbers: Final = count(1)
@@ -44,7 +45,7 @@ def test_others_go_on_when_a_client_stands_still_with_a_lock(
     others.migrate()
     others.run(others.queues.declare([QueueSettings(QUEUE, concurrency=1)]))
     if patience == "by each transaction":
-        remote._timeouts.by_startup = False  # as behind a pooler
+        remote._options.hold = False  # as behind a pooler
     remote.run(submitting(remote, "before"))
 
     with ThreadPoolExecutor(1) as threads:

@@ -14,7 +14,7 @@ from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.conformance.samples import QUEUE, new_job
-from packhorse.testing.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import PATIENCE_S, claiming, postgres_store, renewing, submitting
 from tests.support.tls import Certificates, TlsProxy
 

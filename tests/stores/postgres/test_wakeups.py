@@ -12,11 +12,11 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from packhorse.stores.postgres.listening import PostgresListener
+from packhorse.stores.listener import TopicListener
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.wakeups import WINDOW_S, Notices, short
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 TOPIC: Final = f"queue:{QUEUE}"
 
 
-async def heard_by(listener: PostgresListener, topic: str) -> bool:
+async def heard_by(listener: TopicListener, topic: str) -> bool:
     """Whether the topic itself is heard, and not only that something changed."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -39,12 +39,12 @@ async def heard_by(listener: PostgresListener, topic: str) -> bool:
                 return True
 
 
-async def hearing(store: PostgresStore, *, works: bool = True) -> None:
+async def channel_tested(store: PostgresStore, *, works: bool = True) -> None:
     """Wait until the channel's own test has come out so."""
-    told = store.wakeups._hearing
+    told = store.wakeups._thread
     assert told is not None
     async with asyncio.timeout(PATIENCE_S):
-        while told.works is not works or (not works and not told._word):
+        while told.works is not works or (not works and not told._test_payload):
             await asyncio.sleep(0.005)
 
 
@@ -140,7 +140,7 @@ def test_a_plan_that_fails_wakes_nobody(store: PostgresStore) -> None:
 async def test_the_channel_is_tested_and_said_to_work(store: PostgresStore) -> None:
     listener = store.wakeups.listen(frozenset({TOPIC}))
 
-    await hearing(store)
+    await channel_tested(store)
 
     assert store.wakeups.state == "by NOTIFY"
     listener.close()
@@ -148,12 +148,12 @@ async def test_the_channel_is_tested_and_said_to_work(store: PostgresStore) -> N
 
 async def test_a_session_that_is_ended_is_opened_again(store: PostgresStore, url: str) -> None:
     listener = store.wakeups.listen(frozenset({TOPIC}))
-    await hearing(store)
+    await channel_tested(store)
 
     assert end_sessions(url) >= 1
 
     assert await listener.wait(PATIENCE_S) == {"*"}  # something may have been missed
-    await hearing(store)
+    await channel_tested(store)
     other = postgres_store(url)
     await asyncio.to_thread(other.run, submitting(other, "job"))
     other.close()
@@ -189,7 +189,7 @@ async def test_a_url_to_listen_at_is_used(store: PostgresStore, url: str) -> Non
     other = postgres_store(f"{url}&listen_url={direct}")
     listener = other.wakeups.listen(frozenset({TOPIC}))
 
-    await hearing(other)
+    await channel_tested(other)
 
     found = ask(url, "select query from pg_stat_activity where application_name = 'ears'")
     assert ["listen" in query for (query,) in found] == [True]
@@ -201,7 +201,7 @@ async def test_one_connection_serves_all_listeners_of_a_process(
     store: PostgresStore, url: str
 ) -> None:
     listeners = [store.wakeups.listen(frozenset({f"job:{n}"})) for n in range(20)]
-    await hearing(store)
+    await channel_tested(store)
 
     text = "select 1 from pg_stat_activity where starts_with(query, %s)"
     found = ask(url, text, f'listen "{store._channel}"')
@@ -226,7 +226,7 @@ async def test_a_child_that_closes_what_it_inherited_leaves_the_parent_hearing(
     store: PostgresStore, url: str
 ) -> None:
     listener = store.wakeups.listen(frozenset({TOPIC}))
-    await hearing(store)
+    await channel_tested(store)
 
     def work() -> None:
         store.close()
@@ -254,3 +254,17 @@ def test_a_forked_child_may_listen_itself(store: PostgresStore, url: str) -> Non
         store.close()
 
     assert reap(fork(work)) == 0
+
+
+async def test_who_locks_a_ready_job_to_wait_for_it_lets_claims_look_again(
+    store: PostgresStore,
+) -> None:
+    listener = store.wakeups.listen(frozenset({TOPIC}))
+    await channel_tested(store)
+    await store.arun(submitting(store, "ready"))
+    assert await heard_by(listener, TOPIC)
+
+    await store.arun(store.jobs.await_finish("ready"))
+
+    assert await heard_by(listener, TOPIC)
+    listener.close()

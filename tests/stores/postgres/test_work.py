@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import RateRule
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.postgres.talk import Talk
+from packhorse.stores.postgres.transaction import Transaction
 from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
 
@@ -33,13 +33,13 @@ def test_a_crowd_is_held_back_at_once_and_not_one_by_one(
     store.run(store.jobs.submit([new_job() for _ in range(_JOBS)]))
     request = ClaimRequest(_WORKER, (QUEUE,), (TASK,), _JOBS, 60 * SECOND_US)
     said: list[str] = []
-    call = Talk._call
+    command = Transaction._command
 
-    def noting(talk: Talk, text: str, parameters: Any = ()) -> Any:
+    def noting(transaction: Transaction, text: str, parameters: Any = ()) -> Any:
         said.append(text)
-        return call(talk, text, parameters)
+        return command(transaction, text, parameters)
 
-    monkeypatch.setattr(Talk, "_call", noting)
+    monkeypatch.setattr(Transaction, "_command", noting)
 
     assert len(store.run(store.jobs.claim(request)).jobs) == _GRANTED
 

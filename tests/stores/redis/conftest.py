@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from faults.proxy import Proxy
-from packhorse.clock import new_id
+from packhorse.core.clock import new_id
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
-from packhorse.testing.servers.redis import RedisServer, clear_namespace, free_port, redis_url
+from packhorse.testing.places import clear_namespace
+
+#: Makes a store from a URL and options, and closes it when the test is over.
+from tests.servers.redis import RedisServer, free_port, redis_url
 
 #: Makes a store from a URL and options, and closes it when the test is over.
 Opening = Callable[..., RedisStore]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.statements import Command
+from packhorse.stores.redis.scripts import RedisCommand
 from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.requests import ClaimRequest, JobFilter, Renewal
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, QUEUE, TASK, TIMEOUT_US, new_job
@@ -48,7 +48,7 @@ def asking(*command: Any, verb: str = "ask", writes: bool = False) -> Plan[Any]:
     """A plan that is one command."""
 
     def steps() -> Steps[Any]:
-        reply = yield Command(*command)
+        reply = yield RedisCommand(*command)
         return reply
 
     return Plan(verb, steps, writes=writes)

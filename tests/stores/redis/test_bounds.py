@@ -13,22 +13,18 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, NewJob, RateRule
-from packhorse.policies.depth import turned_away
+from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.job import Job, NewJob, RateRule
+from packhorse.core.policies.depth import turned_away
 from packhorse.stores.protocol import Store
+from packhorse.stores.redis.jobs import RedisJobs
 from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job
-from packhorse.testing.servers.redis import redis_url
+from tests.servers.redis import redis_url
 
 FOLDER = files("packhorse.stores.redis") / "lua"
-SOURCES: Final = {
-    file.name: file.read_text("utf-8")
-    for folder in (FOLDER, FOLDER / "lib")
-    for file in folder.iterdir()
-    if file.name.endswith(".lua")
-}
+SOURCES: Final = {file.name: file.read_text("utf-8") for file in FOLDER.iterdir()}
 
 #: Commands that read or go through all of something, and what it may be: never jobs or their keys.
 WHOLE: Final = re.compile(
@@ -36,25 +32,24 @@ WHOLE: Final = re.compile(
     r"ZINTER|ZDIFF|ZUNIONSTORE|ZINTERSTORE|SUNIONSTORE)', (?P<of>[^,)]+)"
 )
 BOUNDED: Final = {
-    "tag .. ':queues'": "queues that something is known of",
-    "tag .. ':declared'": "queues that were declared",
-    "tag .. ':overrides'": "queues that an operator has set",
+    "tag .. KEY.queues": "queues that something is known of",
+    "tag .. KEY.declared": "queues that were declared",
+    "tag .. KEY.overrides": "queues that an operator has set",
     "tag .. key": "either of those two",
-    "tag .. ':pauses'": "keys and tenants that an operator has paused",
-    "tag .. ':tasks'": "tasks with limits",
-    "tag .. ':counts'": "queues, and the eight statuses of each",
-    "tag .. ':holders'": "workers that hold jobs",
-    "tag .. ':workers'": "workers",
-    "tag .. ':dueq'": "queues",
-    "tag .. ':pkt'": "queues, and the tasks of each",
-    "tag .. ':t:' .. queue": "tasks of a queue",
-    "tag .. ':t:' .. job.queue": "tasks of a queue",
-    "tag .. ':sust:' .. job.queue": "tasks of a queue",
-    "tag .. ':latet:' .. job.queue": "tasks of a queue",
-    "tag .. registry": "tasks of a queue",
+    "tag .. KEY.pauses": "keys and tenants that an operator has paused",
+    "tag .. KEY.tasks": "tasks with limits",
+    "tag .. KEY.counts": "queues, and the eight statuses of each",
+    "tag .. KEY.holders": "workers that hold jobs",
+    "tag .. KEY.workers": "workers",
+    "tag .. KEY.due_queues": "queues",
+    "tag .. KEY.parked_pairs": "queues, and the tasks of each",
+    "tag .. KEY.ready_tasks .. queue": "tasks of a queue",
+    "tag .. KEY.ready_tasks .. job.queue": "tasks of a queue",
+    "tag .. KEY.suspect_tasks .. job.queue": "tasks of a queue",
+    "tag .. KEY.overdue_tasks .. job.queue": "tasks of a queue",
     "set": "tasks of a queue",
-    "tag .. ':tq:' .. task": "queues of a task",
-    "tag .. ':gq:' .. gate": "queues, and the tasks of each",
+    "tag .. KEY.task_queues .. task": "queues of a task",
+    "tag .. KEY.gate_pairs .. gate": "queues, and the tasks of each",
     "keys.job(id": "the fields of one job, of whose history at most 50 lines are kept",
 }
 
@@ -82,12 +77,14 @@ def test_every_range_by_score_says_how_many(name: str) -> None:
     calls = re.findall(r"'Z(?:REV)?RANGEBYSCORE',(?:[^;]*?)(?:\)\)|\)\n|\)\[)", SOURCES[name])
     whole = [call for call in calls if "'LIMIT'" not in call]
 
-    assert [call for call in whole if "':leases'" not in call] == []  # as many as there are workers
+    assert [
+        call for call in whole if "KEY.leases" not in call
+    ] == []  # as many as there are workers
 
 
 def test_the_looks_above_find_what_they_look_for() -> None:
-    assert WHOLE.search("redis.call('HKEYS', tag .. ':lm:' .. pair)")
-    assert "tag .. ':lm:' .. pair" not in BOUNDED
+    assert WHOLE.search("redis.call('HKEYS', tag .. KEY.heads .. pair)")
+    assert "tag .. KEY.heads .. pair" not in BOUNDED
 
 
 def _claim(store: Store, limit: int) -> list[Job]:
@@ -139,9 +136,9 @@ def test_a_full_queue_turns_away_whom_the_policy_does(
 ) -> None:
     standing = [(*one, f"waiting-{at}") for at, one in enumerate(waiting)]
     coming = [(priority, 100 + at, f"job-{at}") for at, priority in enumerate(arriving)]
-    text = SOURCES["shedding.lua"] + (
+    text = SOURCES["depth.lua"] + (
         "local away, told, given = {}, {}, cjson.decode(ARGV[1])\n"
-        "shedding.turned_away(given[1], given[2], given[3], away)\n"
+        "depth.turned_away(given[1], given[2], given[3], away)\n"
         "for id in pairs(away) do told[#told + 1] = id end return told"
     )
     room = room if len(standing) >= len(coming) else max(room, len(coming) - len(standing))
@@ -151,9 +148,35 @@ def test_a_full_queue_turns_away_whom_the_policy_does(
     assert {one.decode() for one in told} == turned_away(standing, coming, room)
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_jobs_of_unknown_tasks_cost_a_claim_nothing(store: RedisStore, *, fast: bool) -> None:
+    steps: list[int] = []
+    for foreign in (1_000, 29_000):
+        for first in range(0, foreign, 10_000):
+            count = min(10_000, foreign - first)
+            store.run(store.jobs.submit([NewJob(new_id(), "foreign", b"{}") for _ in range(count)]))
+        store.run(store.jobs.submit([NewJob(new_id(), "known", b"{}", priority=0)]))
+        steps.append(_commands_of_a_claim(store, fast=fast))
+
+    few, many = steps
+    assert many <= 1.3 * few
+
+
+def _commands_of_a_claim(store: RedisStore, *, fast: bool) -> int:
+    """Claim the one job of a known task; says how many commands that took inside the server."""
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("known",), 10, 30 * SECOND_US)
+    with redis.Redis.from_url(redis_url()) as client:
+        client.config_resetstat()
+        claimed = store.run(RedisJobs(fast=fast).claim(request)).jobs
+        stats = client.info("commandstats")
+    assert [job.task for job in claimed] == ["known"]
+    return sum(each["calls"] for each in stats.values())
+
+
 def test_parking_nothing_at_most_parks_nothing(store: RedisStore) -> None:
     store.run(store.leases.renew(Renewal(ANNA, LEASE_US, queues=("default",), tasks=("known",))))
     store.run(store.jobs.submit([new_job("job", queue="default")]))
 
-    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=0)) == ()
-    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=1)) != ()
+    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=0)).tasks == ()
+    assert store.run(store.upkeep.park(after_us=SECOND_US, limit=1)).tasks != ()

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from packhorse.errors import ConfigError, StoreUnavailable
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.redis import RedisServer, free_port, redis_cluster, wait_until
+from tests.servers.redis import RedisServer, free_port, redis_cluster, wait_until
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, claim, names_in, submitting
 

@@ -13,7 +13,7 @@ import pytest
 from faults.proxy import Proxy
 from packhorse.errors import StoreUnavailable
 from packhorse.stores.redis.store import RedisStore
-from packhorse.testing.servers.redis import RedisServer, redis_url
+from tests.servers.redis import RedisServer, redis_url
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import asking, names_in, submitting
 from tests.support.children import fork, in_threads, python, reap

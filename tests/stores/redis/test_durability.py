@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from faults.proxy import Proxy
-from packhorse.clock import SECOND_US, SystemChance, SystemClock
+from packhorse.core.clock import SECOND_US, SystemChance, SystemClock
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import EventBus
-from packhorse.job import JobStatus
-from packhorse.services.rescuer import Rescuer
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job, settlement_of
-from packhorse.testing.servers.redis import RedisServer, free_port
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.redis import RedisServer, free_port
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, claim, claiming, names_in, renewing, submitting
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.stores.redis.facts import ServerFacts
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer, free_port
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import asking, submitting
 from tests.support.children import python

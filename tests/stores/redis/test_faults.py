@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.core.job import JobStatus
 from packhorse.errors import ConfigError, SchemaOutOfDate, StoreError, StoreUnavailable
-from packhorse.job import JobStatus
 from packhorse.stores.redis.faults import ReplyError, translated
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.redis import RedisServer, free_port, wait_until
+from tests.servers.redis import RedisServer, free_port, wait_until
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, asking, claim, names_in, submitting
 
@@ -220,9 +220,8 @@ def test_a_newer_key_layout_is_refused_and_left_alone(store: RedisStore, namespa
 
 
 def test_too_many_clients_is_unavailable(opening: Opening, server: RedisServer) -> None:
-    server.ask("CONFIG", "SET", "maxclients", "1")
     with server.client() as taken:
-        taken.ping()
+        taken.config_set("maxclients", "1")
         store = opening(server.url)
 
         with pytest.raises(StoreUnavailable, match="connections"):

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from packhorse.stores.redis.loops import Connecting
+from packhorse.stores.redis.pipeline import Connecting
 from packhorse.stores.redis.store import RedisStore
 
 

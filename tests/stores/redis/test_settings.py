@@ -104,6 +104,37 @@ def test_a_password_is_shown_nowhere() -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cr/et@h",
+        "redis://:s3cr/et@h/0",
+        "redis://:12/s3cret@h/0",
+        "redis://:s3cr?et@h/0",
+        "redis://:12?s3cret=x@h/0",
+        "redis://:s3cr#et@h/0",
+        "redis://anna:s3cret",
+        "redis://:s3cret",
+        "redis://anna:s3cret@[h/0",
+        "redis://anna:s3cr\u2100et@h/0",
+        "redis://h?s3cret/",
+        "unix://anna:s3cr/et@/run/redis.sock",
+        "rediss://:s3cr/et@h",
+    ],
+)
+def test_a_wrong_url_is_told_without_any_part_of_its_secrets(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(url)
+
+    assert refused.value.__context__ is None
+    assert "s3cr" not in str(refused.value)
+    assert "et@" not in str(refused.value)
+
+
+def test_a_password_may_hold_an_at_sign() -> None:
+    assert RedisSettings.from_url("redis://:p@ss@h").password == "p@ss"
+
+
 def test_labels_name_what_tells_stores_apart() -> None:
     labels = [
         RedisSettings.from_url(url).label

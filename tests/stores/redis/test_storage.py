@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""What is peculiar to how Redis keeps jobs: fences, short and long ways, bounded scripts."""
+"""What is peculiar to how Redis keeps jobs: fences, fast and general routes, bounded scripts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 import redis
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, NewJob
-from packhorse.policies.retention import GHOST_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, NewJob
+from packhorse.core.policies.retention import GHOST_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.redis.jobs import RedisJobs
@@ -19,8 +21,11 @@ from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job, settlement_of
-from packhorse.testing.servers.redis import clear_namespace, redis_url
+from packhorse.testing.places import clear_namespace
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.redis import redis_url
+
+T = TypeVar("T")
 
 
 def _claim(store: Store, jobs: RedisJobs | None = None, limit: int = 10) -> tuple[Job, ...]:
@@ -53,14 +58,14 @@ def test_a_fence_that_was_lost_with_its_claim_is_not_given_again(
     assert again.fence > lost.fence
 
 
-def test_the_short_ways_write_what_the_long_ones_write(namespace: str) -> None:
+def test_the_fast_routes_write_what_the_general_ones_write(namespace: str) -> None:
     seen: list[dict[str, Any]] = []
-    for short_ways in (True, False):
-        name = f"{namespace}-{short_ways}"
+    for fast in (True, False):
+        name = f"{namespace}-{fast}"
         store = RedisStore(
             RedisSettings.from_url(f"{redis_url()}?namespace={name}"), clock=VirtualClock()
         )
-        jobs = RedisJobs(short_ways=short_ways)
+        jobs = RedisJobs(fast=fast)
         new = [new_job(f"job-{number}", queue="default", timeout_us=5) for number in range(6)]
         store.run(jobs.submit(new[:4]))
         store.run(jobs.submit(new))
@@ -138,3 +143,34 @@ def test_nothing_is_left_of_workers_gone_for_long_and_closings_that_are_over(
 
     assert kept.isdisjoint(_keys(namespace))
     store.close()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_payload_is_stored_once_and_sent_once(store: RedisStore, *, fast: bool) -> None:
+    large = 64 * 1024
+    text = b'"' + b"x" * large + b'"'
+    store.run(store.jobs.submit([new_job("job", queue="default", payload=text)]))
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("*",), 1, 30 * SECOND_US)
+    jobs = RedisJobs(fast=fast)
+
+    store.run(jobs.claim(msgspec.structs.replace(request, limit=0)))  # loads the script
+    sent, received, claimed = _traffic(lambda: store.run(jobs.claim(request)).jobs)
+    assert sent < large / 10
+    assert received < 1.2 * large
+    completed = [settlement_of(SettlementKind.COMPLETED, job) for job in claimed]
+    store.run(jobs.settle([msgspec.structs.replace(completed[0], fence=0)]))  # so does this
+    sent, received, _ = _traffic(lambda: store.run(jobs.settle(completed)))
+    assert sent < large / 10
+    assert received < large / 10
+
+
+def _traffic(work: Callable[[], T]) -> tuple[int, int, T]:
+    """Bytes that the server received and sent meanwhile, and what the work came to."""
+    with redis.Redis.from_url(redis_url()) as client:
+        before = client.info("stats")
+        done = work()
+        after = client.info("stats")
+    names = ("total_net_input_bytes", "total_net_output_bytes")
+    sent, received = (int(after[name]) - int(before[name]) for name in names)
+    return sent, received, done

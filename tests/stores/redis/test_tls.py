@@ -14,7 +14,7 @@ from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import new_job
-from packhorse.testing.servers.redis import RedisServer
+from tests.servers.redis import RedisServer
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, claim, names_in, submitting
 from tests.support.children import in_threads

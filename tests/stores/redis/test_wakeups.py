@@ -9,7 +9,7 @@ from typing import Any, Final
 from packhorse.stores.plan import Plan
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import QUEUE
-from packhorse.testing.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer, free_port
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, asking, submitting
 
@@ -130,7 +130,7 @@ async def test_a_silent_connection_is_found_out_and_replaced(
 ) -> None:
     store = opening(server.url, timeout="300ms", connect_timeout="300ms")
     listener = store.wakeups.listen(frozenset({TOPIC}))
-    ear = store.wakeups._ears[asyncio.get_running_loop()]
+    ear = store.wakeups._subscribers[asyncio.get_running_loop()]
     server.pause()
 
     ear._ping()  # asks
@@ -153,9 +153,9 @@ def test_listeners_of_a_closed_event_loop_are_cleared_away(
     for _ in range(5):
         asyncio.run(left_listening())
 
-    assert len(store.wakeups._ears) == 1
+    assert len(store.wakeups._subscribers) == 1
     store.close()
-    assert not store.wakeups._ears
+    assert not store.wakeups._subscribers
 
 
 def _telling(store: RedisStore, topic: str, channel: str | None = None) -> Plan[Any]:

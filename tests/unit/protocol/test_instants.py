@@ -22,7 +22,7 @@ from packhorse.protocol import (
     to_wire,
     wire_datetime,
 )
-from packhorse.protocol.instants import DATETIME_PATTERN
+from packhorse.protocol.scalars import DATETIME_PATTERN
 from tests.unit.protocol.examples import minimal, refusal
 
 INSTANT_FIELDS: list[tuple[type[Shape], str]] = [

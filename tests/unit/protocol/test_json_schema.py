@@ -21,7 +21,7 @@ from packhorse.protocol import (
     WorkerConfig,
     json_schema,
 )
-from packhorse.protocol.inspection import struct_kind
+from packhorse.protocol.reading import struct_kind
 from tests.unit.protocol.examples import MINIMAL, minimal, refusal
 
 

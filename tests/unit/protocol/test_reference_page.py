@@ -11,7 +11,7 @@ import pytest
 
 from packhorse import protocol
 from packhorse.protocol import TASK_PRIORITY_VALUES, Shape, TaskPriority, TaskStatus, to_wire
-from packhorse.protocol.inspection import struct_kind
+from packhorse.protocol.reading import struct_kind
 from tests.unit.protocol.examples import MINIMAL, minimal
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from packhorse.protocol import RateLimit, Shape, Task, parse, to_json, to_wire
-from packhorse.protocol.inspection import is_function, struct_kind
+from packhorse.protocol.reading import is_function, struct_kind
 from tests.unit.protocol.examples import MINIMAL, minimal, refusal
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -30,7 +30,7 @@ from packhorse.protocol import (
     parse_json,
     to_wire,
 )
-from packhorse.protocol.refusals import expected
+from packhorse.protocol.reading import expected
 from tests.unit.protocol.examples import MINIMAL, minimal, refusal
 
 OPTIONAL: list[tuple[type[Shape], str]] = [

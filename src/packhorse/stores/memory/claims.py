@@ -1,24 +1,145 @@
 # SPDX-License-Identifier: MIT
-"""Handing ready jobs to one worker alone."""
+"""Hand ready jobs to one worker alone, as far as their limits allow.
+
+Each claim looks at held-back jobs again and passes over them: that is simple, and slow behind many
+of them. A store that is to be fast keeps them apart.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import Final
 
-from packhorse import lifecycle
-from packhorse.job import Job, JobStatus
-from packhorse.policies.priority import queue_order
-from packhorse.stores.memory.access import Access
-from packhorse.stores.memory.gating import Turnstile
+import msgspec
+
+from packhorse.core import lifecycle
+from packhorse.core.job import Job, JobStatus
+from packhorse.core.policies.fairness import queue_order
+from packhorse.core.policies.gates import (
+    Blocked,
+    Gate,
+    GateKind,
+    GateState,
+    admit,
+    gates_of,
+    limit_of,
+    rule_of,
+)
+from packhorse.core.policies.rate_limit import RateLog, current, granted
 from packhorse.stores.memory.rows import JobRow, as_claimed
-from packhorse.stores.memory.state import Index
+from packhorse.stores.memory.state import Access, Index
 from packhorse.stores.memory.transitions import promote
 from packhorse.stores.requests import Claimed, ClaimRequest, knows
 
-__all__ = ["claim", "open_queues", "runnable"]
+__all__ = ["Turnstile", "claim", "gates_for", "open_queues", "runnable", "standing_of"]
+
+
+def gates_for(access: Access, row: JobRow) -> tuple[Gate, ...]:
+    """The gates a job has, as things are set now; none for most."""
+    state, new = access.state, row.new
+    return gates_of(new, state.settings(new.queue), state.tasks.get(new.task), state.shut)
+
+
+def standing_of(access: Access, gate: Gate, row: JobRow) -> GateState:
+    """How one gate of a job stands."""
+    state = access.state
+    queue, task = state.settings(row.new.queue), state.tasks.get(row.new.task)
+    until_us = state.shut.get(gate, 0)
+    rule = rule_of(gate, queue, task)
+    log = () if rule is None else current(state.grants.get(gate, ()), rule, access.now_us)
+    return GateState(
+        gate,
+        shut=until_us is None,
+        until_us=until_us or 0,
+        limit=limit_of(gate, queue, task),
+        running=_running(access, gate),
+        rule=rule,
+        log=log,
+        head=_head(access, gate),
+    )
+
+
+def _running(access: Access, gate: Gate) -> int:
+    if gate.kind is GateKind.QUEUE_CONCURRENCY:
+        return access.state.counts[gate.name[0], JobStatus.PROCESSING]
+    if gate.kind is GateKind.TASK_CONCURRENCY:
+        return len(access.state.busy.group(*gate.name))
+    return 0
+
+
+def _head(access: Access, gate: Gate) -> str | None:
+    if gate.kind is not GateKind.ORDER:
+        return None
+    first = access.state.lines.group(*gate.name).first()
+    return None if first is None else first[-1]
+
+
+class Turnstile:
+    """Lets jobs through one after another, and counts each against the next."""
+
+    def __init__(self, access: Access, *, allowance_us: int = 0) -> None:
+        self.rated: set[str] = set()  # ids of those that a rate limit let go
+        self.logs: dict[Gate, RateLog] = {}  # with the grants of this claim; to be written
+        self.reopens_us: int | None = None  # the first instant at which time opens a gate
+        self._access = access
+        self._allowance_us = allowance_us
+        self._closed: set[Gate] = set()  # refused a job in this claim
+        self._taken: Counter[Gate] = Counter()
+
+    def lets(self, row: JobRow) -> bool:
+        """Whether a job may go; if so it counts from now on."""
+        gates = gates_for(self._access, row)
+        if not gates:
+            return True
+        standings = {gate: self._standing(gate, row) for gate in gates}
+        refused = admit(
+            standings.values(),
+            job_id=row.new.id,
+            weight=row.new.weight,
+            now_us=self._access.now_us,
+        )
+        if refused is not None:
+            self._remember(refused)
+            return False
+        for gate, standing in standings.items():
+            self._count(gate, standing, row)
+        return True
+
+    def _standing(self, gate: Gate, row: JobRow) -> GateState:
+        standing = standing_of(self._access, gate, row)
+        # What is current is written even when nothing is granted; see `rate_limit.current`.
+        log = self.logs.setdefault(gate, standing.log) if standing.rule is not None else ()
+        return msgspec.structs.replace(
+            standing,
+            shut=standing.shut or gate in self._closed,
+            running=standing.running + self._taken[gate],
+            log=log,
+        )
+
+    def _remember(self, refused: Blocked) -> None:
+        if refused.closes:
+            self._closed.add(refused.gate)
+        if refused.reopens_us is not None:
+            earliest = self.reopens_us
+            self.reopens_us = (
+                refused.reopens_us if earliest is None else min(earliest, refused.reopens_us)
+            )
+
+    def _count(self, gate: Gate, standing: GateState, row: JobRow) -> None:
+        self._taken[gate] += 1
+        if standing.rule is not None:
+            self.rated.add(row.new.id)
+            self.logs[gate] = granted(
+                standing.log,
+                standing.rule,
+                row.new.weight,
+                self._access.now_us,
+                allowance_us=self._allowance_us,
+            )
+
 
 #: Due jobs of one queue that one claim makes ready; the rest wait for the next.
 _PROMOTED_MAX: Final = 1000
@@ -31,7 +152,7 @@ def claim(access: Access, request: ClaimRequest) -> Claimed:
     queues = open_queues(access, request.queues)
     for queue in queues:
         promote(access, queue, limit=_PROMOTED_MAX)
-    turnstile = Turnstile(access)
+    turnstile = Turnstile(access, allowance_us=request.allowance_us)
     given = _first_ready(access, request, queues, turnstile)
     jobs = tuple(_hand_over(access, row, request) for row in given)
     _write_logs(access, turnstile)
@@ -39,7 +160,7 @@ def claim(access: Access, request: ClaimRequest) -> Claimed:
     waiting = any(
         suspects.lets(row)
         for queue in queues
-        for row in runnable(access, access.state.suspects, queue, request.tasks)
+        for row in _wanted(access, access.state.suspects, queue, request)
     )
     instants = [
         _next_due_us(access, queues),
@@ -51,6 +172,7 @@ def claim(access: Access, request: ClaimRequest) -> Claimed:
         now_us=access.now_us,
         next_due_us=min((each for each in instants if each is not None), default=None),
         suspects=waiting,
+        rated=frozenset(turnstile.rated),
     )
 
 
@@ -70,11 +192,18 @@ def runnable(access: Access, index: Index, queue: str, tasks: Collection[str]) -
             yield row
 
 
+def _wanted(access: Access, index: Index, queue: str, request: ClaimRequest) -> Iterator[JobRow]:
+    """Jobs of one queue that a request may be given, in the index's order."""
+    rows = runnable(access, index, queue, request.tasks)
+    wanted = request.tenants
+    return (row for row in rows if row.new.tenant in wanted) if wanted else rows
+
+
 def _first_ready(
     access: Access, request: ClaimRequest, queues: Iterable[str], turnstile: Turnstile
 ) -> list[JobRow]:
     index = access.state.suspects if request.quarantine else access.state.ready
-    ready = (row for queue in queues for row in runnable(access, index, queue, request.tasks))
+    ready = (row for queue in queues for row in _wanted(access, index, queue, request))
     return list(islice(filter(turnstile.lets, ready), max(0, request.limit)))
 
 

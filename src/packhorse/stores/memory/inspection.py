@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reading, for handles, the command line and the dashboard."""
+"""Read jobs, queues and totals, and say why a job does not run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from packhorse.job import AttemptRecord, JobRecord, JobStatus
-from packhorse.policies.explain import JobFacts
-from packhorse.stores.memory.access import Access, plan
-from packhorse.stores.memory.claims import open_queues, runnable
-from packhorse.stores.memory.explaining import facts_of
-from packhorse.stores.memory.filters import chosen_by
-from packhorse.stores.memory.gating import Turnstile
-from packhorse.stores.memory.rows import JobRow, as_record, as_summary
+from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
+from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
+from packhorse.core.policies.gates import Gate, GateKind, refusal
+from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, standing_of
+from packhorse.stores.memory.rows import JobRow, as_record, as_summary, as_worker, chosen_by
+from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.plan import Plan
-from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows
+from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows, with_workers
 from packhorse.stores.transfer import cursor_of
 
-__all__ = ["MemoryInspection"]
+__all__ = ["MemoryInspection", "facts_of"]
 
 
 class MemoryInspection:
@@ -141,3 +139,62 @@ def _orphaned(access: Access, queues: Sequence[str], tasks: Sequence[str]) -> bo
         if access.lease_gone(worker)
         for row in access.rows(list(keys.ids))
     )
+
+
+def facts_of(access: Access, row: JobRow, tenant: str | None) -> JobFacts:
+    """The facts about one job; a tenant is not told the names of other tenants' jobs."""
+    facts = JobFacts(
+        record=as_summary(row, access.now_us),
+        now_us=access.now_us,
+        suspect=row.suspect,
+        queue_paused=row.new.queue in access.state.paused,
+        closed=tuple(_closed(access, row, tenant)),
+        ahead=_ahead(access, row),
+        hold_until_us=row.hold_until_us,
+    )
+    workers = access.state.workers.values()
+    return with_workers(facts, (as_worker(each, access.now_us, running=0) for each in workers))
+
+
+def _closed(access: Access, row: JobRow, tenant: str | None) -> Iterator[ClosedGate]:
+    for gate in gates_for(access, row):
+        standing = standing_of(access, gate, row)
+        refused = refusal(standing, job_id=row.new.id, weight=row.new.weight, now_us=access.now_us)
+        if refused is not None:
+            yield ClosedGate(
+                gate,
+                reopens_us=refused.reopens_us,
+                limit=standing.limit,
+                running=standing.running,
+                rule=standing.rule,
+                jobs=_named(access, gate, tenant),
+            )
+
+
+def _named(access: Access, gate: Gate, tenant: str | None) -> tuple[str, ...]:
+    visible = (
+        job_id for job_id in _in_the_way(access, gate) if access.visible(job_id, tenant) is not None
+    )
+    return tuple(islice(visible, JOBS_NAMED_MAX))
+
+
+def _in_the_way(access: Access, gate: Gate) -> Iterator[str]:
+    """The head of the line, or those who run, in order of submission."""
+    state = access.state
+    if gate.kind is GateKind.ORDER:
+        yield from islice(state.lines.group(*gate.name).ids, 1)
+    elif gate.kind is GateKind.TASK_CONCURRENCY:
+        yield from state.busy.group(*gate.name).ids
+    elif gate.kind is GateKind.QUEUE_CONCURRENCY:
+        running = (row for row in state.jobs.values() if row.status is JobStatus.PROCESSING)
+        yield from (row.new.id for row in running if row.new.queue == gate.name[0])
+
+
+def _ahead(access: Access, row: JobRow) -> int:
+    """How many ready jobs of its queue rank before it; of a suspect, how many suspects."""
+    if row.status is not JobStatus.QUEUED or row.parked_us is not None:
+        return 0
+    own = (*row.rank, row.new.id)
+    lane = access.state.lane_of(row)
+    groups = (keys for (queue, _), keys in lane.items() if queue == row.new.queue)
+    return sum(key < own for keys in groups for key in keys)

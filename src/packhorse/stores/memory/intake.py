@@ -9,7 +9,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from packhorse import lifecycle
+from packhorse.core import lifecycle
+from packhorse.core.job import WAITING, DeadReason, IdempotencyRule, JobStatus, NewJob
+from packhorse.core.policies.depth import Waiting, excess, shed, turned_away
+from packhorse.core.policies.rate_limit import check_weight
+from packhorse.core.policies.uniqueness import (
+    Conflict,
+    Identity,
+    KnownJob,
+    conflict,
+    idempotency_identity,
+    refuse_strangers,
+    same_payload,
+    unique_identity,
+)
 from packhorse.errors import (
     ConfigError,
     IdempotencyMismatch,
@@ -17,26 +30,16 @@ from packhorse.errors import (
     QueueClosed,
     QueueFull,
 )
-from packhorse.job import WAITING, DeadReason, IdempotencyRule, JobStatus, NewJob
-from packhorse.policies.depth import Waiting, excess, shed, turned_away
-from packhorse.policies.rate_limit import check_weight
-from packhorse.policies.uniqueness import (
-    Conflict,
-    Identity,
-    conflict,
-    idempotency_identity,
-    unique_identity,
-)
-from packhorse.stores.memory.access import Access
-from packhorse.stores.memory.entering import (
+from packhorse.stores.memory.rows import JobRow
+from packhorse.stores.memory.state import Access
+from packhorse.stores.memory.transitions import (
     due_us,
     enter,
+    finish_waiting,
     idempotency_holder,
     take_place,
     unique_holder,
 )
-from packhorse.stores.memory.rows import JobRow
-from packhorse.stores.memory.transitions import finish_waiting
 from packhorse.stores.requests import Submitted
 
 __all__ = ["submit"]
@@ -46,16 +49,27 @@ def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
     """Store all or none; see `JobStore.submit`."""
     for new in jobs:
         _refuse_binary(new)
+    refuse_strangers(jobs, _known(access, jobs))
     intake = _Intake(access)
     for new in jobs:
         intake.consider(new)
     intake.refuse_full()
-    intake.store()
-    stored = access.state.jobs
+    shed = intake.store()
+    stored, last = access.state.jobs, len(jobs) - 1
     return tuple(
-        Submitted(answer.job_id, answer.deduplicated, stored[answer.job_id].status)
-        for answer in intake.answers
+        Submitted(
+            answer.job_id,
+            answer.deduplicated,
+            stored[answer.job_id].status,
+            shed if number == last else (),
+        )
+        for number, answer in enumerate(intake.answers)
     )
+
+
+def _known(access: Access, jobs: Sequence[NewJob]) -> dict[str, KnownJob]:
+    rows = [access.state.jobs[new.id].new for new in jobs if new.id in access.state.jobs]
+    return {row.id: KnownJob(row.task, row.tenant, row.payload, row.unique) for row in rows}
 
 
 def _refuse_binary(new: NewJob) -> None:
@@ -162,7 +176,7 @@ class _Intake:
         if identity is None or rule is None:
             return None
         arrival = self._arrivals.get(self._unique.get(identity, ""))
-        if arrival is not None:  # it waits: nobody claims in the middle of a submit
+        if arrival is not None:  # it waits: no claim runs in the middle of a submit
             self._meet(arrival.id, JobStatus.QUEUED, new)
             return arrival.id
         row = unique_holder(self._access, identity)
@@ -205,8 +219,8 @@ class _Intake:
 
     # -------------------------------------------------------------------------------- storing
 
-    def store(self) -> None:
-        """Do what was decided, in the order given; then give up what is too much."""
+    def store(self) -> tuple[str, ...]:
+        """Do what was decided, in the order given; then give up what is too much, and say what."""
         numbered = {job_id: self._access.state.next_sequence() for job_id in self._arrivals}
         doomed, away = self._too_many(numbered)
         for deed in self._deeds:
@@ -220,6 +234,7 @@ class _Intake:
                     _stash(self._access, deed)
         for job_id in doomed:
             self._drop(self._access.state.jobs[job_id])
+        return doomed
 
     def _too_many(self, numbered: dict[str, int]) -> tuple[tuple[str, ...], frozenset[str]]:
         """Of the queues that drop: who has to go, and of these who takes no place at all."""
@@ -253,7 +268,8 @@ class _Intake:
 
 
 def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> None:
-    if rule is None or holder.idempotency is None or rule.digest == holder.idempotency.digest:
+    theirs = holder.idempotency
+    if rule is None or theirs is None or same_payload(theirs.digest, rule.digest):
         return
     raise IdempotencyMismatch(
         f"idempotency key {rule.key!r} of task {holder.task!r} belongs to job {holder.id}, which "
@@ -263,7 +279,7 @@ def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> Non
 
 
 def _change(access: Access, change: _Change) -> None:
-    """Give a waiting holder the newcomer's payload; made due anew, it loses its place."""
+    """Give a waiting holder the newcomer's payload; with a new due, it loses its place."""
     row, now_us = access.state.jobs[change.holder_id], access.now_us
     with access.state.changing(row, now_us):
         row.new = msgspec.structs.replace(row.new, payload=change.new.payload)

@@ -9,23 +9,25 @@ from itertools import islice
 
 import msgspec
 
-from packhorse import lifecycle
-from packhorse.job import TERMINAL, JobRecord, JobStatus, NewJob
-from packhorse.lifecycle import CancelAnswer
-from packhorse.policies.uniqueness import idempotency_identity, unique_identity
-from packhorse.settlement import Settlement, SettlementKind, Verdict
-from packhorse.stores.memory.access import Access, plan
+from packhorse.core import lifecycle
+from packhorse.core.job import TERMINAL, JobRecord, JobStatus, NewJob
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.retention import Retention
+from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.memory.claims import claim
-from packhorse.stores.memory.entering import (
+from packhorse.stores.memory.intake import submit
+from packhorse.stores.memory.rows import JobRow, as_record, chosen_by
+from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.transitions import (
+    apply,
+    finish_waiting,
+    forget,
     idempotency_holder,
     take_keys,
     take_place,
     unique_holder,
 )
-from packhorse.stores.memory.filters import chosen_by
-from packhorse.stores.memory.intake import submit
-from packhorse.stores.memory.rows import JobRow, as_record
-from packhorse.stores.memory.transitions import apply, finish_waiting, forget
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import (
     Claimed,
@@ -42,7 +44,10 @@ __all__ = ["MemoryJobs"]
 class MemoryJobs:
     """Jobs and their fenced claims, in memory."""
 
-    def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
+    def submit(
+        self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+    ) -> Plan[tuple[Submitted, ...]]:
+        del ids_are_new  # looking costs nothing here
         return plan("submit", partial(submit, jobs=tuple(jobs)))
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
@@ -111,8 +116,10 @@ def _note(access: Access, note: ProgressNote) -> Verdict:
 def _cancel(access: Access, row: JobRow | None) -> CancelAnswer:
     if row is None:
         return CancelAnswer.UNKNOWN
-    answer = lifecycle.cancel(row.status)
-    if answer is CancelAnswer.CANCELLED:
+    answer = lifecycle.cancel(row.status, lost=_orphaned(access, row))
+    if answer is CancelAnswer.CANCELLED and row.status is JobStatus.PROCESSING:
+        _cancel_lost(access, row)
+    elif answer is CancelAnswer.CANCELLED:
         finish_waiting(access, row, JobStatus.CANCELLED)
     elif answer is CancelAnswer.FLAGGED:
         if not row.cancel_requested:
@@ -120,6 +127,15 @@ def _cancel(access: Access, row: JobRow | None) -> CancelAnswer:
                 row.cancel_requested = True
         access.wake(f"cancel:{row.worker}")
     return answer
+
+
+def _cancel_lost(access: Access, row: JobRow) -> None:
+    retention = access.state.settings(row.new.queue).retention or Retention()
+    worker, keep_us = row.worker or "", retention.finished_us
+    settlement = lifecycle.cancel_lost(
+        row.new.id, row.fence, worker=worker, alone=row.alone, keep_us=keep_us
+    )
+    apply(access, row, settlement)
 
 
 def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from packhorse.core.policies.gates import Gate, GateKind, pause_gate
 from packhorse.errors import ConfigError
-from packhorse.policies.gates import Gate, GateKind, pause_gate
-from packhorse.stores.memory.access import Access, plan
+from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the reference store keeps of a job and of a worker, and how a job is shown to others."""
+"""A job and a worker as the reference store keeps them, and the records made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from packhorse.job import (
+from packhorse.core.job import (
     AttemptError,
     AttemptRecord,
     Counters,
@@ -20,12 +20,26 @@ from packhorse.job import (
     NewJob,
     Progress,
 )
-from packhorse.policies.priority import Rank
-from packhorse.policies.retention import may_prune
-from packhorse.settlement import SettlementKind
-from packhorse.stores.requests import Renewal
+from packhorse.core.policies.fairness import Rank
+from packhorse.core.policies.retention import may_prune
+from packhorse.core.settlement import SettlementKind
+from packhorse.stores.requests import (
+    JobFilter,
+    Renewal,
+    Totals,
+    WorkerRecord,
+)
 
-__all__ = ["HISTORY_KEPT", "JobRow", "WorkerRow", "as_claimed", "as_record", "as_summary"]
+__all__ = [
+    "HISTORY_KEPT",
+    "JobRow",
+    "WorkerRow",
+    "as_claimed",
+    "as_record",
+    "as_summary",
+    "as_worker",
+    "chosen_by",
+]
 
 #: Of a long history, as many attempts are kept from its beginning, and as many from its end.
 HISTORY_KEPT: Final = 25
@@ -33,7 +47,7 @@ HISTORY_KEPT: Final = 25
 
 @dataclass(slots=True)
 class JobRow:
-    """One job. Changed only inside `State.changing`, which keeps the indexes true."""
+    """One job. Changed only inside `MemoryState.changing`, which keeps the indexes true."""
 
     new: NewJob
     sequence: int  #: order of submission
@@ -58,7 +72,7 @@ class JobRow:
     settled: tuple[int, SettlementKind] | None = None  #: the last settlement by an owner
     cancel_requested: bool = False
     parked_us: int | None = None
-    awaited: bool = False  #: somebody waits for its end
+    awaited: bool = False  #: a handle waits for its end
     error: AttemptError | None = None
     progress: Progress | None = None
     result: str | None = None
@@ -92,6 +106,7 @@ class WorkerRow:
     """A worker's last word, and until when it counts."""
 
     renewal: Renewal
+    totals: Totals
     started_us: int
     renewed_us: int
     expires_us: int
@@ -99,6 +114,19 @@ class WorkerRow:
     def live(self, now_us: int) -> bool:
         """Whether its lease still holds."""
         return self.expires_us > now_us
+
+
+def as_worker(row: WorkerRow, now_us: int, *, running: int) -> WorkerRecord:
+    """The worker as it is shown."""
+    return WorkerRecord.of(
+        row.renewal,
+        running=running,
+        totals=row.totals,
+        started_us=row.started_us,
+        renewed_us=row.renewed_us,
+        expires_us=row.expires_us,
+        now_us=now_us,
+    )
 
 
 def as_claimed(row: JobRow) -> Job:
@@ -181,3 +209,24 @@ def _result_expired(row: JobRow, now_us: int) -> bool:
     if row.result is None or row.finished_us is None:
         return False
     return may_prune(row.finished_us, row.result_keep_us, now_us)
+
+
+def chosen_by(chosen: JobFilter, row: JobRow) -> bool:
+    """Whether every part of the filter that is given fits the job."""
+    new = row.new
+    return (
+        chosen.queue in (None, new.queue)
+        and chosen.task in (None, new.task)
+        and (not chosen.statuses or row.status in chosen.statuses)
+        and chosen.tenant in (None, new.tenant)
+        and (chosen.tag is None or chosen.tag in new.tags)
+        and (chosen.created_by is None or chosen.created_by == new.created_by)
+        and (chosen.dead_reason is None or chosen.dead_reason == row.dead_reason)
+        and (chosen.dead_letter is None or chosen.dead_letter == row.dead_letter)
+        and (chosen.created_before_us is None or row.created_us < chosen.created_before_us)
+        and _fits_id(chosen.id_part or "", new.id)
+    )
+
+
+def _fits_id(part: str, job_id: str) -> bool:
+    return job_id.startswith(part) or job_id.endswith(part)

@@ -1,26 +1,92 @@
 # SPDX-License-Identifier: MIT
-"""All the reference store knows: plain dicts, and indexes that follow from them."""
+"""The state of the reference store: dicts, sorted indexes of them, and a plan's access to it."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice, takewhile
+from typing import Final, TypeVar
 
-from packhorse.job import RETRY_WAITING, WAITING, JobStatus, NewJob
-from packhorse.policies.gates import Gate, concurrency_gate, holds_line
-from packhorse.policies.rate_limit import RateLog
-from packhorse.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, NewJob
+from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
+from packhorse.core.policies.rate_limit import RateLog
+from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import JobRow, WorkerRow
-from packhorse.stores.memory.sorted_keys import Key, SortedKeys
+from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings
+from packhorse.stores.transfer import Copied
 
-__all__ = ["Index", "State"]
+__all__ = ["Access", "Index", "Key", "MemoryState", "SortedKeys", "plan"]
+
+#: What comes first, what breaks ties, and the id of the job.
+Key = tuple[int, *tuple[int, ...], str]
+
+#: Keys in one chunk before it is halved: small enough to shift, large enough to have few.
+_CHUNK_KEYS_MAX: Final = 512
+
+
+class SortedKeys:
+    """A sorted set of keys; adding and removing costs little however many there are."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Key]] = []  # none is empty; each is below the next
+
+    def __iter__(self) -> Iterator[Key]:
+        for chunk in self._chunks:
+            yield from chunk
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    @property
+    def ids(self) -> Iterator[str]:
+        """The jobs, in order."""
+        return (key[-1] for key in self)
+
+    def add(self, key: Key) -> None:
+        """Put in a key that is not there."""
+        if not self._chunks:
+            self._chunks.append([key])
+            return
+        at = min(self._chunk_of(key), len(self._chunks) - 1)
+        chunk = self._chunks[at]
+        insort(chunk, key)
+        if len(chunk) > _CHUNK_KEYS_MAX:
+            half = len(chunk) // 2
+            self._chunks[at : at + 1] = [chunk[:half], chunk[half:]]
+
+    def remove(self, key: Key) -> None:
+        """Take out a key that is there."""
+        at = self._chunk_of(key)
+        chunk = self._chunks[at]
+        del chunk[bisect_left(chunk, key)]
+        if not chunk:
+            del self._chunks[at]
+
+    def first(self) -> Key | None:
+        """The lowest key, if there is one."""
+        return self._chunks[0][0] if self._chunks else None
+
+    def up_to(self, bound: int, *, limit: int) -> list[str]:
+        """The ids of the first `limit` keys whose first part is not above `bound`."""
+        below = takewhile(lambda key: key[0] <= bound, self)
+        return [key[-1] for key in islice(below, max(0, limit))]
+
+    def _chunk_of(self, key: Key) -> int:
+        """The first chunk that ends at or after the key."""
+        return bisect_left(self._chunks, key, key=lambda chunk: chunk[-1])
 
 
 class Index(dict[tuple[str, ...], SortedKeys]):
-    """Sorted keys by group; a group nobody is in takes no room."""
+    """Sorted keys by group; an empty group takes no room."""
 
     def group(self, *name: str) -> SortedKeys:
         """The keys of a group, to be read."""
@@ -41,7 +107,7 @@ class Index(dict[tuple[str, ...], SortedKeys]):
 Entry = tuple[Index, tuple[str, ...], Key]
 
 
-class State:
+class MemoryState:
     """Jobs, workers, queues and limits. `jobs` stays in order of submission."""
 
     def __init__(self) -> None:
@@ -50,6 +116,7 @@ class State:
         self.declared: dict[str, QueueSettings] = {}
         self.overrides: dict[str, QueueSettings] = {}
         self.tasks: dict[str, TaskSettings] = {}
+        self.copied: Copied | None = None
         self.paused: set[str] = set()
         #: Queues that a job with a tenant was submitted to: from then on they deal passes.
         self.tenanted: set[str] = set()
@@ -63,7 +130,7 @@ class State:
 
     def _begin_indexes(self) -> None:
         # Ready jobs by (queue, task): those to be run among others, those to be run alone, and
-        # those set aside because nobody knows their task.
+        # those set aside because no worker knows their task.
         self.ready = Index()
         self.suspects = Index()
         self.parked = Index()
@@ -83,7 +150,7 @@ class State:
         self.passes = Index()
 
     def _begin_limits(self) -> None:
-        # Gates closed by somebody's wish: until an instant, or (None) until they are opened.
+        # Gates closed on request: until an instant, or (None) until they are opened.
         self.shut: dict[Gate, int | None] = {}
         self.grants: dict[Gate, RateLog] = {}
         # By (queue, priority): each tenant's last pass, and the highest of all.
@@ -96,7 +163,7 @@ class State:
 
     @property
     def configured(self) -> set[str]:
-        """The queues about which somebody said something."""
+        """The queues that were declared or configured."""
         return {*self.declared, *self.overrides}
 
     def settings(self, queue: str) -> QueueSettings:
@@ -177,3 +244,61 @@ class State:
         if row.parked_us is not None:
             return self.parked
         return self.suspects if row.suspect else self.ready
+
+
+T = TypeVar("T")
+
+
+class Access:
+    """The state, locked, at one instant."""
+
+    def __init__(self, state: MemoryState, now_us: int) -> None:
+        self.state = state
+        self.now_us = now_us
+        self.wakes: dict[str, None] = {}  # in order, each once
+
+    def wake(self, topic: str) -> None:
+        """Wake the listeners of `topic`, once the plan is done."""
+        self.wakes[topic] = None
+
+    def wake_queue(self, row: JobRow) -> None:
+        """Wake the workers of a job's queue."""
+        self.wake(f"queue:{row.new.queue}")
+
+    def wake_task(self, task: str) -> None:
+        """Wake the workers of every queue in which a job of this task is ready."""
+        for queue, name in (*self.state.ready, *self.state.suspects):
+            if name == task:
+                self.wake(f"queue:{queue}")
+
+    def wake_room(self, row: JobRow) -> None:
+        """Wake submits that wait for room in a job's queue, if that has a limit."""
+        if self.state.settings(row.new.queue).max_depth is not None:
+            self.wake(f"room:{row.new.queue}")
+
+    def visible(self, job_id: str, tenant: str | None) -> JobRow | None:
+        """The job, unless it is another tenant's; None sees all tenants."""
+        row = self.state.jobs.get(job_id)
+        return row if row is not None and tenant in (None, row.new.tenant) else None
+
+    def rows(self, job_ids: list[str]) -> list[JobRow]:
+        """The jobs of these ids, which are there."""
+        return [self.state.jobs[job_id] for job_id in job_ids]
+
+    def lease_gone(self, worker: str | None) -> bool:
+        """Whether a worker is unknown, or its lease has run out."""
+        known = self.state.workers.get(worker or "")
+        return known is None or not known.live(self.now_us)
+
+
+def plan(verb: str, work: Callable[[Access], T], *, writes: bool = True) -> Plan[T]:
+    """A verb whose whole work is one function of the locked state."""
+
+    def steps() -> Steps[T]:
+        access: Access = yield
+        answer = work(access)
+        for topic in access.wakes:
+            yield Wake(topic)
+        return answer
+
+    return Plan(verb, steps, writes=writes)

@@ -1,35 +1,123 @@
 # SPDX-License-Identifier: MIT
-"""The store of `memory://`: its contracts, and the runners of their plans."""
+"""The store of `memory://`: its contracts, the runners of their plans, and its wake-ups."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
-from packhorse.clock import Clock, SystemClock
-from packhorse.stores.memory.access import Access
+from packhorse.core.clock import Clock, SystemClock
 from packhorse.stores.memory.inspection import MemoryInspection
 from packhorse.stores.memory.jobs import MemoryJobs
-from packhorse.stores.memory.leases import MemoryLeases
 from packhorse.stores.memory.queues import MemoryQueues
-from packhorse.stores.memory.state import State
+from packhorse.stores.memory.state import Access, MemoryState
 from packhorse.stores.memory.transfer import MemoryTransfer
-from packhorse.stores.memory.upkeep import MemoryUpkeep
-from packhorse.stores.memory.wakeups import MemoryWakeups
+from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
 from packhorse.stores.plan import Plan, Wake, drive
 from packhorse.stores.protocol import (
     InspectionStore,
     JobStore,
     LeaseStore,
+    Listener,
     QueueStore,
     UpkeepStore,
     Wakeups,
 )
 from packhorse.stores.transfer import TransferStore
 
-__all__ = ["Faults", "MemoryStore"]
+__all__ = ["Faults", "MemoryStore", "MemoryWakeups"]
+
+
+class MemoryWakeups:
+    """Tells listeners, each in its own event loop, what they asked to hear."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, set[_Listener]] = {}
+
+    def listen(self, topics: frozenset[str]) -> Listener:
+        listener = _Listener(self, topics, asyncio.get_running_loop())
+        with self._lock:
+            for topic in topics:
+                self._listeners.setdefault(topic, set()).add(listener)
+        return listener
+
+    def send(self, topics: Iterable[str]) -> None:
+        """Wake the listeners of these topics."""
+        for topic in topics:
+            with self._lock:
+                listeners = tuple(self._listeners.get(topic, ()))
+            for listener in listeners:
+                listener.tell(topic)
+
+    def close(self) -> None:
+        """End every wait."""
+        with self._lock:
+            listeners = set().union(*self._listeners.values())
+        for listener in listeners:
+            listener.close()
+
+    def forget(self, listener: _Listener) -> None:
+        """Tell a listener no more."""
+        with self._lock:
+            for topic in listener.topics:
+                told = self._listeners.get(topic, set())
+                told.discard(listener)
+                if not told:
+                    self._listeners.pop(topic, None)
+
+
+class _Listener:
+    """Hears its topics until it is closed, or its loop is."""
+
+    def __init__(
+        self, wakeups: MemoryWakeups, topics: frozenset[str], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.topics = topics
+        self._wakeups = wakeups
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._heard: set[str] = set()  # at most all of `topics`
+        self._closed = False
+        self._something = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None) -> frozenset[str]:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._hear()
+        with self._lock:
+            heard = frozenset(self._heard)
+            self._heard.clear()
+        return heard
+
+    def close(self) -> None:
+        self._closed = True
+        self._wakeups.forget(self)
+        self._signal()
+
+    def tell(self, topic: str) -> None:
+        """Hear a topic, from any thread."""
+        with self._lock:
+            first = not self._heard
+            self._heard.add(topic)
+        if first:
+            self._signal()
+
+    async def _hear(self) -> None:
+        # The event is set only by callbacks of this loop, so none gets lost between the lines.
+        while not self._heard and not self._closed:
+            self._something.clear()
+            await self._something.wait()
+
+    def _signal(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._something.set)
+        except RuntimeError:  # its loop is closed: it will never listen again
+            self._wakeups.forget(self)
+
 
 T = TypeVar("T")
 
@@ -56,7 +144,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._faults = faults
         self._lock = threading.Lock()
-        self._state = State()
+        self._state = MemoryState()
 
     def run(self, plan: Plan[T]) -> T:
         self._fault(plan, "before")

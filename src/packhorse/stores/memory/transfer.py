@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count, islice
 
-from packhorse.job import JobStatus
-from packhorse.policies.gates import holds_line
-from packhorse.policies.priority import Rank, claim_rank
-from packhorse.policies.uniqueness import Identity, idempotency_identity, unique_identity
-from packhorse.stores.memory.access import Access, plan
-from packhorse.stores.memory.entering import idempotency_holder, unique_holder
+from packhorse.core.job import JobStatus
+from packhorse.core.policies.fairness import Rank, claim_rank
+from packhorse.core.policies.gates import holds_line
+from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow, as_record
+from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.transitions import idempotency_holder, unique_holder
 from packhorse.stores.plan import Plan
 from packhorse.stores.transfer import (
     CARRIED,
     CarriedJob,
     CarriedPage,
     CarryAnswer,
+    Copied,
     Kept,
     Standing,
     as_carried,
@@ -34,6 +35,15 @@ __all__ = ["MemoryTransfer"]
 
 class MemoryTransfer:
     """See `TransferStore`."""
+
+    def copied(self) -> Plan[Copied | None]:
+        return plan("copied", lambda access: access.state.copied, writes=False)
+
+    def mark(self, copied: Copied | None) -> Plan[None]:
+        def work(access: Access) -> None:
+            access.state.copied = copied
+
+        return plan("mark", work)
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond = cursor_of(after)
@@ -117,7 +127,7 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
 
 
 def _take_keys(access: Access, carried: CarriedJob) -> None:
-    """Become the holder of the keys one took; whoever waited behind the last is outdated."""
+    """Make a job the holder of its keys; a job stashed behind the last holder is outdated."""
     state, new = access.state, carried.job
     for kind, identity in keys_of(carried):
         if kind == "idempotency":

@@ -1,23 +1,159 @@
 # SPDX-License-Identifier: MIT
-"""What keeps the store tidy: promoting, expiring, setting aside, forgetting."""
+"""Leases of workers, and what keeps the store tidy: promote, expire, park, prune."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 
-from packhorse.job import DeadReason, JobStatus, RateRule
-from packhorse.policies.rate_limit import is_over
-from packhorse.policies.retention import is_ghost, may_prune
-from packhorse.stores.memory.access import Access, plan
-from packhorse.stores.memory.rows import JobRow
-from packhorse.stores.memory.state import Index
-from packhorse.stores.memory.transitions import finish_waiting, forget, promote
+from packhorse.core.job import DeadReason, JobStatus, RateRule
+from packhorse.core.lifecycle import Orphan
+from packhorse.core.policies.rate_limit import is_over
+from packhorse.core.policies.retention import is_ghost, may_prune
+from packhorse.stores.memory.rows import JobRow, WorkerRow, as_worker
+from packhorse.stores.memory.state import Access, Index, plan
+from packhorse.stores.memory.transitions import finish_waiting, forget, promote, release_held
 from packhorse.stores.plan import Plan
-from packhorse.stores.requests import EVERY_TASK
+from packhorse.stores.requests import (
+    EVERY_TASK,
+    ExpiredLease,
+    ExpiredLeases,
+    Parked,
+    Renewal,
+    Renewed,
+    Totals,
+    WorkerRecord,
+)
 
-__all__ = ["MemoryUpkeep"]
+__all__ = ["MemoryLeases", "MemoryUpkeep"]
+
+
+class MemoryLeases:
+    """Leases, in memory."""
+
+    def renew(self, renewal: Renewal) -> Plan[Renewed]:
+        return plan("renew", partial(_renew, renewal=renewal))
+
+    def leave(self, worker: str) -> Plan[int]:
+        return plan("leave", partial(_leave, worker=worker))
+
+    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
+        def work(access: Access) -> tuple[str, ...]:
+            return tuple(row.new.id for row in _held(access, worker) if row.cancel_requested)
+
+        return plan("cancelled", work, writes=False)
+
+    def expired(self) -> Plan[ExpiredLeases]:
+        return plan("expired", _expired, writes=False)
+
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
+        work = partial(_orphans, workers=frozenset(workers), limit=limit)
+        return plan("orphans", work, writes=False)
+
+    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
+        return plan("workers", _workers, writes=False)
+
+
+def _renew(access: Access, renewal: Renewal) -> Renewed:
+    now_us, worker = access.now_us, renewal.worker
+    before = access.state.workers.get(worker)
+    told, kept = renewal.totals, before.totals if before is not None else Totals()
+    after = WorkerRow(
+        renewal=renewal,
+        totals=Totals(
+            max(told.succeeded, kept.succeeded),
+            max(told.failed, kept.failed),
+            max(told.execution_us, kept.execution_us),
+        ),
+        started_us=now_us if before is None else before.started_us,
+        renewed_us=now_us,
+        expires_us=now_us + renewal.lease_us,
+    )
+    access.state.workers[worker] = after
+    _move_holds(access, worker, renewal.step_us)
+    released = 0
+    if renewal.held is not None:
+        known = frozenset(renewal.held)
+        unknown = [row for row in _held(access, worker) if (row.new.id, row.fence) not in known]
+        released = release_held(access, unknown)
+    lapsed = before is None or not before.live(now_us)
+    return Renewed(expires_us=after.expires_us, now_us=now_us, lapsed=lapsed, released=released)
+
+
+def _move_holds(access: Access, worker: str, step_us: int) -> None:
+    """What was given before the clock was set forward may be held as much longer."""
+    if step_us <= 0:
+        return
+    for row in _held(access, worker):
+        if (row.started_us or 0) + step_us <= access.now_us:
+            with access.state.changing(row, row.updated_us):
+                row.hold_until_us += step_us
+
+
+def _leave(access: Access, worker: str) -> int:
+    access.state.workers.pop(worker, None)
+    return release_held(access, _held(access, worker))
+
+
+def _held(access: Access, worker: str) -> list[JobRow]:
+    return access.rows(list(access.state.held.group(worker).ids))
+
+
+def _expired(access: Access) -> ExpiredLeases:
+    holders = sorted(worker for (worker,) in access.state.held)
+    gone = tuple(_lease(access, worker) for worker in holders if access.lease_gone(worker))
+    return ExpiredLeases(access.now_us, gone)
+
+
+def _lease(access: Access, worker: str) -> ExpiredLease:
+    known = access.state.workers.get(worker)
+    if known is None:
+        return ExpiredLease(worker, expires_us=0, lease_us=0)
+    return ExpiredLease(worker, expires_us=known.expires_us, lease_us=known.renewal.lease_us)
+
+
+def _orphans(access: Access, workers: Collection[str], limit: int) -> tuple[Orphan, ...]:
+    rows = sorted(_lost(access, workers), key=lambda row: row.sequence)
+    return tuple(_orphan(access, row) for row in islice(rows, max(0, limit)))
+
+
+def _lost(access: Access, workers: Collection[str]) -> Iterator[JobRow]:
+    """Each once: first what was held too long, then what else the expired workers hold."""
+    held_too_long = access.state.holds.group().up_to(access.now_us, limit=len(access.state.jobs))
+    yield from access.rows(held_too_long)
+    for worker in workers:
+        if access.lease_gone(worker):
+            rows = _held(access, worker)
+            yield from (row for row in rows if row.hold_until_us > access.now_us)
+
+
+def _orphan(access: Access, row: JobRow) -> Orphan:
+    options = row.new.options
+    worker = row.worker or ""
+    ends = [row.hold_until_us] if row.hold_until_us <= access.now_us else []
+    if access.lease_gone(worker):
+        ends.append(_lease(access, worker).expires_us)
+    return Orphan(
+        job_id=row.new.id,
+        fence=row.fence,
+        crashes=row.counters.crashes,
+        lone_crashes=row.counters.lone_crashes,
+        alone=row.alone,
+        worker=worker,
+        lost_us=min(ends),
+        now_us=access.now_us,
+        max_crashes=None if options is None else options.max_crashes,
+    )
+
+
+def _workers(access: Access) -> tuple[WorkerRecord, ...]:
+    known = sorted(access.state.workers.items())
+    return tuple(
+        as_worker(row, access.now_us, running=len(_held(access, worker))) for worker, row in known
+    )
+
 
 #: (queue, task): what some live worker serves and knows.
 Line = tuple[str, ...]
@@ -29,10 +165,10 @@ class MemoryUpkeep:
     def promote(self, *, limit: int) -> Plan[int]:
         return plan("promote", partial(_promote, limit=limit))
 
-    def expire(self, *, limit: int) -> Plan[int]:
+    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
         return plan("expire", partial(_expire, limit=limit))
 
-    def park(self, *, after_us: int, limit: int) -> Plan[tuple[str, ...]]:
+    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
         return plan("park", partial(_park, after_us=after_us, limit=limit))
 
     def prune(self, *, limit: int) -> Plan[int]:
@@ -40,29 +176,29 @@ class MemoryUpkeep:
 
 
 def _promote(access: Access, limit: int) -> int:
+    waiting = access.state.due.items()
+    queues = [queue for (queue,), keys in waiting if keys.up_to(access.now_us, limit=1)]
     promoted = 0
-    for (queue,) in list(access.state.due):
-        count = promote(access, queue, limit=limit)
-        promoted += count
-        if count:
-            access.wake(f"queue:{queue}")
+    for queue in queues:
+        promoted += promote(access, queue, limit=max(1, limit // len(queues)))
+        access.wake(f"queue:{queue}")
     return promoted
 
 
-def _expire(access: Access, limit: int) -> int:
+def _expire(access: Access, limit: int) -> tuple[str, ...]:
     overdue = access.state.deadlines.group().up_to(access.now_us, limit=limit)
     for row in access.rows(overdue):
         finish_waiting(access, row, JobStatus.DEAD, DeadReason.EXPIRED)
-    return len(overdue)
+    return tuple(overdue)
 
 
-def _park(access: Access, after_us: int, limit: int) -> tuple[str, ...]:
+def _park(access: Access, after_us: int, limit: int) -> Parked:
     live = [row.renewal for row in access.state.workers.values() if row.live(access.now_us)]
     served = {queue for worker in live for queue in worker.queues}
     known = {(queue, task) for worker in live for queue in worker.queues for task in worker.tasks}
     _ready_again(access, known, limit)
-    _give_up(access, known, after_us, limit)
-    return _set_aside(access, known, served, limit)
+    dead = _give_up(access, known, after_us, limit)
+    return Parked(_set_aside(access, known, served, limit), dead)
 
 
 def _is_known(line: Line, known: Collection[Line]) -> bool:
@@ -76,8 +212,8 @@ def _ready_again(access: Access, known: Collection[Line], limit: int) -> None:
         access.wake_queue(row)
 
 
-def _give_up(access: Access, known: Collection[Line], after_us: int, limit: int) -> None:
-    """Those nobody knows to this day; what a worker knows is only waiting for its turn above."""
+def _give_up(access: Access, known: Collection[Line], after_us: int, limit: int) -> tuple[str, ...]:
+    """End jobs that no worker has known for too long; the others only wait for their turn."""
     latest_us = access.now_us - after_us
     parked = (
         access.state.jobs[job_id]
@@ -86,8 +222,10 @@ def _give_up(access: Access, known: Collection[Line], after_us: int, limit: int)
         for job_id in keys.ids
     )
     too_long = (row for row in parked if (row.parked_us or 0) <= latest_us)
-    for row in nsmallest(limit, too_long, key=lambda row: row.sequence):
+    chosen = nsmallest(limit, too_long, key=lambda row: row.sequence)
+    for row in chosen:
         finish_waiting(access, row, JobStatus.DEAD, DeadReason.UNKNOWN_TASK)
+    return tuple(row.new.id for row in chosen)
 
 
 def _set_aside(
@@ -136,7 +274,7 @@ def _prune_jobs(access: Access, limit: int) -> int:
 
 
 def _forget_ghosts(access: Access, limit: int) -> int:
-    """Workers that went long ago; one that holds a job is kept for whoever rescues it."""
+    """Workers that went long ago; one that holds a job is kept for its rescue."""
     workers = access.state.workers
     gone = [
         (row.expires_us, worker)

@@ -8,66 +8,98 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
-from packhorse.job import NewJob
-from packhorse.settlement import Settlement
+from packhorse.core.job import Job, NewJob
+from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres import claiming, settling, submitting
-from packhorse.stores.postgres.locking import ALL, Level, write_special
+from packhorse.stores.postgres.fast_paths import completions
+from packhorse.stores.postgres.locking import ALL, LockLevel, write_constrained
 from packhorse.stores.postgres.rows import (
+    HANDED_COLUMNS,
     RECORD_COLUMNS,
     extra_of,
+    index_rare,
+    insert_new,
     options_of,
+    queue_rows,
     read_record,
-    worded,
+    take_places,
 )
 from packhorse.stores.postgres.statements import Lock, Send, Together, sql
-from packhorse.stores.requests import QueueSettings
-from packhorse.stores.sql.dialect import Column, Dialect, Needs, Promoted
-from packhorse.stores.sql.queue_row import QueueRow
-from packhorse.stores.sql.rows import json_text
-from packhorse.stores.sql.steps import Parameters, Rows
-from packhorse.stores.sql.submitting import is_keyed
+from packhorse.stores.requests import ClaimRequest
+from packhorse.stores.sql.dialect import Column, Dialect, Needs, Promoted, scope
+from packhorse.stores.sql.rows import QueueRow, json_text
+from packhorse.stores.sql.statements import Parameters, Rows
+from packhorse.stores.sql.submit import is_keyed
 
 __all__ = ["POSTGRES"]
 
-_CONDITIONS: Final = MappingProxyType(
-    {
-        "queue": "job.queue = %(queue)s",
-        "task": "job.task = %(task)s",
-        "tenant": "job.tenant = %(tenant)s",
-        "tag": "job.seq in (select seq from {tags} where tag = %(tag)s)",
-        "created_by": "job.created_by = %(created_by)s",
-        "dead_reason": "job.dead_reason = %(dead_reason)s",
-        "dead_letter": "job.dead_letter = %(dead_letter)s",
-        "statuses": "job.status = any(%(statuses)s::bigint[])",
-        "ids": "job.id = any(%(ids)s::text[])",
-        "below": "job.seq < %(below)s",
-        "after": "job.seq > %(after)s",
+#: Columns before those of the job handed over.
+_STANDING: Final = 2
+
+
+def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
+    """Hand over the next jobs of a queue; no gate is asked."""
+    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, scope=scope(request))
+    rows = yield Rows(text, {**chosen, **_handed(request, chosen["now"])})
+    return [Job(*row[_STANDING:]) for row in rows]
+
+
+def _candidates(request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
+    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
+    return Rows(sql("claim_candidates", scope=scope(request)), chosen)
+
+
+def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
+    """Hand over these jobs, in this order."""
+    text = sql("claim_chosen", handed_columns=HANDED_COLUMNS)
+    rows = yield Rows(text, {"seqs": list(seqs), **_handed(request, now_us)})
+    return [Job(*row[_STANDING:]) for row in rows]
+
+
+def _handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
+    return {
+        "worker": request.worker,
+        "alone": request.quarantine,
+        "now": now_us,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
     }
-)
+
+
+def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
+    """One statement for each pair of lifetimes, which is nearly always one; says how many."""
+    groups: dict[tuple[int | None, int | None], list[Settlement]] = {}
+    for one in completed:
+        groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
+    applied = 0
+    for group in groups.values():
+        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, any_queue=True))
+        applied += count
+    return applied
+
+
 #: The type of the column by which jobs are named.
 _TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
-#: Of the name of a line, which is a digest: short, and nobody needs to read it.
+#: Of the name of a line, which is a digest: short, and not for reading.
 _LINE_DIGITS: Final = 32
 
 
 class _Postgres:
     """See `Dialect`."""
 
-    conditions = _CONDITIONS
+    sql = staticmethod(sql)
     record_columns = RECORD_COLUMNS
     read_record = staticmethod(read_record)
-    queue_rows = staticmethod(submitting.queue_rows)
-    take_places = staticmethod(submitting.take_places)
-    insert_rows = staticmethod(submitting.insert_new)
-    index_rare = staticmethod(submitting.index_rare)
-    take = staticmethod(claiming.take)
-    hand_over = staticmethod(claiming.hand_over)
+    queue_rows = staticmethod(queue_rows)
+    take_places = staticmethod(take_places)
+    insert_rows = staticmethod(insert_new)
+    index_rare = staticmethod(index_rare)
+    take = staticmethod(_take_jobs)
+    candidates = staticmethod(_candidates)
+    hand_over = staticmethod(_hand_over_jobs)
 
     # ------------------------------------------------------------------------------- statements
-
-    def sql(self, name: str, **parts: str) -> str:
-        return worded(name, **parts)
 
     def many(self, values: Iterable[Any]) -> list[Any]:
         return list(values)
@@ -79,8 +111,7 @@ class _Postgres:
         return Send(text, parameters)
 
     def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Send:
-        chosen = list(seqs)
-        return Send(text, (chosen,) if now_us is None else {"seqs": chosen, "now": now_us})
+        return Send(text, {"seqs": list(seqs), "now": now_us})
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Send:
         return Send(text, (json_text(rows),))
@@ -103,7 +134,7 @@ class _Postgres:
         self, jobs: Sequence[NewJob], queues: Mapping[str, QueueRow]
     ) -> Steps[Sequence[int]]:
         del queues
-        return submitting.take_places(len(jobs))
+        return take_places(len(jobs))
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         [(removed,)] = yield Rows(sql("remove"), {"seqs": list(seqs)})
@@ -133,7 +164,7 @@ class _Postgres:
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         del now_us  # the statement reads the clock
-        return settling.complete(completed)
+        return _complete_jobs(completed)
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         yield Send(sql("shut_until"), (gate, task, until_us))
@@ -146,7 +177,7 @@ class _Postgres:
         return Needs(gates=needed, stashed=needed, limited=needed, awaited=True)
 
     def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        text = worded("aftermath", column=column, type=_TYPES[column])
+        text = sql("aftermath", column=column, type=_TYPES[column])
         return Rows(text, {"values": list(values)})
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
@@ -165,7 +196,7 @@ class _Postgres:
         return found
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        text = worded("awaited_ended", column=column, type=_TYPES[column])
+        text = sql("awaited_ended", column=column, type=_TYPES[column])
         ended = yield Rows(text, {"values": list(values)})
         for (job_id,) in ended:
             yield Wake(f"job:{job_id}")
@@ -175,20 +206,15 @@ class _Postgres:
     def lock_all(self) -> Steps[None]:
         yield Lock(ALL)
 
-    def go_alone(self) -> Steps[Level]:
-        level = Level(alone=True)
+    def go_alone(self) -> Steps[LockLevel]:
+        level = LockLevel(alone=True)
         yield from level.enter()
         return level
-
-    def judges(self, settings: QueueSettings) -> bool:
-        """Whether more than priority and order of arrival decides about its jobs."""
-        limits = (settings.concurrency, settings.rate, settings.tenant_rate, settings.max_depth)
-        return any(limit is not None for limit in (*limits, settings.ageing_us))
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         if task is not None:
             yield Send(sql("lines_begin"), (task,))
-        yield from write_special()
+        yield from write_constrained()
 
 
 POSTGRES: Final[Dialect] = _Postgres()

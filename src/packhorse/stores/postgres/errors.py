@@ -5,13 +5,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from psycopg import Error, InterfaceError, OperationalError
+from psycopg import DataError, Error, InterfaceError, OperationalError
 
-from packhorse.errors import ConfigError, PackhorseError, StoreError, StoreUnavailable
+from packhorse.errors import (
+    ConfigError,
+    PackhorseError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Again
 
-__all__ = ["has_answered", "is_lost", "is_passing", "is_taken", "is_unprepared", "translated"]
+__all__ = [
+    "has_answered",
+    "is_crowded",
+    "is_lost",
+    "is_passing",
+    "is_taken",
+    "is_unprepared",
+    "translated",
+]
 
 #: Another transaction was in the way; the same again may well succeed.
 _PASSING: Final = ("40001", "40P01", "55P03")
@@ -21,9 +35,13 @@ _UNPREPARED: Final = ("26000", "42P05", "0A000")
 _STOOD_STILL: Final = "25P03"
 #: Classes of errors that come with the end of the connection: 57P is the server going down.
 _ENDING: Final = ("08", "57P", _STOOD_STILL)
+#: What servers and poolers say when they refuse more connections. No error code comes with it.
+_CROWDED: Final = ("too many connections", "too many clients", "connection slots", "no more conn")
 _READ_ONLY: Final = "25006"
 _TAKEN: Final = "23505"
 _TIMED_OUT: Final = "57014"
+#: Classes of errors about values that the server can never hold: of data, and of its own limits.
+_REFUSED: Final = ("22", "54")
 
 _ASK_OWNER: Final = (
     "grant this user what is missing, or have the owner run what 'packhorse migrate --sql' prints"
@@ -58,6 +76,11 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, OperationalError) and not has_answered(error)
 
 
+def is_crowded(error: Exception) -> bool:
+    """Whether a connection was refused because there are too many."""
+    return isinstance(error, OperationalError) and any(word in str(error) for word in _CROWDED)
+
+
 def is_passing(error: Exception) -> bool:
     """Whether the same plan may succeed when it is run again."""
     return isinstance(error, Again) or (isinstance(error, Error) and error.sqlstate in _PASSING)
@@ -77,10 +100,17 @@ def translated(
     error: Exception, settings: PostgresSettings, *, maybe_stored: bool = False
 ) -> Exception:
     """The same trouble in Packhorse's words."""
-    if isinstance(error, PackhorseError) or not isinstance(error, Error | Again):
+    if isinstance(error, PackhorseError):
         return error
     text = " ".join(str(error).split())
     where = f"PostgreSQL at {settings.label}"
+    if _is_refusal(error):
+        return StoreRefused(
+            f"{where}: {text}; it can never hold this value: make the database with ENCODING "
+            "'UTF8' if that is what it is about, else give another value"
+        )
+    if not isinstance(error, Error | Again):
+        return error
     advice = _advice(error, text)
     if advice is not None:
         return ConfigError(f"{where}: {text}; {advice}")
@@ -96,6 +126,11 @@ def translated(
             "what blocks it in pg_stat_activity, or raise statement_timeout in the URL",
             maybe_stored=maybe_stored,
         )
+    if is_crowded(error):
+        return StoreUnavailable(
+            f"{where}: {text}; raise CONNECTION LIMIT or max_connections, put a pooler in between, "
+            "or run fewer processes: each lives on one connection, and works better with five"
+        )
     if is_passing(error):
         return StoreUnavailable(f"{where}: {text}; others were in the way each time: try again")
     if is_lost(error) or isinstance(error, OperationalError):
@@ -104,6 +139,14 @@ def translated(
             maybe_stored=maybe_stored,
         )
     return StoreError(f"{where}: {text}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a value cannot be held, whenever it is sent; some are refused by the driver."""
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return isinstance(error, DataError | UnicodeError | OverflowError)
+    return bool(state.startswith(_REFUSED))
 
 
 def _advice(error: Exception, text: str) -> str | None:

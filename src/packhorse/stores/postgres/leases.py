@@ -1,19 +1,43 @@
 # SPDX-License-Identifier: MIT
-"""Leases on PostgreSQL: how one is renewed, in one statement unless jobs were lost."""
+"""What PostgreSQL does in its own way about leases: it does not walk past jobs that have ended.
+
+Every job is held for a while, so an old snapshot keeps one dead row of each among those that are
+held, and a look at all held jobs costs more with every job that was run. The looks that workers
+repeat are therefore narrow:
+
+- Whose lease has run out is read from the workers. Whether such a worker holds jobs is asked until
+  the answer was no `SETTLED_US` after the lease ran out: then nothing of it can be held any more.
+- Jobs held beyond their limit are looked for from the limit that the last look reached, less
+  `SETTLED_US` for claims that commit late.
+- Jobs of workers that the store does not know, which only lost data can bring about, are looked
+  for among all held jobs, by the first look and then once in `EVERY_JOB_US`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
+import msgspec
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.lifecycle import Orphan
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.statements import Once, Send, sql
-from packhorse.stores.requests import Renewal, Renewed
-from packhorse.stores.sql.leases import SqlLeases, release_unknown
-from packhorse.stores.sql.steps import Rows
+from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Renewed
+from packhorse.stores.sql.leases import SqlLeases, read_orphan, release_unknown
+from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["PostgresLeases"]
+__all__ = ["EVERY_JOB_US", "SETTLED_US", "PostgresLeases"]
+
+#: How long a claim may take from reading the lease to its commit.
+SETTLED_US: Final = 60 * SECOND_US
+#: How often all held jobs are looked at.
+EVERY_JOB_US: Final = 60 * SECOND_US
+#: Before every instant.
+_NEVER: Final = -(2**62)
 
 
 class PostgresLeases(SqlLeases):
@@ -22,11 +46,56 @@ class PostgresLeases(SqlLeases):
     def __init__(self, floors: Floors) -> None:
         super().__init__(POSTGRES, floors.give_up)
         self._floors = floors
+        self._looked_at_all_us = _NEVER
+        self._holds_floor_us = _NEVER  #: no job is held with a limit up to this instant
+        self._without_jobs: frozenset[tuple[str, int]] = frozenset()  #: expired leases, settled
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
         return Plan(
             "renew", lambda: _renew(renewal, self._floors), look=lambda: _renew_in_one(renewal)
         )
+
+    def expired(self) -> Plan[ExpiredLeases]:
+        return Plan("expired", self._expired, writes=False)
+
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
+        return Plan("orphans", lambda: self._orphans(workers, limit), writes=False)
+
+    def _expired(self) -> Steps[ExpiredLeases]:
+        now_us: int = yield NOW
+        if not self._looked_at_all_us <= now_us < self._looked_at_all_us + EVERY_JOB_US:
+            rows = yield Rows(sql("leases_expired"), {"now": now_us})
+            self._looked_at_all_us = now_us
+            return ExpiredLeases(now_us, tuple(ExpiredLease(*row) for row in rows))
+        ran_out = yield Rows(sql("leases_run_out"), {"now": now_us})
+        asked = [row for row in ran_out if row[:2] not in self._without_jobs]
+        if not asked:
+            return ExpiredLeases(now_us, ())
+        rows = yield Rows(sql("holders"), {"workers": [worker for worker, *_ in asked]})
+        holders = {worker for (worker,) in rows}
+        self._without_jobs = frozenset(
+            (worker, expires_us)
+            for worker, expires_us, _ in ran_out
+            if worker not in holders and expires_us + SETTLED_US <= now_us
+        )
+        return ExpiredLeases(
+            now_us, tuple(ExpiredLease(*row) for row in asked if row[0] in holders)
+        )
+
+    def _orphans(self, workers: Sequence[str], limit: int) -> Steps[tuple[Orphan, ...]]:
+        now_us: int = yield NOW
+        chosen = {
+            "now": now_us,
+            "workers": list(workers),
+            "floor": self._holds_floor_us,
+            "limit": limit,
+        }
+        rows = yield Rows(sql("orphans_above"), chosen)
+        orphans = tuple(read_orphan(row, now_us) for row in rows)
+        if len(orphans) < limit:
+            reached_us = min([now_us, *(orphan.lost_us for orphan in orphans)])
+            self._holds_floor_us = reached_us - SETTLED_US
+        return orphans
 
 
 def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
@@ -39,7 +108,8 @@ def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
         "pid": renewal.pid,
         "version": renewal.version,
         "concurrency": renewal.concurrency,
-        "running": renewal.running,
+        "quiet": renewal.quiet,
+        **msgspec.structs.asdict(renewal.totals),
         "queues": list(renewal.queues),
         "tasks": list(renewal.tasks),
         "ids": None if held is None else [job_id for job_id, _ in held],

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: MIT
 """Who may change what at the same time; the one place where the order of locks is written down.
 
-A queue is *plain* when nothing but priority and order of arrival decides about its jobs: no limits,
-no ordering, concurrency or rate keys, no tenants, no depth, not closed, nobody's shelf. What is not
-plain is *special*, and written down in one row, which changes only under the exclusive lock on
-everything. Locks are taken in this order, each kind sorted by name, all for one transaction:
+A queue is *unconstrained* when nothing but priority and order of arrival decides about its jobs
+(see `core.constraints`). What is *constrained* is written down in one row of the table `special`,
+which changes only under the exclusive lock on everything. Locks are taken in this order, each kind
+sorted by name, all for one transaction:
 
-1. `all`: shared by nearly everybody; exclusive for whatever changes what is special, and for verbs
-   that think of more than the jobs and queues they name (redrive, upkeep, declarations, removal,
-   the submit of a job that waited for its key). These run alone and are written as if alone.
-2. `tasks`: by verbs about special queues that hold jobs of limited tasks, whose limits reach over
-   all queues.
-3. `queue:<name>`: by verbs about a special queue. Plain queues need none.
+1. `all`: shared by nearly all verbs; exclusive for whatever changes what is constrained, and for
+   verbs that think of more than the jobs and queues they name (redrive, upkeep, declarations,
+   removal, the submit of a job that waited for its key). These run alone.
+2. `tasks`: by verbs about constrained queues that hold jobs of limited tasks, whose limits reach
+   over all queues.
+3. `queue:<name>`: by verbs about a constrained queue. Others need none.
 4. `key:<kind, tenant, task, key>`: by submits that want a unique or an idempotency key.
 5. Rows of jobs, in order of id. Claims never wait for one, they skip it.
 
-So verbs about plain queues run side by side, and those about special ones wait for each other
+So verbs about unconstrained queues run side by side, and those about others wait for each other
 queue by queue. A verb that finds that it needs more than it took is undone and begins again with
-that (`Level.allow`): nobody takes a lock late.
+that (`LockLevel.allow`): no plan takes a lock late.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from packhorse.policies.gates import Gate, GateKind, JobKeys
+from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
 from packhorse.stores.postgres.statements import Again, Lock, Send, sql
-from packhorse.stores.sql.queue_row import QueueRow
-from packhorse.stores.sql.steps import Rows
+from packhorse.stores.sql.rows import QueueRow
+from packhorse.stores.sql.statements import Rows
 
-__all__ = ["ALL", "PLAIN", "Level", "Memory", "Special", "write_special"]
+__all__ = ["ALL", "NOTHING_CONSTRAINED", "Constrained", "LockLevel", "Memory", "write_constrained"]
 
 #: The lock on everything, and the one on what reaches over queues.
 ALL: Final = "all"
@@ -40,35 +40,32 @@ _TASKS: Final = "tasks"
 _TASK_WIDE: Final = (GateKind.TASK_CONCURRENCY, GateKind.TASK_RATE)
 
 
-class Special(NamedTuple):
-    """What is not plain."""
+class Constrained(NamedTuple):
+    """What is not unconstrained."""
 
     queues: frozenset[str]
     tasks: frozenset[str]  #: those with limits
-    tasked: frozenset[str]  #: special queues that may hold jobs of such tasks
+    tasked: frozenset[str]  #: constrained queues that may hold jobs of such tasks
 
     @classmethod
-    def of(cls, row: Iterable[Any]) -> Special:
+    def of(cls, row: Iterable[Any]) -> Constrained:
         return cls(*[frozenset(names) for names in row])
 
 
-PLAIN: Final = Special(frozenset(), frozenset(), frozenset())
+NOTHING_CONSTRAINED: Final = Constrained(frozenset(), frozenset(), frozenset())
 
 
 class Memory:
-    """What a store object last saw to be special: a hint, so that plans begin with enough."""
+    """What a store object last saw to be constrained: a hint, so that plans begin with enough."""
 
     def __init__(self) -> None:
-        self.special = PLAIN
-        #: Of the last plain job of each task: what it shares with others like it, and how that is
-        #: told. It need not be worked out again for the next one.
-        self.plain: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.constrained = NOTHING_CONSTRAINED
 
 
-class Level:
+class LockLevel:
     """How much a plan locks; it begins with what it knows, and begins again if that is too little.
 
-    `alone` is everything; else the special queues in `queues`, and the `keys`.
+    `alone` is everything; else the constrained queues in `queues`, and the `keys`.
     """
 
     def __init__(
@@ -77,21 +74,21 @@ class Level:
         self.alone = alone
         self._memory = memory or Memory()
         self.queues: frozenset[str] = frozenset()
-        self.special = PLAIN
+        self.constrained = NOTHING_CONSTRAINED
         self._tasks = False
         self._keys = tuple([f"key:{key}" for key in keys])
 
     @property
-    def plain(self) -> bool:
-        """Whether it is about plain queues only."""
+    def unconstrained(self) -> bool:
+        """Whether it is about unconstrained queues only."""
         return not self.alone and not self.queues
 
     @property
     def gated_tasks(self) -> frozenset[str]:
-        return self.special.tasks
+        return self.constrained.tasks
 
-    def enter(self) -> Steps[Special]:
-        """The first steps of a plan: take the locks, and see what is special."""
+    def enter(self) -> Steps[Constrained]:
+        """The first steps of a plan: take the locks, and see what is constrained."""
         yield Lock(ALL, shared=not self.alone)
         if not self.alone:
             if self._tasks:
@@ -100,24 +97,26 @@ class Level:
                 yield Lock(*[f"queue:{queue}" for queue in self.queues])
             if self._keys:
                 yield Lock(*self._keys)
-        [row] = yield Rows(sql("special"))
-        self.special = self._memory.special = Special.of(row)
-        return self.special
+        rows = yield Rows(sql("constrained"))  # none: the table was emptied
+        self.constrained = self._memory.constrained = (
+            Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED
+        )
+        return self.constrained
 
-    def expect(self, queues: Iterable[str], special: Special | None = None) -> None:
-        """Before it begins: lock these queues, as far as they are special, or were last seen so."""
-        special = special or self._memory.special
-        self.queues |= special.queues.intersection(queues)
-        self._tasks = self._tasks or not special.tasked.isdisjoint(self.queues)
+    def expect(self, queues: Iterable[str], constrained: Constrained | None = None) -> None:
+        """Before it begins: lock those of the queues that are constrained, as far as known."""
+        constrained = constrained or self._memory.constrained
+        self.queues |= constrained.queues.intersection(queues)
+        self._tasks = self._tasks or not constrained.tasked.isdisjoint(self.queues)
 
     def allow(self, queues: Iterable[str]) -> None:
-        """Go on with these queues; begin again if some are special and not locked."""
+        """Go on with these queues; begin again if some are constrained and not locked."""
         if self.alone:
             return
         before = self.queues, self._tasks
-        self.expect(queues, self.special)
+        self.expect(queues, self.constrained)
         if (self.queues, self._tasks) != before:
-            raise Again("it concerns queues that are not plain")
+            raise Again("it concerns queues that are not unconstrained")
 
     def go_alone(self) -> None:
         """Begin again alone, unless this is so already."""
@@ -126,8 +125,8 @@ class Level:
             raise Again("it concerns more than the jobs it is about")
 
     def asks_gates(self, queue: str) -> bool:
-        """Not of a plain queue: it is nobody's alone, and rows are locked as they are picked."""
-        return queue in self.special.queues
+        """Not of an unconstrained queue: no plan has it alone, and picked rows are locked."""
+        return queue in self.constrained.queues
 
     def covers(self, gate: Gate) -> bool:
         """Gates of tasks and of its queues: those of others are opened by who claims from them."""
@@ -136,20 +135,20 @@ class Level:
     def mark_lined(
         self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
     ) -> Steps[None]:
-        """Queues are no longer plain that have jobs of limited tasks, or with keys, from now on."""
+        """Mark queues constrained that have jobs of limited tasks, or with keys, from now on."""
         pairs = list(jobs)
-        tasked = {job.queue for job, _ in pairs if job.task in self.special.tasks}
+        tasked = {job.queue for job, _ in pairs if job.task in self.constrained.tasks}
         lined = {job.queue for job, own in pairs if own} - tasked
         for unknown, of_tasks in (
-            (sorted(tasked - self.special.tasked), True),
+            (sorted(tasked - self.constrained.tasked), True),
             (sorted(queue for queue in lined if not queues[queue].lined), False),
         ):
             if unknown:
                 self.go_alone()
                 yield Send(sql("queue_lined"), {"queues": unknown, "tasked": of_tasks})
-                yield from write_special()
+                yield from write_constrained()
 
 
-def write_special() -> Steps[None]:
-    """Write down anew what is special, after anything that decides about it has changed."""
-    yield Send(sql("special_keep"))
+def write_constrained() -> Steps[None]:
+    """Write down again what is constrained, after anything that decides about it has changed."""
+    yield Send(sql("constrained_keep"))

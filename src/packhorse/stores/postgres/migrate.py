@@ -44,7 +44,7 @@ def migrate(connection: Connection[Any], settings: PostgresSettings) -> int:
     texts = Texts(settings.schema, settings.prefix)
     with connection.transaction():
         _take_turn(connection, settings)
-        version = schema_version(connection, settings)  # somebody may have been faster
+        version = schema_version(connection, settings)  # another process may have been faster
         _refuse_newer(version, settings)
         if version < known_version():
             connection.execute("set local statement_timeout = 0")  # an upgrade takes its time

@@ -1,203 +1,298 @@
 # SPDX-License-Identifier: MIT
-"""Connections kept open between plans: one pool for all threads, one for each event loop.
+"""Keep connections open between plans: one pool for all threads, one for each event loop.
 
-Nothing of it may be used on the other side of a fork; the store drops its pools there, unclosed,
-because to close an inherited connection would close the parent's.
+A role, a database or a server may limit the number of connections. When the server refuses one for
+that, `ConnectionOpener` closes whatever is idle in any pool of the store and tries again. For a
+while after that connections are *scarce*: pools keep them neither idle nor for long, so that all
+pools, and other processes, get their turn. So a worker lives on one connection.
+
+Nothing here may be used on the other side of a fork; the store drops its pools there, unclosed,
+because closing an inherited connection would end the parent's session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from packhorse.clock import SystemClock
+from psycopg import OperationalError
+
+from packhorse.core.clock import SystemClock
 from packhorse.errors import StoreUnavailable
-from packhorse.stores.postgres.link import AsyncLink, SyncLink
+from packhorse.stores.postgres.connection import LoopConnection, ThreadConnection
+from packhorse.stores.postgres.errors import is_crowded
 
-__all__ = ["AsyncPool", "LoopPools", "SyncPool"]
+__all__ = ["AsyncPool", "ConnectionOpener", "LoopPools", "SyncPool", "call_in_loop"]
+
+T = TypeVar("T")
+
+#: How long connections are scarce after one was refused.
+_SCARCE_S: Final = 30.0
+#: Between two tries to connect.
+_RETRY_S: Final = 0.025
+#: After being refused for so long, the listening connection is closed, too.
+_STOP_LISTENING_S: Final = 0.5
+#: How long a connection is kept idle, and at all, while they are scarce.
+_IDLE_S: Final = 0.1
+_LIFE_S: Final = 1.0
+#: How long no connection is opened after one was closed for its age: others get their turn.
+_YIELD_S: Final = 3 * _RETRY_S
 
 
-class SyncPool:
-    """At most `size` connections, opened by the threads that need them."""
+class ConnectionOpener:
+    """Opens the connections of a store, and makes room for them when the server refuses."""
 
-    def __init__(self, open_link: Callable[[], SyncLink], *, size: int, patience_s: float) -> None:
-        self._open = open_link
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._monotonic = SystemClock().monotonic
+        self._scarce_until = self._yield_until = 0.0
+        self.close_idle: Callable[[], None] = _nothing  #: in all pools
+        self.stop_listening: Callable[[float], None] = _nothing  #: for so many seconds
+
+    @property
+    def scarce(self) -> bool:
+        """Whether the server refused a connection a while ago."""
+        return self._monotonic() < self._scarce_until
+
+    def yield_turn(self) -> None:
+        """Open no connection for a moment, so that others can."""
+        self._yield_until = self._monotonic() + _YIELD_S
+
+    def open(self, connect: Callable[[], T], *, patience_s: float | None = None) -> T:
+        """Connect; try again while the server refuses more, up to the store's patience."""
+        began = self._monotonic()
+        threading.Event().wait(max(0.0, self._yield_until - began))
+        while True:
+            try:
+                return connect()
+            except OperationalError as error:
+                self._make_room(error, began, patience_s)
+            threading.Event().wait(_RETRY_S)
+
+    async def aopen(self, connect: Callable[[], Awaitable[T]], idle: Callable[[], T | None]) -> T:
+        """As `open`; or return what `idle` finds between two tries."""
+        began = self._monotonic()
+        await asyncio.sleep(max(0.0, self._yield_until - began))
+        while True:
+            try:
+                return await connect()
+            except OperationalError as error:
+                self._make_room(error, began)
+            await asyncio.sleep(_RETRY_S)
+            found = idle()
+            if found is not None:
+                return found
+
+    def _make_room(
+        self, error: OperationalError, began: float, patience_s: float | None = None
+    ) -> None:
+        """Close what is not needed; raise an error that is about something else."""
+        now = self._monotonic()
+        if not is_crowded(error) or now - began >= (patience_s or self._patience_s):
+            raise error
+        self._scarce_until = now + _SCARCE_S
+        self.close_idle()
+        if now - began >= _STOP_LISTENING_S:
+            self.stop_listening(_SCARCE_S)
+
+
+class _Pooled(Protocol):
+    """What a pool asks of a connection."""
+
+    @property
+    def usable(self) -> bool: ...
+    @property
+    def idle(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Pooled)
+
+
+class _Pool(Generic[C]):
+    """Idle and used connections, at most `size`; what both kinds of pools share."""
+
+    def __init__(self, opener: ConnectionOpener, *, size: int, patience_s: float) -> None:
+        self._opener = opener
         self._size = size
         self._patience_s = patience_s
-        self._time = SystemClock()
-        self._lock = threading.Lock()  # taken at every plan, so without the condition around it
-        self._changed = threading.Condition(self._lock)
+        self._idle: list[C] = []
+        self._used: set[C] = set()
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _reused(self) -> C | None:
+        """An idle connection that still works."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                self._used.add(connection)
+                return connection
+            connection.close()
+        return None
+
+    def _exhausted(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"all {self._size} connections of the pool were busy for {self._patience_s:g} s; look "
+            "for plans that hang in pg_stat_activity, or raise pool or hot_pool in the URL"
+        )
+
+
+class SyncPool(_Pool[ThreadConnection]):
+    """Connections that threads take turns to use."""
+
+    def __init__(
+        self,
+        connect: Callable[[], ThreadConnection],
+        opener: ConnectionOpener,
+        *,
+        size: int,
+        patience_s: float,
+    ) -> None:
+        super().__init__(opener, size=size, patience_s=patience_s)
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(size)
         self._waiting = 0
-        self._idle: list[SyncLink] = []
-        self._count = 0
-        self._era = 0  #: connections of an earlier one are closed when they come back
 
-    def take(self) -> tuple[SyncLink, int]:
-        """A connection that nobody else has, and the era it belongs to."""
+    def take(self, patience_s: float | None = None) -> ThreadConnection:
+        """A connection for this thread alone, until it is given back.
+
+        `patience_s`: how long to try while the server refuses more, if not as long as usual.
+        """
+        if not (self._slots.acquire(blocking=False) or self._wait()):
+            raise self._exhausted()
+        try:
+            with self._lock:
+                connection = self._reused()
+            if connection is None:
+                connection = self._opener.open(self._connect, patience_s=patience_s)
+                self._used.add(connection)
+        except BaseException:
+            self._slots.release()
+            raise
+        return connection
+
+    def give(self, connection: ThreadConnection) -> None:
+        """Keep it for the next thread, unless it cannot be used again."""
         with self._lock:
-            era, link = self._era, self._free_link()
-        if link is None:
-            try:
-                link = self._open()
-            except BaseException:
-                self._lose(era)
-                raise
-        return link, era
+            scarce = self._opener.scarce and not self._waiting
+            kept = connection in self._used and connection.idle and not scarce
+            self._used.discard(connection)
+            if kept:
+                self._idle.append(connection)
+        if not kept:
+            connection.close()
+        self._slots.release()
 
-    def give(self, link: SyncLink, era: int) -> None:
-        """Give it back; it is closed if it cannot be used again."""
-        if not (link.at_rest and self._kept(link, era)):
-            link.close()
-            self._lose(era)
-
-    def _kept(self, link: SyncLink, era: int) -> bool:
-        """Whether it was put with those that are idle."""
+    def close_idle(self) -> None:
         with self._lock:
-            if era != self._era:
-                return False
-            self._idle.append(link)
-            if self._waiting:
-                self._changed.notify()
-            return True
+            super().close_idle()
 
     def close(self) -> None:
-        """Close what is idle now, and the rest when it comes back; later use opens anew."""
+        """Close idle connections now, the others when they come back; later use opens new ones."""
         with self._lock:
-            idle, self._idle = self._idle, []
-            self._era += 1
-            self._count = 0
-            self._changed.notify_all()
-        for link in idle:
-            link.close()
+            self._used.clear()
+            super().close_idle()
 
-    def _free_link(self) -> SyncLink | None:
-        """An idle one, or None and the right to open another."""
-        until: float | None = None
-        while True:
-            while self._idle:
-                link = self._idle.pop()
-                if link.usable:
-                    return link
-                link.close()
-                self._count -= 1
-            if self._count < self._size:
-                self._count += 1
-                return None
-            now_s = self._time.monotonic()
-            until = until or now_s + self._patience_s
-            if not self._has_changed(until - now_s):
-                raise _exhausted(self._size, self._patience_s)
-
-    def _has_changed(self, within_s: float) -> bool:
-        """Wait for somebody to give a connection back, or to give it up."""
+    def _wait(self) -> bool:
         self._waiting += 1
         try:
-            return within_s > 0 and self._changed.wait(within_s)
+            return self._slots.acquire(timeout=self._patience_s)
         finally:
             self._waiting -= 1
 
-    def _lose(self, era: int) -> None:
-        with self._lock:
-            if era == self._era:
-                self._count -= 1
-                self._changed.notify()
 
-
-class AsyncPool:
-    """At most `size` connections of one event loop, used in its thread only."""
+class AsyncPool(_Pool[LoopConnection]):
+    """Connections of one event loop, used in its thread only."""
 
     def __init__(
-        self, open_link: Callable[[], Awaitable[AsyncLink]], *, size: int, patience_s: float
+        self,
+        connect: Callable[[], Awaitable[LoopConnection]],
+        opener: ConnectionOpener,
+        *,
+        size: int,
+        patience_s: float,
     ) -> None:
-        self._open = open_link
-        self._size = size
-        self._patience_s = patience_s
-        self._idle: list[AsyncLink] = []
-        self._count = 0
+        super().__init__(opener, size=size, patience_s=patience_s)
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+        self._slots = asyncio.Semaphore(size)
+        self._end_of_loop: AsyncGenerator[None, None] | None = None
         self._closed = False
-        self._waiting: deque[asyncio.Future[AsyncLink | None]] = deque()
-        self.companion: Any = None  #: whoever else wants one thing for each event loop
+        self.groups: Any = None  #: the runner's plans that share commits in this loop
 
-    async def take(self) -> AsyncLink:
-        while self._idle:
-            link = self._idle.pop()
-            if link.usable:
-                return link
-            self._drop(link)
-        if self._count < self._size:
-            return await self._opened()
-        return await self._waited()
+    async def take(self) -> LoopConnection:
+        """A connection for the caller alone, until it is given back."""
+        if self._slots.locked():
+            await self._wait()
+        else:
+            await self._slots.acquire()  # does not wait
+        try:
+            return self._reused() or await self._opened()
+        except BaseException:
+            self._slots.release()
+            raise
 
-    def give(self, link: AsyncLink) -> None:
-        # Whoever takes an idle one looks at it; whoever waits for this one does not.
-        if self._closed or not (link.usable if self._waiting else link.at_rest):
-            self._drop(link)
-            self._hand_on(None)
-        elif not self._hand_on(link):
-            self._idle.append(link)
+    def give(self, connection: LoopConnection) -> None:
+        """Keep it for the next caller, unless it cannot be used again."""
+        self._used.discard(connection)
+        scarce = self._opener.scarce
+        old = scarce and connection.age_s > _LIFE_S
+        if self._closed or old or not connection.idle:
+            connection.close()
+            if old:
+                self._opener.yield_turn()
+        else:
+            self._idle.append(connection)
+            if scarce:
+                self._loop.call_later(_IDLE_S, self.close_idle)
+        self._slots.release()
 
     def close(self) -> None:
-        """Close what is idle now, and the rest when it comes back."""
+        """Close idle connections now, the others when they come back, or when the loop ends."""
         self._closed = True
-        idle, self._idle = self._idle, []
-        for link in idle:
-            self._drop(link)
+        self.close_idle()
+        if not self._loop.is_running():
+            self._close_used()
 
-    async def _opened(self) -> AsyncLink:
-        self._count += 1
+    async def _opened(self) -> LoopConnection:
+        if self._end_of_loop is None:
+            self._end_of_loop = self._watch_loop()
+            await anext(self._end_of_loop)
+        connection = await self._opener.aopen(self._connect, self._reused)
+        self._used.add(connection)
+        return connection
+
+    async def _watch_loop(self) -> AsyncGenerator[None, None]:
+        """Wait for the end of the loop: `asyncio.run` closes the generators that are suspended."""
         try:
-            return await self._open()
-        except BaseException:
-            self._count -= 1
-            self._hand_on(None)
-            raise
+            yield
+        finally:
+            self._closed = True
+            self.close_idle()
+            self._close_used()
 
-    async def _waited(self) -> AsyncLink:
-        """Somebody's connection when it comes back, or the right to open one in its place."""
-        turn: asyncio.Future[AsyncLink | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    def _close_used(self) -> None:
+        """Close connections whose callers will not come back."""
+        while self._used:
+            self._used.pop().close()
+
+    async def _wait(self) -> None:
         try:
             async with asyncio.timeout(self._patience_s):
-                link = await turn
+                await self._slots.acquire()
         except TimeoutError:
-            raise _exhausted(self._size, self._patience_s) from None
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._pass_on(turn.result())
-            raise
-        if link is None:
-            self._count -= 1  # counted for us by whoever handed it on
-            return await self._opened()
-        return link
-
-    def _pass_on(self, link: AsyncLink | None) -> None:
-        if link is not None:
-            self.give(link)
-        else:
-            self._count -= 1
-            self._hand_on(None)
-
-    def _hand_on(self, link: AsyncLink | None) -> bool:
-        """Give a link, or the right to open one, to the one who has waited longest."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                if link is None:
-                    self._count += 1
-                turn.set_result(link)
-                return True
-        return False
-
-    def _drop(self, link: AsyncLink) -> None:
-        self._count -= 1
-        link.close()
+            raise self._exhausted() from None
 
 
 class LoopPools:
-    """A pool for each event loop that asks."""
+    """A pool for each event loop."""
 
     def __init__(self, make: Callable[[], AsyncPool]) -> None:
         self._make = make
@@ -210,7 +305,8 @@ class LoopPools:
         pool = self._pools.get(loop)
         if pool is None:
             with self._lock:
-                self._forget_closed()
+                for closed in [known for known in self._pools if known.is_closed()]:
+                    self._pools.pop(closed).close()
                 pool = self._pools[loop] = self._make()
         return pool
 
@@ -218,31 +314,31 @@ class LoopPools:
         """Close every loop's connections, each in the thread its loop runs in."""
         with self._lock:
             pools, self._pools = self._pools, {}
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
         for loop, pool in pools.items():
-            if loop is here or not loop.is_running():
-                pool.close()
-            else:
-                _close_there(loop, pool)
+            call_in_loop(loop, pool.close)
 
-    def _forget_closed(self) -> None:
-        """Clear up behind event loops that were closed before the store was."""
-        for loop in [loop for loop in self._pools if loop.is_closed()]:
-            self._pools.pop(loop).close()
+    def close_idle(self) -> None:
+        """Close every loop's idle connections, each in the thread its loop runs in."""
+        with self._lock:
+            pools = tuple(self._pools.items())
+        for loop, pool in pools:
+            call_in_loop(loop, pool.close_idle)
 
 
-def _close_there(loop: asyncio.AbstractEventLoop, pool: AsyncPool) -> None:
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call in the thread of a loop that runs elsewhere; here, if it is ours or does not run."""
     try:
-        loop.call_soon_threadsafe(pool.close)
+        here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    try:
+        if loop is not here and loop.is_running():
+            loop.call_soon_threadsafe(call)
+            return
     except RuntimeError:  # it was closed just now
-        pool.close()
+        pass
+    call()
 
 
-def _exhausted(size: int, patience_s: float) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"all {size} connections of the pool were busy for {patience_s:g} s; look for plans that "
-        "hang in pg_stat_activity, or raise pool or hot_pool in the URL"
-    )
+def _nothing(*_: float) -> None:
+    pass

@@ -1,27 +1,46 @@
 # SPDX-License-Identifier: MIT
-"""A job's row in PostgreSQL: its columns, and those for what few jobs have."""
+"""A job's row in PostgreSQL: its columns, and how rows are added."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from packhorse.job import JobRecord, NewJob
-from packhorse.stores.postgres.statements import sql
-from packhorse.stores.sql.rows import Extra, json_text, read_extra, read_options, record_of
+from packhorse.core.job import JobRecord, NewJob
+from packhorse.stores.plan import Steps
+from packhorse.stores.postgres.statements import Again, Send, sql
+from packhorse.stores.sql.rows import (
+    Extra,
+    QueueRow,
+    json_text,
+    payload_text,
+    queue_settings,
+    read_extra,
+    read_options,
+    record_of,
+    trace_of,
+)
+from packhorse.stores.sql.statements import Rows
+from packhorse.stores.sql.submit import (
+    due_us_of,
+    is_keyed,
+)
 
 __all__ = [
     "HANDED_COLUMNS",
     "RECORD_COLUMNS",
     "extra_of",
+    "index_rare",
+    "insert_new",
     "options_of",
+    "queue_rows",
     "read_record",
-    "worded",
+    "take_places",
 ]
 
-#: What a worker is handed, in the order of `packhorse.job.Job`, once its row is claimed.
+#: What a worker is handed, in the order of `packhorse.core.job.Job`, once its row is claimed.
 HANDED_COLUMNS: Final = (
     "job.id, job.task, job.queue, job.fence, job.payload, job.priority, job.tenant, job.attempts, "
     "job.failures, job.crashes, job.lone_crashes, job.snoozes, job.timeout_us, job.deadline_us, "
@@ -37,14 +56,6 @@ RECORD_COLUMNS: Final = (
     "parked_us, ordering_key, concurrency_key, rate_key, weight"
 )
 _RECORD_NAMES: Final = tuple(RECORD_COLUMNS.split(", "))
-
-
-def worded(name: str, **parts: str) -> str:
-    """The statement in `sql/<name>.sql`, with parts of its text filled in."""
-    text = sql(name)
-    for part, words in parts.items():
-        text = text.replace(f"{{{part}}}", words)
-    return text
 
 
 def extra_of(job: NewJob) -> str | None:
@@ -69,3 +80,74 @@ def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobR
         created_by=values["created_by"],
     )
     return record_of(values, extra, now_us, bodies=bodies)
+
+
+def queue_rows(queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+    """The queues of these names, known or not."""
+    rows = yield Rows(sql("queue_rows"), (list(queues),))
+    return {
+        name: QueueRow(
+            queue_settings(name, settings),
+            closed=closed,
+            tenanted=tenanted,
+            shelf=shelf,
+            limited_tasks=limited_tasks,
+            lined=lined,
+        )
+        for name, settings, closed, tenanted, lined, shelf, limited_tasks in rows
+    }
+
+
+def take_places(count: int) -> Steps[list[int]]:
+    """Take `count` numbers behind all that were ever given out, as sequence or as place."""
+    if count == 0:
+        return []
+    rows = yield Rows(sql("numbers"), (count,))
+    return [number for (number,) in rows]
+
+
+def insert_new(
+    jobs: Sequence[NewJob],
+    seqs: Sequence[int],
+    where: Sequence[tuple[int, int, int]],
+    now_us: int,
+) -> Steps[int]:
+    """Add jobs whose ids were new when that was asked. A job's number is also its place."""
+    columns: dict[str, Any] = {
+        "seq": list(seqs),
+        "id": [job.id for job in jobs],
+        "task": [job.task for job in jobs],
+        "queue": [job.queue for job in jobs],
+        "priority": [int(job.priority) for job in jobs],
+        "due_us": [due_us_of(job, now_us) for job in jobs],
+        "timeout_us": [job.timeout_us for job in jobs],
+        "deadline_us": [job.deadline_us for job in jobs],
+        "tenant": [job.tenant for job in jobs],
+        "trace_id": [trace_of(job) for job in jobs],
+        "options": [options_of(job) for job in jobs],
+        "upstream_request_id": [job.upstream_request_id for job in jobs],
+        "created_by": [job.created_by for job in jobs],
+        "extra": [extra_of(job) for job in jobs],
+        "keyed": [is_keyed(job) for job in jobs],
+        "payload": [payload_text(job) for job in jobs],
+    }
+    standing = dict(zip(("status", "lane", "rank"), zip(*where, strict=True), strict=True))
+    lists = {name: list(values) for name, values in standing.items()}
+    rows = yield Rows(sql("submit_rows"), {**columns, **lists, "now": now_us})
+    if len(rows) < len(jobs):
+        raise Again("a job of the same id was stored meanwhile, in another queue")
+    return len(rows)
+
+
+def index_rare(jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
+    """What few jobs have is kept apart, so that jobs without it pay nothing."""
+    pairs = zip(jobs, seqs, strict=True)
+    dated = [(job.deadline_us, seq) for job, seq in pairs if job.deadline_us is not None]
+    if dated:
+        deadlines, dated_seqs = zip(*dated, strict=True)
+        rows = {"deadlines": list(deadlines), "seqs": list(dated_seqs)}
+        yield Send(sql("submit_deadlines"), rows)
+    tagged = [(seq, tag) for job, seq in zip(jobs, seqs, strict=True) for tag in job.tags]
+    if tagged:
+        tagged_seqs, tags = zip(*tagged, strict=True)
+        yield Send(sql("submit_tags"), {"seqs": list(tagged_seqs), "tags": list(tags)})

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Any, Final, NoReturn
+from urllib.parse import quote, unquote
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
-from packhorse.durations import positive_microseconds
+from packhorse.core.durations import positive_microseconds
 from packhorse.errors import ConfigError
 
 __all__ = ["PostgresSettings"]
@@ -42,8 +43,14 @@ _KEEPALIVE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _MASK: Final = "***"
-#: How long a transaction of ours may stand still between two of its statements, in seconds. Whoever
-#: stops there (a stopped process, a cut wire) holds its locks, and everybody waits for them.
+#: Where libpq finds a name and a password: before an @, if no / comes first.
+_CREDENTIALS: Final = re.compile(r"[^@/]*@")
+_OPTION: Final = re.compile(r"[a-z_]{1,40}")
+#: Options of libpq whose values are shown; those of all others may be secrets.
+_SHOWN: Final = frozenset({"sslmode", "target_session_attrs", "application_name"})
+_PLACED: Final = frozenset({"user", "password", "host", "port", "dbname"})
+#: How long a transaction of ours may stand still between two of its statements, in seconds. One
+#: that stops there (a stopped process, a cut wire) holds its locks, and all others wait for them.
 _STANDS_STILL_S: Final = 3.0
 
 
@@ -51,48 +58,82 @@ _STANDS_STILL_S: Final = 3.0
 class PostgresSettings:
     """Where the server is, and how it is used."""
 
-    conninfo: str  #: what libpq is given
-    label: str  #: the URL with its secrets masked
+    conninfo: str = field(repr=False)  #: what libpq is given
+    label: str  #: the URL, made from what libpq reads in it, without its secrets
     schema: str = "packhorse"
     prefix: str = ""  #: before every name in the schema
     pool: int = 10  #: connections at most, of all threads or of one event loop
     hot_pool: int = 4  #: as many more, for claims, settlements and leases alone
     statement_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
-    listen_conninfo: str | None = None  #: where wake-ups are heard, if not at the same address
+    listen_conninfo: str | None = field(
+        default=None, repr=False
+    )  #: where wake-ups are heard, if not at the same address
     prepare: bool = True  #: keep statements prepared; False behind an old PgBouncer
 
     @property
-    def server_timeouts(self) -> dict[str, int]:
-        """What the server is to end by itself, by the names of its settings, in milliseconds."""
+    def server_settings(self) -> dict[str, str]:
+        """What the server is set to for our statements: what it ends by itself, and how it plans.
+
+        A plan is kept as long as its connection. One made for an empty table must be good for a
+        full one, so tables are read as a whole only where there is no index to go by; to the
+        planner of older servers that costs so much that it would compile such a plan.
+        """
         return {
-            "statement_timeout": round(self.statement_timeout_s * 1000),
-            "idle_in_transaction_session_timeout": round(_STANDS_STILL_S * 1000),
+            "statement_timeout": f"{self.statement_timeout_s * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{_STANDS_STILL_S * 1000:.0f}",
+            "enable_seqscan": "off",
+            "jit": "off",
         }
 
     @classmethod
     def from_url(cls, url: str) -> PostgresSettings:
         """Read `postgresql://user:password@host/database?schema=jobs`, also libpq's options."""
-        try:
-            parts = urlsplit(url)
-            own, others = _options(parts.query)
-            conninfo = _conninfo(urlunsplit(parts._replace(query="&".join(others))))
-            listen_url = own.pop("listen_url", None)
-            listen = None if listen_url is None else _conninfo(listen_url)
-        except (ProgrammingError, ValueError) as error:
-            raise ConfigError(_unreadable(url, str(error).strip())) from None
+        known, own = _read(url, "the PostgreSQL URL")
+        label = _label(known, own)
+        listen_url = own.pop("listen_url", None)
+        listen = None if listen_url is None else _read(listen_url, "its listen_url")[0]
         return cls(
-            conninfo=conninfo,
-            label=_masked(url),
+            conninfo=_conninfo(known),
+            label=label,
             schema=_name(own, "schema", _NAME, "packhorse"),
             prefix=_name(own, "prefix", _PREFIX, ""),
             pool=_count(own, "pool", 10),
             hot_pool=_count(own, "hot_pool", 4),
             statement_timeout_s=_span(own, "statement_timeout", 30.0),
             connect_timeout_s=_span(own, "connect_timeout", 10.0),
-            listen_conninfo=listen,
+            listen_conninfo=None if listen is None else _conninfo(listen),
             prepare=_switch(own, "prepare"),
         )
+
+
+def _read(url: str, what: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What libpq reads in a URL, and our own options; no message shows a part of the URL."""
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme not in ("postgresql", "postgres"):
+        _refuse(what, "it does not begin with postgresql://")
+    found = _CREDENTIALS.match(rest)
+    credentials = "" if found is None else found.group()
+    place, _, query = rest[len(credentials) :].partition("?")
+    own, others = _options(query)
+    if "@" in place or any("@" in part for part in others):
+        _refuse(what, "it has an @ that does not stand before the host")
+    known = _known("&".join(others), f"{scheme}://{credentials}{place}")
+    if known is None:
+        unknown = _unknown_option(others)
+        why = "libpq cannot read it" if unknown is None else f"{unknown!r} is not an option of it"
+        _refuse(what, why)
+    if not all(port.isdigit() for port in str(known.get("port") or "").split(",") if port):
+        _refuse(what, "its port is not a number")  # which a password may have become
+    return known, own
+
+
+def _refuse(what: str, why: str) -> NoReturn:
+    raise ConfigError(
+        f"{what} cannot be used: {why}; write postgresql://user:password@host:5432/database, "
+        "with @ as %40, / as %2F, ? as %3F and % as %25 in names and passwords, and libpq's "
+        f"options or {', '.join(_OWN)} after a ?"
+    )
 
 
 def _options(query: str) -> tuple[dict[str, str], list[str]]:
@@ -108,28 +149,51 @@ def _options(query: str) -> tuple[dict[str, str], list[str]]:
     return own, others
 
 
-def _conninfo(url: str) -> str:
-    """What libpq is given; it reads the URL itself, but believes any port."""
-    known = conninfo_to_dict(url)
-    ports = str(known.get("port") or "")
-    if not all(port.isdigit() for port in ports.split(",") if port):
-        raise ValueError(f"{ports!r} is not a port")
+def _known(query: str, url: str) -> dict[str, Any] | None:
+    """What libpq reads; None for what it cannot, since its message would quote the URL."""
+    try:
+        return conninfo_to_dict(f"{url}?{query}" if query else url)
+    except (ProgrammingError, ValueError):
+        return None
+
+
+def _unknown_option(others: list[str]) -> str | None:
+    """An option that libpq does not have, if it has the form of one."""
+    keywords = {default.keyword.decode() for default in Conninfo.get_defaults()}
+    names = (part.partition("=")[0] for part in others)
+    return next((name for name in names if _OPTION.fullmatch(name) and name not in keywords), None)
+
+
+def _conninfo(known: Mapping[str, Any]) -> str:
     return make_conninfo("", **{**_KEEPALIVE, **known})
 
 
-def _unreadable(url: str, why: str) -> str:
-    return (
-        f"{_masked(url)!r} is not a PostgreSQL URL that can be used: {why}; write "
-        "postgresql://user:password@host:5432/database, with libpq's options or "
-        f"{', '.join(_OWN)} after a ?"
-    )
+def _label(known: Mapping[str, Any], own: Mapping[str, str]) -> str:
+    """The URL as it may be shown: places in full, of all else only values known to be harmless."""
+    user = quote(str(known.get("user", "")), safe="")
+    secret = f":{_MASK}" if "password" in known else ""
+    hosts = str(known.get("host", "")).split(",")
+    options = {
+        **{name: known[name] if name in _SHOWN else _MASK for name in known if name not in _PLACED},
+        **{name: _MASK if name == "listen_url" else value for name, value in own.items()},
+    }
+    if any(host.startswith(("/", "@")) for host in hosts):  # sockets
+        where = ""
+        options = {**{name: known[name] for name in ("host", "port") if name in known}, **options}
+    else:
+        where = _addresses(hosts, str(known.get("port", "")).split(","))
+    at = "@" if user or secret else ""
+    query = "&".join(f"{name}={quote(str(value), safe='/,*')}" for name, value in options.items())
+    database = quote(str(known.get("dbname", "")), safe="")
+    return f"postgresql://{user}{secret}{at}{where}/{database}{'?' if query else ''}{query}"
 
 
-def _masked(url: str) -> str:
-    """The URL without its secrets, wherever they stand in it."""
-    hidden = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", rf"\1:{_MASK}@", url)
-    hidden = re.sub(r"(?i)((?:ssl)?password=)[^&#]*", rf"\1{_MASK}", hidden)
-    return re.sub(r"(?i)(listen_url=)[^&#]*", rf"\1{_MASK}", hidden)
+def _addresses(hosts: list[str], ports: list[str]) -> str:
+    """Hosts and ports as a URL has them; one port is that of all hosts."""
+    every = ports * len(hosts) if len(ports) == 1 else ports
+    named = [f"[{host}]" if ":" in host else quote(host, safe="") for host in hosts]
+    pairs = zip(named, every, strict=False)
+    return ",".join(f"{host}:{port}" if port else host for host, port in pairs)
 
 
 def _name(own: dict[str, str], option: str, pattern: re.Pattern[str], default: str) -> str:

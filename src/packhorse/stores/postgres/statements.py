@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a PostgreSQL plan may ask for, and the `.sql` files its words come from.
+"""What a PostgreSQL plan may ask for, and its queries.
 
 A round trip costs more than most statements, so whatever needs no answer (`Send`, `Lock`) is kept
 until something does, and travels with it, or with the commit.
@@ -7,12 +7,11 @@ until something does, and travels with it, or with the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from packhorse.stores.sql.steps import NOW, Change, ChangeMany, Now, Parameters, Rows
+from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Parameters, Queries, Rows
 
 __all__ = [
     "GIVEN",
@@ -21,7 +20,6 @@ __all__ = [
     "Change",
     "ChangeMany",
     "Given",
-    "Like",
     "Lock",
     "Now",
     "Once",
@@ -37,7 +35,7 @@ T = TypeVar("T")
 
 
 class Send(NamedTuple):
-    """A change nobody counts: answered with None at once, sent with what comes next."""
+    """A change without a count: answered with None at once, sent with what comes next."""
 
     text: str
     parameters: Parameters = ()
@@ -59,13 +57,6 @@ class Once(NamedTuple):
     parameters: Parameters = ()
 
 
-class Like(NamedTuple):
-    """Parameters by name of which most are those of the last call: these need no binding again."""
-
-    shared: Mapping[str, Any]  #: the very object of the last call
-    own: Mapping[str, bytes]  #: texts, in UTF-8
-
-
 class Short(Generic[T]):
     """A verb that is one statement, mostly; it may share its commit with others.
 
@@ -78,7 +69,7 @@ class Short(Generic[T]):
     def __init__(
         self,
         text: str,
-        parameters: Parameters | Like,
+        parameters: Parameters,
         topics: Sequence[str],
         answer: Callable[[Any], T | None],
         *,
@@ -114,10 +105,38 @@ GIVEN: Final = Given()
 
 
 class Again(Exception):
-    """Raised by a plan that has lost a race: it is undone, and run anew from its beginning."""
+    """Raised by a plan that has lost a race: it is undone, and run again from its beginning."""
 
 
-@cache
-def sql(name: str) -> str:
-    """The statement in `sql/<name>.sql`."""
-    return (files("packhorse.stores.postgres") / "sql" / f"{name}.sql").read_text("utf-8")
+_FRAGMENTS: Final = MappingProxyType(
+    {
+        "true": "true",
+        "false": "false",
+        "greatest": "greatest",
+        "least": "least",
+        "is": "is not distinct from",
+        "text": "{0}::text",
+        "number": "{0}::bigint",
+        "each": "= any({0}s::bigint[])",
+        "in_texts": "= any({0}::text[])",
+        "in_numbers": "= any({0}::bigint[])",
+        "in_column": "= any({0})",
+        "texts": "unnest({0}::text[]) with ordinality as {2} (value, key)",
+        "elements": "unnest({0}) as {2} (value)",
+        "field": "({0}::json ->> '{1}')",
+        "options": "{0}.options",
+        "created_by": "{0}.created_by",
+        "has_ends": "(starts_with({0}, {1}::text) or right({0}, length({1}::text)) = {1}::text)",
+        # The planner takes no index for these, and looks into no subquery with an offset.
+        "unindexed": "coalesce({0}, -1)",
+        "unsorted": "{0} + 0",
+        "apart": "offset 0",
+        "lock": "for update of {0}",
+        "skip_locked": "for update skip locked",
+    }
+)
+
+#: Marks of tables stay in the texts: `Texts` knows the schema and the prefix of a store.
+sql: Final = Queries(
+    "packhorse.stores.postgres", _FRAGMENTS, table="{{{}}}", named="%({})s", unnamed="%s"
+)

@@ -8,37 +8,37 @@ import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from psycopg import Connection, Error
 
-from packhorse.clock import Clock
+from packhorse.core.clock import Clock
 from packhorse.errors import PackhorseError
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.postgres.connection import LoopConnection, StartupOptions, ThreadConnection
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.errors import translated
 from packhorse.stores.postgres.facts import facts
 from packhorse.stores.postgres.floors import FLOOR_TOPIC
-from packhorse.stores.postgres.jobs import PostgresJobs
 from packhorse.stores.postgres.leases import PostgresLeases
-from packhorse.stores.postgres.link import AsyncLink, SyncLink, Timeouts, new_connection
-from packhorse.stores.postgres.listening import Hearing
+from packhorse.stores.postgres.listener import ListenerThread
 from packhorse.stores.postgres.migrate import (
     known_version,
     migrate,
     migration_script,
     schema_version,
 )
-from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
-from packhorse.stores.postgres.runner import AsyncRunner, Lanes, SyncRunner
+from packhorse.stores.postgres.pipeline import Command, exchange
+from packhorse.stores.postgres.pool import AsyncPool, ConnectionOpener, LoopPools, SyncPool
+from packhorse.stores.postgres.runner import AsyncRunner, Pools, SyncRunner
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
-from packhorse.stores.postgres.talk import NOTIFY, Shared
 from packhorse.stores.postgres.texts import Texts
+from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
+from packhorse.stores.postgres.verbs import PostgresJobs
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
-from packhorse.stores.postgres.wire import Call, converse
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.transfer import SqlTransfer
@@ -48,8 +48,10 @@ __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
 
-#: Short topics after which claims look from the front again; `*` stands for any.
-_PASSED: Final = frozenset({short(FLOOR_TOPIC), "*"})
+#: How long to wait for a connection to send wake-ups that had to wait.
+_NOTIFY_S: Final = 1.0
+#: After this, shortened, claims look from the front again.
+_BELOW: Final = short(FLOOR_TOPIC)
 
 
 class PostgresStore:
@@ -63,12 +65,12 @@ class PostgresStore:
         self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
         self.inspection = SqlInspection(POSTGRES)
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
-        self.wakeups = PostgresWakeups(self._new_hearing)
+        self.wakeups = PostgresWakeups(self._new_listener_thread)
         self._settings = settings
         self._clock = clock
         self._channel = channel_of(settings.schema, settings.prefix)
         self._texts = Texts(settings.schema, settings.prefix)
-        self._timeouts = Timeouts()
+        self._options = StartupOptions()
         self._migrated = False
         self._left_to_parent: list[object] = []
         self._set_up()
@@ -88,7 +90,7 @@ class PostgresStore:
         with self._migrating:
             version = self._look_at_schema()
             if version != known_version():
-                with self._plainly() as connection:
+                with self._plain_connection() as connection:
                     version = migrate(connection, self._settings)
             self._migrated = True
             return version
@@ -99,79 +101,84 @@ class PostgresStore:
 
     def is_there(self) -> bool:
         """Whether the schema exists; looking creates nothing."""
-        with self._plainly() as connection:
+        with self._plain_connection() as connection:
             return schema_version(connection, self._settings) > 0
 
     def facts(self) -> dict[str, str]:
-        with self._plainly() as connection:
+        with self._plain_connection() as connection:
             found = facts(connection, self._settings)
         return {**found, "wake-ups": self.wakeups.state}
 
     def close(self) -> None:
         self._notices.flush()
         self.wakeups.close()
-        self._lanes.close()
+        self._pools.close()
 
     def _set_up(self) -> None:
         """New locks and pools; nothing is opened before it is needed."""
         settings = self._settings
         self._migrating = threading.RLock()
-        self._lanes = Lanes(
+        self._opener = ConnectionOpener(settings.connect_timeout_s)
+        self._pools = Pools(
             hot=self._sync_pool(settings.hot_pool),
             other=self._sync_pool(settings.pool),
             hot_async=LoopPools(lambda: self._async_pool(settings.hot_pool)),
             other_async=LoopPools(lambda: self._async_pool(settings.pool)),
         )
-        self._notices = Notices(self._tell)
-        shared = Shared(
+        self._opener.close_idle = self._pools.close_idle
+        self._opener.stop_listening = self.wakeups.pause
+        self._notices = Notices(self._notify)
+        context = StoreContext(
             settings=settings,
             texts=self._texts,
             clock=self._clock,
             channel=self._channel,
             due=self._notices.due,
-            timeouts_hold=lambda: self._timeouts.by_startup,
+            settings_hold=lambda: self._options.hold,
         )
-        self._sync = SyncRunner(self._lanes, shared, self._stop_preparing)
-        self._async = AsyncRunner(self._lanes, shared, self._stop_preparing)
+        self._sync = SyncRunner(self._pools, context, self._stop_preparing)
+        self._async = AsyncRunner(self._pools, context, self._stop_preparing)
 
     def _sync_pool(self, size: int) -> SyncPool:
-        def opened() -> SyncLink:
-            return SyncLink(new_connection(self._settings, self._timeouts), self._settings)
+        def connect() -> ThreadConnection:
+            return ThreadConnection(self._options.connect(self._settings), self._settings)
 
-        return SyncPool(opened, size=size, patience_s=self._settings.connect_timeout_s)
+        patience_s = self._settings.connect_timeout_s
+        return SyncPool(connect, self._opener, size=size, patience_s=patience_s)
 
     def _async_pool(self, size: int) -> AsyncPool:
-        async def opened() -> AsyncLink:
-            return await AsyncLink.open(self._settings, self._timeouts)
+        async def connect() -> LoopConnection:
+            return LoopConnection(await self._options.aconnect(self._settings), self._settings)
 
-        return AsyncPool(opened, size=size, patience_s=self._settings.connect_timeout_s)
+        patience_s = self._settings.connect_timeout_s
+        return AsyncPool(connect, self._opener, size=size, patience_s=patience_s)
 
-    def _new_hearing(self, deserted: Any) -> Hearing:
-        return Hearing(
-            self._listening_connection, self._channel, self._tell, self._noticed, deserted
+    def _new_listener_thread(self, deserted: Any) -> ListenerThread:
+        return ListenerThread(
+            self._listening_connection, self._channel, self._notify, self._received, deserted
         )
 
-    def _noticed(self, names: frozenset[str]) -> None:
-        """Somebody went back to a place that claims have passed, or may have unheard."""
-        if not _PASSED.isdisjoint(names):
+    def _received(self, names: frozenset[str]) -> None:
+        """Forget scan floors: a job may have gone back to a place that claims have passed."""
+        if _BELOW in names:
             self.jobs.forget_floors()
 
     def _listening_connection(self) -> Connection[Any]:
         settings = self._settings
         if settings.listen_conninfo is not None:
             settings = dataclasses.replace(settings, conninfo=settings.listen_conninfo)
-        return new_connection(settings, self._timeouts)
+        return self._options.connect(settings)
 
-    def _tell(self, payloads: Sequence[str]) -> None:
-        """Send wake-ups that had to wait. What cannot be delivered is left to the floor."""
+    def _notify(self, payloads: Sequence[str]) -> None:
+        """Send wake-ups that had to wait. What cannot be sent is found by polling."""
         statement = self._texts.statement(NOTIFY)
-        calls = [Call(statement, (self._channel, payload)) for payload in payloads]
+        commands = [Command(statement, (self._channel, payload)) for payload in payloads]
         with suppress(Error, PackhorseError):
-            link, era = self._lanes.other.take()
+            connection = self._pools.other.take(_NOTIFY_S)
             try:
-                link.drive(converse(link.line, [calls]))
+                connection.drive(exchange(connection, [commands]))
             finally:
-                self._lanes.other.give(link, era)
+                self._pools.other.give(connection)
 
     def _make_ready(self) -> None:
         """Before the first plan: a schema that fits."""
@@ -181,59 +188,46 @@ class PostgresStore:
 
     def _look_at_schema(self) -> int:
         """Its version, by the connection that will be needed anyway; 0 if there is none."""
-        found = self._sync.run(Plan("schema", _schema_steps, writes=False))
-        return found or 0
+        version, planned = self._sync.run(Plan("schema", _schema_steps, writes=False))
+        # A pooler may take what a connection asks for when it begins, and forget it.
+        self._options.hold = self._options.hold and planned == "off"
+        return version
 
-    def _plainly(self) -> _Plainly:
-        return _Plainly(self._settings, self._timeouts)
+    @contextmanager
+    def _plain_connection(self) -> Iterator[Connection[Any]]:
+        """A connection of psycopg for a moment; its errors are told in Packhorse's words."""
+        try:
+            connection = self._opener.open(lambda: self._options.connect(self._settings))
+            with closing(connection):
+                yield connection
+        except Error as error:
+            raise translated(error, self._settings) from error
 
     def _stop_preparing(self) -> None:
         """A pooler does not keep statements prepared: do without, from now on."""
         self._settings = dataclasses.replace(self._settings, prepare=False)
-        self._lanes.close()
+        self._pools.close()
 
     def forget(self) -> None:
         """After a fork, in the child: threads did not come along, and connections are not ours.
 
         To close them here would end the parent's sessions, so they are kept, unused.
         """
-        hearing = self.wakeups.forget()
-        self._left_to_parent.append((self._lanes, self._notices, hearing))
+        listening = self.wakeups.forget()
+        self._left_to_parent.append((self._pools, self._notices, listening))
         self._set_up()
 
 
-class _Plainly:
-    """A connection of psycopg for a moment; its trouble is told in Packhorse's words."""
-
-    def __init__(self, settings: PostgresSettings, timeouts: Timeouts) -> None:
-        self._settings = settings
-        self._timeouts = timeouts
-        self._connection: Connection[Any] | None = None
-
-    def __enter__(self) -> Connection[Any]:
-        try:
-            self._connection = new_connection(self._settings, self._timeouts)
-        except Error as error:
-            raise translated(error, self._settings) from error
-        return self._connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        if isinstance(error, Error):
-            raise translated(error, self._settings) from error
-
-
-def _schema_steps() -> Steps[int | None]:
-    [(there,)] = yield Rows("select to_regclass('{schema_version}') is not null")
-    if not there:
-        return None
-    rows = yield Rows("select version::bigint from {schema_version}")
-    return rows[0][0] if rows else None
+def _schema_steps() -> Steps[tuple[int, str]]:
+    """The version of the schema, 0 if there is none; and whether our settings are heard."""
+    looks = "select to_regclass('{schema_version}') is not null, current_setting('enable_seqscan')"
+    [(there, planned)] = yield Rows(looks)
+    rows = (yield Rows("select version::bigint from {schema_version}")) if there else []
+    return (rows[0][0] if rows else 0), planned
 
 
 def _at_fork(store: PostgresStore) -> None:
-    """Let the store begin anew in the child of a fork, for as long as it lives."""
+    """Reset the store in the child of a fork, for as long as it lives."""
     known = weakref.ref(store)
 
     def forget() -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct, pack
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from packhorse.stores.postgres.statements import Like, Parameters
-from packhorse.stores.postgres.values import Bound, bound
+from packhorse.errors import PayloadError
+from packhorse.stores.postgres.statements import Parameters
 
-__all__ = ["SERVER_NOW", "Statement", "Texts"]
+__all__ = ["SERVER_NOW", "Bound", "Statement", "Texts", "bound"]
 
 #: An InitPlan, so that an index can be asked for what lies before it.
 SERVER_NOW: Final = "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint)"
@@ -27,7 +29,7 @@ _PARAMETER: Final = re.compile(r"%(?:\(([a-z_0-9]+)\))?(.)", re.DOTALL)
 class Statement:
     """One text as the server is sent it."""
 
-    __slots__ = ("_last", "_places", "lasting", "name", "names", "query", "types")
+    __slots__ = ("lasting", "name", "names", "query", "types")
 
     def __init__(self, query: str, names: tuple[str, ...] | None) -> None:
         self.lasting = True  #: it will be sent again, so that it is worth preparing
@@ -35,28 +37,13 @@ class Statement:
         self.names = names  #: of its parameters, in the order they are sent; None: by position
         #: The types its parameters have had, so that None does not make it another statement.
         self.types: tuple[int, ...] = ()
-        #: The same for the same text everywhere: whoever is given somebody else's connection by a
+        #: The same for the same text everywhere: a client that is given another's connection by a
         #: pooler cannot run another statement than the one meant.
         self.name = b"ph_" + hashlib.sha256(self.query).hexdigest()[:20].encode()
-        self._places = {name: place for place, name in enumerate(names or ())}
-        self._last: tuple[Mapping[str, Any], Bound] | None = None
 
-    def bound(self, parameters: Parameters | Like) -> Bound:
+    def bound(self, parameters: Parameters) -> Bound:
         """The parameters as libpq takes them."""
-        if not isinstance(parameters, Like):
-            return self._typed(bound(self._arguments(parameters)))
-        shared, own = parameters
-        last = self._last
-        if last is None or last[0] is not shared:
-            texts = {name: text.decode() for name, text in own.items()}
-            whole = self._typed(bound(self._arguments({**shared, **texts})))
-            self._last = shared, whole
-            return whole
-        values, types, formats = last[1]
-        values, places = values.copy(), self._places  # other threads take from the same
-        for name, text in own.items():
-            values[places[name]] = text
-        return Bound(values, types, formats)
+        return self._typed(bound(self._arguments(parameters)))
 
     def _typed(self, given: Bound) -> Bound:
         """With the types of those that are None now as they have been before."""
@@ -134,3 +121,97 @@ def _statement(text: str) -> Statement:
     if places and None in names:
         raise ValueError(f"named and unnamed parameters in one statement: {text}")
     return Statement(query, tuple(places) if places else None)
+
+
+_BOOL, _BYTEA, _BIGINT, _TEXT, _DOUBLE = 16, 17, 20, 25, 701
+#: The array of each.
+_ARRAY: Final = MappingProxyType(
+    {_BOOL: 1000, _BYTEA: 1001, _BIGINT: 1016, _TEXT: 1009, _DOUBLE: 1022}
+)
+_UNKNOWN: Final = 0
+_TEXTUAL: Final = 0
+_BINARY: Final = 1
+_NULL: Final = pack("!i", -1)
+
+_long: Final = Struct("!q").pack
+_sized_long: Final = Struct("!iq").pack
+_double: Final = Struct("!d").pack
+_size: Final = Struct("!i").pack
+_head: Final = Struct("!iiIii").pack
+
+
+class Bound(NamedTuple):
+    """Parameters as libpq takes them."""
+
+    values: list[bytes | None]
+    types: tuple[int, ...]  #: 0 where only the statement can tell
+    formats: list[int]
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    if b"\0" in encoded:
+        raise PayloadError("PostgreSQL keeps no text with a NUL character in it; take it out")
+    return encoded
+
+
+def _flag(value: bool) -> bytes:  # noqa: FBT001 - a value, not a switch
+    return b"\1" if value else b"\0"
+
+
+_DUMP: Final[Mapping[type, tuple[int, Callable[[Any], bytes]]]] = MappingProxyType(
+    {
+        int: (_BIGINT, _long),
+        str: (_TEXT, _text),
+        bool: (_BOOL, _flag),
+        float: (_DOUBLE, _double),
+        bytes: (_BYTEA, bytes),
+    }
+)
+
+
+def bound(arguments: Sequence[Any]) -> Bound:
+    """Parameters as libpq takes them."""
+    values: list[bytes | None] = []
+    types: list[int] = []
+    formats = [_BINARY] * len(arguments)
+    for index, argument in enumerate(arguments):
+        kind = type(argument)
+        value: bytes | None
+        if argument is None:
+            value, oid = None, _UNKNOWN
+        elif kind is list or kind is tuple:
+            value, oid = _array(argument)
+            if oid == _UNKNOWN:  # only the text of an array can do without the type of its items
+                formats[index] = _TEXTUAL
+        else:
+            oid, dump = _DUMP.get(kind) or _dump_of(argument)
+            value = dump(argument)
+        values.append(value)
+        types.append(oid)
+    return Bound(values, tuple(types), formats)
+
+
+def _dump_of(value: object) -> tuple[int, Callable[[Any], bytes]]:
+    """For subclasses, such as an `IntEnum`."""
+    for known in (bool, int, str, float, bytes):
+        if isinstance(value, known):
+            return _DUMP[known]
+    raise TypeError(f"a PostgreSQL statement takes no {type(value).__name__}: {value!r}")
+
+
+def _array(items: Sequence[Any]) -> tuple[bytes, int]:
+    first = next((item for item in items if item is not None), None)
+    if first is None:
+        return b"{" + b",".join([b"NULL"] * len(items)) + b"}", _UNKNOWN
+    oid, dump = _DUMP.get(type(first)) or _dump_of(first)
+    missing = None in items
+    if oid == _BIGINT and not missing:
+        body = b"".join([_sized_long(8, item) for item in items])
+    else:
+        body = b"".join([_NULL if item is None else _sized(dump(item)) for item in items])
+    return _head(1, int(missing), oid, len(items), 1) + body, _ARRAY[oid]
+
+
+def _sized(value: bytes) -> bytes:
+    return _size(len(value)) + value

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Wake-ups between processes that share a database, by NOTIFY.
 
-All topics of a store travel on one channel, shortened to a few letters. A topic is told at once
-when it has not been for a while; else it waits for the end of that while, and is told then, so
-that the last change is never kept from those who wait. It is an accelerator: whoever waits keeps
-a floor of its own.
+All topics of a store travel on one channel, shortened to a few letters. A process notifies a topic
+at most once in a window: what comes earlier is sent when the window ends, so that no last change
+is lost. Wake-ups only speed things up: every waiter also looks by the clock.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import threading
 import weakref
@@ -17,21 +15,22 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from packhorse.clock import SystemClock
-from packhorse.stores.postgres.listening import Hearing, PostgresListener
+from packhorse.core.clock import SystemClock
+from packhorse.stores.listener import TopicListener
+from packhorse.stores.postgres.listener import ListenerThread
 
 __all__ = ["Notices", "PostgresWakeups", "channel_of", "short"]
 
-#: A topic is told at most once in this time by one process.
+#: A process notifies a topic at most once in this time.
 WINDOW_S: Final = 0.01
-#: Topics whose last telling is remembered.
+#: Topics whose last notification is remembered.
 _REMEMBERED_MAX: Final = 4096
 #: A payload may have 8,000 bytes, a short topic has 16 and a space.
 _TOPICS_MAX: Final = 400
-#: The thread that tells what had to wait ends when it was idle for so long.
+#: The thread that sends what had to wait ends after being idle for so long.
 _IDLE_S: Final = 5.0
 
-Tell = Callable[[Sequence[str]], None]
+Notify = Callable[[Sequence[str]], None]
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
@@ -46,29 +45,29 @@ def channel_of(schema: str, prefix: str) -> str:
 
 
 class Notices:
-    """Which topics are told now, and which a little later."""
+    """Decides which topics are notified now, and sends the others a little later."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
         self._time = SystemClock()
         self._changed = threading.Condition(threading.Lock())
-        self._told: dict[str, float] = {}
+        self._sent: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._thread: threading.Thread | None = None
-        # What still waits when the interpreter ends is told before that.
-        weakref.finalize(self, _tell_rest, self._changed, self._waiting, tell)
+        # What still waits when the interpreter ends is sent before that.
+        weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
 
     def due(self, topics: Sequence[str]) -> list[str]:
-        """The payloads to send now, right after the commit they tell of."""
+        """The payloads to send now, right after the commit they are about."""
         now = self._time.monotonic()
         names = []
         with self._changed:
             idle = not self._waiting
-            if len(self._told) > _REMEMBERED_MAX:
-                self._told = {name: at for name, at in self._told.items() if now - at < WINDOW_S}
+            if len(self._sent) > _REMEMBERED_MAX:
+                self._sent = {name: at for name, at in self._sent.items() if now - at < WINDOW_S}
             for name in map(short, topics):
-                if now - self._told.get(name, -WINDOW_S) >= WINDOW_S:
-                    self._told[name] = now
+                if now - self._sent.get(name, -WINDOW_S) >= WINDOW_S:
+                    self._sent[name] = now
                     names.append(name)
                 else:
                     self._waiting.add(name)
@@ -77,33 +76,33 @@ class Notices:
         return _payloads(names)
 
     def flush(self) -> None:
-        """Tell now what still waits."""
-        _tell_rest(self._changed, self._waiting, self._tell)
+        """Send now what still waits."""
+        _send_rest(self._changed, self._waiting, self._notify)
 
     def _start(self) -> None:
         if self._thread is None:
-            # Without a reference to us: what waits is told, but keeps nobody alive.
+            # Without a reference to us: what waits is sent, but keeps no store alive.
             thread = threading.Thread(
                 target=_serve, args=(weakref.ref(self),), name="packhorse-notices", daemon=True
             )
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter is going down; the finalizer tells the rest
+            except RuntimeError:  # the interpreter is going down; the finalizer sends the rest
                 return
             self._thread = thread
         else:
             self._changed.notify()
 
     def _served(self) -> bool:
-        """Wait for something to tell, and tell it; False when the thread may end."""
+        """Wait for something to send, and send it; False when the thread may end."""
         with self._changed:
             if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
                 self._thread = None
                 return False
-            # Until the window of all that wait has passed, whoever else comes meanwhile.
+            # Until the window of all that wait has passed.
             self._changed.wait_for(_never, WINDOW_S)
             now = self._time.monotonic()
-            self._told.update(dict.fromkeys(self._waiting, now))
+            self._sent.update(dict.fromkeys(self._waiting, now))
         self.flush()
         return True
 
@@ -117,16 +116,16 @@ def _serve(known: weakref.ref[Notices]) -> None:
         del notices
 
 
-def _tell_rest(changed: threading.Condition, waiting: set[str], tell: Tell) -> None:
+def _send_rest(changed: threading.Condition, waiting: set[str], notify: Notify) -> None:
     with changed:
         names = sorted(waiting)
         waiting.clear()
     if names:
-        tell(_payloads(names))
+        notify(_payloads(names))
 
 
 def _payloads(names: Sequence[str]) -> list[str]:
-    """Short topics as few payloads."""
+    """Short topics in few payloads."""
     return [
         " ".join(names[start : start + _TOPICS_MAX]) for start in range(0, len(names), _TOPICS_MAX)
     ]
@@ -135,41 +134,46 @@ def _payloads(names: Sequence[str]) -> list[str]:
 class PostgresWakeups:
     """Makes the listeners of one store; all of a process share one connection."""
 
-    def __init__(self, make: Callable[[Callable[[Hearing], None]], Hearing]) -> None:
+    def __init__(self, make: Callable[[Callable[[ListenerThread], None]], ListenerThread]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._hearing: Hearing | None = None
+        self._thread: ListenerThread | None = None
 
-    def listen(self, topics: frozenset[str]) -> PostgresListener:
-        loop = asyncio.get_running_loop()
+    def listen(self, topics: frozenset[str]) -> TopicListener:
         with self._lock:
-            if self._hearing is None:
-                self._hearing = self._make(self._drop)
-            listener = PostgresListener(loop, self._hearing, {short(one): one for one in topics})
-            self._hearing.join(listener)
+            if self._thread is None:
+                self._thread = self._make(self._drop)
+            listener = TopicListener(topics, self._thread.remove)
+            self._thread.add(listener, {short(one): one for one in topics})
         return listener
 
     @property
     def state(self) -> str:
-        """How those who listen hear, for people."""
-        hearing = self._hearing
-        return "nobody listens here" if hearing is None else hearing.state
+        """How listeners are woken, for people."""
+        thread = self._thread
+        return "no listener here" if thread is None else thread.state
+
+    def pause(self, span_s: float) -> None:
+        """Close the connection for a while; listeners are woken by the clock meanwhile."""
+        thread = self._thread
+        if thread is not None:
+            thread.pause(span_s)
 
     def close(self) -> None:
-        """Let go of the connection; who still listens goes on, by looking for itself."""
+        """Close the connection; listeners go on, by looking for themselves."""
         with self._lock:
-            hearing, self._hearing = self._hearing, None
-        if hearing is not None:
-            hearing.stop()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
 
     def forget(self) -> object:
         """After a fork, in the child: thread and connection are the parent's."""
-        hearing, self._hearing, self._lock = self._hearing, None, threading.Lock()
-        return hearing
+        thread, self._thread, self._lock = self._thread, None, threading.Lock()
+        return thread
 
-    def _drop(self, hearing: Hearing) -> None:
-        """The last listener has gone."""
+    def _drop(self, thread: ListenerThread) -> None:
+        """Stop a thread whose last listener has gone."""
         with self._lock:
-            if self._hearing is hearing and hearing.is_deserted:
-                self._hearing = None
-                hearing.stop(wait=False)
+            if self._thread is thread and thread.is_deserted:
+                self._thread = None
+                thread.stop(wait=False)

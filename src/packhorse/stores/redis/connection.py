@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A connection to Redis: made and greeted by redis-py, read by hiredis, used by us.
+"""Connections to Redis: made and greeted by redis-py, read by hiredis, used by us.
 
 redis-py knows how to connect: addresses, TLS, names and passwords, protocol versions. Its clients
 would also send again by themselves what had no answer, which is wrong for a claim, give up after
@@ -13,6 +13,8 @@ import select
 import socket
 import ssl
 import struct
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import hiredis
@@ -23,16 +25,18 @@ from redis.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
+from redis.crc import key_slot
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from packhorse.errors import ConfigError
 from packhorse.stores.redis.faults import Lost, ReplyError
-from packhorse.stores.redis.packing import pack
 from packhorse.stores.redis.settings import Address, RedisSettings
 
-__all__ = ["NOTHING", "READ_BYTES", "Wire", "dial"]
+__all__ = ["NOTHING", "READ_BYTES", "RedisConnection", "Route", "dial", "pack"]
 
+#: A command as bytes.
+pack: Final[Callable[[tuple[Any, ...]], bytes]] = hiredis.pack_command
 #: Bytes read in one go.
 READ_BYTES: Final = 65_536
 #: What the reader says when a reply is not complete.
@@ -51,10 +55,13 @@ _FIRST_WORDS: Final = (
     (_Kinds.OutOfMemoryError, "OOM"),
 )
 
+#: Nodes of a cluster that are asked, or remembered, at most.
+_NODES_MAX: Final = 64
+
 _INTRODUCTION: Final = pack(("CLIENT", "SETNAME", "packhorse"))
 
 
-class Wire:
+class RedisConnection:
     """A greeted connection: one request at a time for a thread, or taken over by an event loop."""
 
     __slots__ = ("_poll", "address", "generation", "reader", "server", "sock", "tls")
@@ -98,7 +105,7 @@ class Wire:
         return reply
 
     def is_stale(self) -> bool:
-        """Whether something arrived that nobody asked for: most likely the server's farewell."""
+        """Whether something arrived unasked: most likely the server closed the connection."""
         return bool(self._poll.poll(0))
 
     def close(self) -> None:
@@ -108,28 +115,30 @@ class Wire:
         self.sock.close()  # a process may end without closing its store, and is not scolded for it
 
 
-def dial(settings: RedisSettings, address: Address, *, patience_s: float | None = None) -> Wire:
+def dial(
+    settings: RedisSettings, address: Address, *, patience_s: float | None = None
+) -> RedisConnection:
     """A new connection, greeted, with its database chosen; with `patience_s`, made faster."""
-    connection = _connection(settings, address, patience_s)
+    made = _connection(settings, address, patience_s)
     try:
-        connection.connect()
+        made.connect()
     except (exceptions.AuthorizationError, exceptions.ResponseError) as error:
         raise ReplyError(_with_first_word(error)) from error
     except exceptions.RedisError as error:
-        connection.disconnect()
+        made.disconnect()
         if _first_word(error):
             raise ReplyError(_with_first_word(error)) from error
         silent = isinstance(error, exceptions.TimeoutError)
         raise Lost(f"no connection ({error})", sent=False, silent=silent) from error
     except OSError as error:
         raise Lost(f"no connection ({error})", sent=False) from error
-    server = _server(connection)
-    sock = connection._sock  # noqa: SLF001 - it has no other way to hand over its socket
-    connection._sock = None  # noqa: SLF001 - as above
-    wire = Wire(sock, address, server)
-    wire.wait_at_most(settings.timeout_s)
-    wire.ask(_INTRODUCTION)  # for lists of clients; some users may not, and need not
-    return wire
+    server = _server(made)
+    sock = made._sock  # noqa: SLF001 - it has no other way to hand over its socket
+    made._sock = None  # noqa: SLF001 - as above
+    connection = RedisConnection(sock, address, server)
+    connection.wait_at_most(settings.timeout_s)
+    connection.ask(_INTRODUCTION)  # for lists of clients; some users may not, and need not
+    return connection
 
 
 def _connection(settings: RedisSettings, address: Address, patience_s: float | None) -> Any:
@@ -165,14 +174,14 @@ def _connection(settings: RedisSettings, address: Address, patience_s: float | N
     )
 
 
-def _server(connection: Any) -> str:
+def _server(made: Any) -> str:
     """What the server said it is; too old a one is refused."""
-    greeting: dict[Any, Any] = dict(connection.handshake_metadata or {})
+    greeting: dict[Any, Any] = dict(made.handshake_metadata or {})
     name = greeting.get(b"server", b"redis").decode()
     version = greeting.get(b"version", b"0").decode()
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if name == "redis" and numbers < _VERSION_MIN:
-        connection.disconnect()
+        made.disconnect()
         raise ConfigError(f"Redis {version} is too old; Packhorse needs 6.2 or newer, or Valkey")
     return f"{name} {version}"
 
@@ -187,3 +196,110 @@ def _first_word(error: Exception) -> str:
 def _with_first_word(error: Exception) -> str:
     word, text = _first_word(error), str(error)
     return f"{word} {text}" if word and not text.startswith(word) else text
+
+
+class Route:
+    """The server that holds the namespace: that of the URL, or in a cluster the owner of its slot.
+
+    All keys of a namespace lie in one slot, so one node serves all of it. When a reply shows that
+    the owner is another one, the generation goes up: connections of an older one are not used
+    again, and the next connection asks the known nodes for the owner.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.generation = 0
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._owner = None if settings.cluster else settings.addresses[0]
+        self._known = settings.addresses
+
+    def open(self, *, patience_s: float | None = None) -> RedisConnection:
+        """A connection to the server that holds the namespace."""
+        generation, owner = self.generation, self._owner
+        connection = None if owner is None else self._dialled(owner, patience_s)
+        if connection is None:
+            connection = self._search(patience_s)
+        connection.generation = generation
+        return connection
+
+    def moved(self, error: ReplyError) -> bool:
+        """Follow `MOVED <slot> <host>:<port>`; False where there is no cluster to follow it in."""
+        if not self._settings.cluster:
+            return False
+        host, _, port = str(error).split(" ")[2].rpartition(":")
+        with self._lock:
+            asked = self._owner or self._known[0]
+            owner = Address(host or asked.host, int(port))
+            if owner != self._owner:
+                self._owner = owner
+                self.generation += 1
+        return True
+
+    def mistrust(self) -> None:
+        """The server is not the one it was: look for the right one with the next connection."""
+        with self._lock:
+            self.generation += 1
+            if self._settings.cluster:
+                self._owner = None
+
+    def forget_locks(self) -> None:
+        """After a fork, in the child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def _dialled(self, owner: Address, patience_s: float | None) -> RedisConnection | None:
+        """A connection to the owner; None when there are other nodes to ask first."""
+        try:
+            return dial(self._settings, owner, patience_s=patience_s)
+        except Lost:
+            if not self._settings.cluster:
+                raise
+            with self._lock:
+                self._owner = None
+            return None
+
+    def _search(self, patience_s: float | None) -> RedisConnection:
+        """Ask one node after the other who owns the slot."""
+        trouble: Exception | None = None
+        for address in self._known[:_NODES_MAX]:
+            try:
+                connection = dial(self._settings, address, patience_s=patience_s)
+                owner = self._asked(connection)
+                if owner == address:
+                    return connection
+                connection.close()
+                return dial(self._settings, owner, patience_s=patience_s)
+            except Lost as error:
+                trouble = error
+        raise trouble or Lost("no node of the cluster is known", sent=False)
+
+    def _asked(self, connection: RedisConnection) -> Address:
+        """The owner of our slot as this node sees it; other nodes it knows are remembered."""
+        reply = connection.ask(pack(("CLUSTER", "SLOTS")))
+        if isinstance(reply, Exception):
+            connection.close()
+            raise reply
+        slot = key_slot(self._settings.tag.encode())
+        owner = None
+        for first, last, primary, *_ in reply:
+            if first <= slot <= last:
+                owner = _address(primary, connection.address)
+        if owner is None:
+            connection.close()
+            raise ReplyError("CLUSTERDOWN no node serves the slot of this namespace")
+        nodes = dict.fromkeys(_nodes(reply, connection.address))
+        with self._lock:
+            self._owner = owner
+            self._known = (*self._settings.addresses, *nodes)[:_NODES_MAX]
+        return owner
+
+
+def _nodes(slots: list[list[Any]], asked: Address) -> Iterator[Address]:
+    for _, _, *nodes in slots:
+        for node in nodes:
+            yield _address(node, asked)
+
+
+def _address(node: list[Any], asked: Address) -> Address:
+    """A node that does not know its own name is reached as the one that was asked."""
+    host = b"" if node[0] is None else node[0]
+    return Address(host.decode() or asked.host, node[1])

@@ -7,7 +7,13 @@ import re
 from types import MappingProxyType
 from typing import Final
 
-from packhorse.errors import ConfigError, PackhorseError, StoreError, StoreUnavailable
+from packhorse.errors import (
+    ConfigError,
+    PackhorseError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 __all__ = ["Lost", "ReplyError", "code_of", "translated"]
 
@@ -44,7 +50,7 @@ _UNAVAILABLE: Final = MappingProxyType(
         "UNKILLABLE": "it is busy with a script that takes too long",
     }
 )
-#: Replies that will come again until somebody changes a setting.
+#: Replies that come again until a setting is changed.
 _WRONG: Final = MappingProxyType(
     {
         "WRONGPASS": "it refuses this user or password: put the right ones into the URL",
@@ -77,6 +83,8 @@ _SETTINGS: Final = MappingProxyType(
         "tls_ca=",
     }
 )
+#: What it says to a value, or a request, that is larger than it ever takes.
+_TOO_LARGE: Final = ("invalid bulk length", "invalid multibulk length", "maximum allowed size")
 #: Before Redis 7, an error inside a script is wrapped into another one.
 _INSIDE: Final = re.compile(r"^ERR Error running script .*: -(?P<code>[A-Z]+) ", re.DOTALL)
 #: In the middle of a script: what it had written before is there.
@@ -112,6 +120,11 @@ def translated(error: Exception, label: str, *, writes: bool = False) -> Packhor
         )
         maybe_stored = writes and error.sent
         return StoreUnavailable(f"Redis at {label}: {text}; {advice}", maybe_stored=maybe_stored)
+    if isinstance(error, UnicodeError):
+        return StoreRefused(f"Redis at {label}: {text}; it holds UTF-8 only: give another value")
+    if any(phrase in text for phrase in _TOO_LARGE):
+        advice = "it can never hold a value so large: raise its proto-max-bulk-len, or send less"
+        return StoreRefused(f"Redis at {label}: {text}; {advice}")
     code = code_of(error)
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"Redis at {label}: {text}; {_UNAVAILABLE[code]}")

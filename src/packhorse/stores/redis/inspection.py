@@ -8,29 +8,25 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.job import AttemptRecord, JobRecord, JobStatus
-from packhorse.policies.explain import JobFacts
+from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, RateRule
+from packhorse.core.policies.explain import ClosedGate, JobFacts
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.explaining import facts_steps, outlook_steps
-from packhorse.stores.redis.rows import (
-    CODE,
-    RECORD_FIELDS,
-    STATUS,
-    as_attempt,
-    as_record,
-    as_summary,
-)
-from packhorse.stores.redis.statements import Script
-from packhorse.stores.requests import Counts, JobFilter, Outlook, Page
+from packhorse.stores.redis.layout import FIELDS, HISTORY_EACH_END, RECORD_FIELDS, STATUS
+from packhorse.stores.redis.leases import read_worker
+from packhorse.stores.redis.queues import gate_of
+from packhorse.stores.redis.rows import as_attempt, as_record, as_summary, filter_text
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, with_workers
 from packhorse.stores.transfer import cursor_of
 
 __all__ = ["RedisInspection"]
 
-#: Lines of history kept at each end.
-_HISTORY_EACH_END: Final = 25
 #: What is shown of a job in a list: neither its payload nor its result.
-_SUMMARY_FIELDS: Final = tuple(name for name in RECORD_FIELDS if name not in ("p", "r"))
-#: Jobs that one script looks at, so that nobody waits for it long.
+_SUMMARY_FIELDS: Final = tuple(
+    name for name in RECORD_FIELDS if name not in (FIELDS["payload"], FIELDS["result"])
+)
+_read_rule: Final = msgspec.json.Decoder(RateRule).decode
+#: Jobs that one script looks at: the server does nothing else meanwhile.
 _LOOKED_AT: Final = 500
 #: Scripts that one search runs; behind them it shows what it has, and where to go on.
 _LOOKS_MAX: Final = 200
@@ -51,7 +47,7 @@ class RedisInspection:
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
         def steps() -> Steps[tuple[AttemptRecord, ...]]:
-            lines = yield Script("history", (job_id, _HISTORY_EACH_END))
+            lines = yield Script("history", (job_id, HISTORY_EACH_END))
             return tuple(as_attempt(line) for line in lines if line is not None)
 
         return Plan("history", steps, writes=False)
@@ -64,20 +60,26 @@ class RedisInspection:
         return Plan("counts", _counts, writes=False)
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
-        del worker  # whose lease is gone counts, whoever asks
-        return Plan("outlook", lambda: outlook_steps(queues, tasks), writes=False)
+        del worker  # jobs of any lost worker count
+        return Plan("outlook", lambda: _outlook(queues, tasks), writes=False)
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
-        return Plan("explain", lambda: facts_steps(job_id, tenant), writes=False)
+        return Plan("explain", lambda: _facts(job_id, tenant), writes=False)
 
 
 def _search(chosen: JobFilter, wanted: int, below: str) -> Steps[Page]:
     """Look on until there is one more than wanted, which tells that there is a next page."""
-    filter_text = _filter_text(chosen)
+    text = filter_text(chosen)
     rows: list[list[Any]] = []
     now_us, last = 0, below
     for _ in range(_LOOKS_MAX):
-        asked = (filter_text, last, wanted + 1 - len(rows), _LOOKED_AT, *_SUMMARY_FIELDS)
+        asked: tuple[Argument, ...] = (
+            text,
+            last,
+            wanted + 1 - len(rows),
+            _LOOKED_AT,
+            *_SUMMARY_FIELDS,
+        )
         now_us, reached, found = yield Script("search", asked)
         rows += found
         if reached is None or len(rows) > wanted:
@@ -96,15 +98,6 @@ def _summary(row: Sequence[Any], now_us: int) -> JobRecord:
     return as_summary(job_id.decode(), [fields.get(name) for name in RECORD_FIELDS], now_us)
 
 
-def _filter_text(chosen: JobFilter) -> bytes:
-    """The parts of the filter that are given, in the scripts' words."""
-    given = {name: value for name, value in msgspec.structs.asdict(chosen).items() if value != ()}
-    given = {name: value for name, value in given.items() if value is not None}
-    if chosen.statuses:
-        given["statuses"] = [CODE[status] for status in chosen.statuses]
-    return msgspec.json.encode(given)
-
-
 def _counts() -> Steps[tuple[Counts, ...]]:
     counts, oldest = yield Script("counts")
     counted: dict[str, dict[JobStatus, int]] = {}
@@ -118,3 +111,45 @@ def _counts() -> Steps[tuple[Counts, ...]]:
         Counts(queue, by_status, waiting.get(queue, {}))
         for queue, by_status in sorted(counted.items())
     )
+
+
+def _facts(job_id: str, tenant: str | None) -> Steps[JobFacts | None]:
+    """See `InspectionStore.explain`."""
+    asked: tuple[Argument, ...] = (job_id, int(tenant is not None), tenant or "", *RECORD_FIELDS)
+    reply = yield Script("explain", asked)
+    if reply is None:
+        return None
+    now_us, fields, suspect, queue_paused, closed, ahead, hold, workers = reply
+    record = as_summary(job_id, fields, now_us)
+    if tenant not in (None, record.tenant):
+        return None
+    facts = JobFacts(
+        record=record,
+        now_us=now_us,
+        suspect=bool(suspect),
+        queue_paused=bool(queue_paused),
+        closed=tuple(_closed(row) for row in closed),
+        ahead=ahead,
+        hold_until_us=None if hold is None else int(hold),
+    )
+    return with_workers(facts, (read_worker(row, now_us, running=0) for row in workers))
+
+
+def _closed(row: Sequence[Any]) -> ClosedGate:
+    name, reopens_us, limit, running, rule, jobs = row
+    return ClosedGate(
+        gate_of(name.decode()),
+        reopens_us=reopens_us,
+        limit=limit,
+        running=running,
+        rule=None if rule is None else _read_rule(rule),
+        jobs=tuple(job_id.decode() for job_id in jobs),
+    )
+
+
+def _outlook(queues: Sequence[str], tasks: Sequence[str]) -> Steps[Outlook]:
+    """See `InspectionStore.outlook`."""
+    chosen = tuple(dict.fromkeys(queues))
+    reply = yield Script("outlook", (len(chosen), *chosen, *tasks))
+    now_us, ready, retry_due_us, orphaned, limit_free_us = reply
+    return Outlook(bool(ready), retry_due_us, bool(orphaned), now_us, limit_free_us)

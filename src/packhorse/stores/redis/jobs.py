@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""Jobs on Redis: submit, claim, settle, and what people do to them by hand."""
+"""Jobs on Redis: submit, claim, settle, and changes of single jobs on request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, Final
 
 import msgspec
 
-from packhorse.job import JobRecord, NewJob
-from packhorse.lifecycle import CancelAnswer
-from packhorse.settlement import Settlement, Verdict
+from packhorse.core.job import Job, JobRecord, NewJob
+from packhorse.core.lifecycle import TASK_TIMEOUT, CancelAnswer
+from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.claiming import claim_steps
-from packhorse.stores.redis.rows import CODE, as_record
-from packhorse.stores.redis.settling import settle_steps
-from packhorse.stores.redis.short_way import ShortWay
-from packhorse.stores.redis.statements import Script
-from packhorse.stores.redis.submitting import submit_steps
+from packhorse.stores.redis.layout import CODE, VERDICTS, Definition, SharedState
+from packhorse.stores.redis.rows import (
+    as_claimed,
+    as_record,
+    filter_text,
+    read_definition,
+    read_state,
+)
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.submit import submit_steps
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
@@ -29,24 +34,33 @@ from packhorse.stores.requests import (
 
 __all__ = ["RedisJobs"]
 
+#: Scripts of one claim: each sets aside a bounded number of lines that are held back.
+_LOOKS_MAX: Final = 100
+#: Where an answer to a claim says that there may be more, which jobs a rate let go, where its jobs
+#: begin, and the parts of each.
+_MORE, _RATED, _JOBS, _PARTS = 4, 5, 6, 4
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+
 
 class RedisJobs:
     """See `JobStore`."""
 
-    def __init__(self, *, short_ways: bool = True) -> None:
-        """Without `short_ways` every verb goes the long way, which must come to the same."""
-        self._submitting = ShortWay(open_at_all=short_ways)
-        self._claiming = ShortWay(open_at_all=short_ways)
-        self._settling = ShortWay(open_at_all=short_ways)
+    def __init__(self, *, fast: bool = True) -> None:
+        """Without `fast` every verb takes its general route, which must write the same."""
+        self._fast = fast
 
-    def submit(self, jobs: Sequence[NewJob]) -> Plan[tuple[Submitted, ...]]:
-        return Plan("submit", partial(submit_steps, tuple(jobs), self._submitting))
+    def submit(
+        self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+    ) -> Plan[tuple[Submitted, ...]]:
+        del ids_are_new  # both routes look
+        return Plan("submit", partial(submit_steps, tuple(jobs), fast=self._fast))
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
-        return Plan("claim", partial(claim_steps, request, self._claiming))
+        return Plan("claim", partial(_claim, request, fast=self._fast))
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
-        return Plan("settle", partial(settle_steps, tuple(settlements), self._settling))
+        return Plan("settle", partial(_settle, tuple(settlements), fast=self._fast))
 
     def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
         return Plan("note_progress", partial(_note_progress, tuple(notes)))
@@ -66,13 +80,107 @@ class RedisJobs:
         return Plan("await_finish", partial(_await_finish, job_id))
 
 
+def _claim(request: ClaimRequest, *, fast: bool) -> Steps[Claimed]:
+    """One script, or a few when very much is held back; see `JobStore.claim`."""
+    reply = yield Script("claim", _arguments(request, request.limit), fast)
+    jobs, rated = _jobs_of(reply), list(reply[_RATED])
+    for _ in range(_LOOKS_MAX):
+        if not reply[_MORE]:
+            break
+        reply = yield Script("claim", _arguments(request, request.limit - len(jobs)), fast)
+        jobs += _jobs_of(reply)
+        rated += reply[_RATED]
+    return _claimed(reply, jobs, rated)
+
+
+def _jobs_of(reply: list[Any]) -> list[Job]:
+    """The jobs of an answer; what several of them share is read once."""
+    states: dict[bytes, SharedState] = {}
+    definitions: dict[bytes, Definition] = {}
+    jobs: list[Job] = []
+    for at in range(_JOBS, len(reply), _PARTS):
+        job_id, packed, defined, payload = reply[at : at + _PARTS]
+        state, definition = states.get(packed), definitions.get(defined)
+        if state is None:
+            state = states[packed] = read_state(packed)
+        if definition is None:
+            definition = definitions[defined] = read_definition(defined)
+        jobs.append(as_claimed(job_id.decode(), state, definition, payload.decode()))
+    return jobs
+
+
+def _claimed(reply: list[Any], jobs: list[Job], rated: Sequence[bytes] = ()) -> Claimed:
+    now_us, next_due_us, suspects, lease_lost = reply[:_MORE]
+    return Claimed(
+        jobs=tuple(jobs),
+        now_us=now_us,
+        next_due_us=None if next_due_us == -1 else next_due_us,
+        suspects=bool(suspects),
+        lease_lost=bool(lease_lost),
+        rated=frozenset(each.decode() for each in rated),
+    )
+
+
+def _arguments(request: ClaimRequest, limit: int) -> list[Argument]:
+    return [
+        request.worker,
+        max(0, limit),
+        request.default_timeout_us,
+        int(request.quarantine),
+        request.allowance_us,
+        _pack(request.tenants) if request.tenants else "",
+        len(request.queues),
+        *request.queues,
+        *request.tasks,
+    ]
+
+
+def _settle(settlements: Sequence[Settlement], *, fast: bool) -> Steps[tuple[Verdict, ...]]:
+    """All in one script; see `JobStore.settle`."""
+    if not settlements:
+        return ()
+    args: list[Argument] = []
+    for each in settlements:
+        args += (each.job_id, each.fence, each.result or "", _rest(each))
+    reply = yield Script("settle", args, fast)
+    return tuple(VERDICTS[verdict] for verdict in reply)
+
+
+def _rest(settled: Settlement) -> bytes:
+    """See `layout.SettlementParts`; many settlements share them."""
+    error = settled.error
+    return _pack(
+        (
+            settled.kind,
+            CODE[settled.status],
+            settled.delay_us,
+            settled.keep_place,
+            settled.ended,
+            settled.failures,
+            settled.crashes,
+            settled.lone_crashes,
+            settled.snoozes,
+            settled.releases,
+            settled.result is not None,
+            None if error is None else msgspec.json.encode(error).decode(),
+            settled.dead_reason,
+            settled.keep_us,
+            settled.result_keep_us,
+            settled.dead_keep_us,
+            settled.suspect,
+            settled.limit_us,
+            error is not None and error.code == TASK_TIMEOUT,
+        )
+    )
+
+
 def _seen_by(tenant: str | None) -> tuple[int, str]:
     """Whether only a tenant's jobs are known to a caller, and whose."""
     return (0, "") if tenant is None else (1, tenant)
 
 
 def _note_progress(notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
-    args: list[str | bytes | int] = []
+    args: list[Argument] = []
     for note in notes:
         args += (note.job_id, note.fence, msgspec.json.encode(note.progress))
     reply = yield Script("note_progress", args)
@@ -90,14 +198,8 @@ def _redrive(job_ids: Sequence[str], tenant: str | None) -> Steps[tuple[RedriveA
 
 
 def _delete(chosen: JobFilter, limit: int) -> Steps[int]:
-    """Script by script: each looks at so many jobs only, and goes on where the last one ended."""
-    wanted = {
-        name: value
-        for name, value in msgspec.structs.asdict(chosen).items()
-        if value is not None and name != "statuses"
-    }
-    wanted["statuses"] = [CODE[status] for status in chosen.statuses]
-    text = msgspec.json.encode(wanted)
+    """In parts: each script looks at a bounded number of jobs, and goes on where the last ended."""
+    text = filter_text(chosen)
     removed, after = 0, "0"
     while removed < limit:
         count, end = yield Script("delete", [limit - removed, after, text])

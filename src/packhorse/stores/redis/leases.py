@@ -1,21 +1,47 @@
 # SPDX-License-Identifier: MIT
-"""Leases on Redis: who lives, and what is given back of what it held."""
+"""Leases on Redis: which workers live, what they hold, and what was lost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any, Final
 
 import msgspec
 
+from packhorse.core.job import JobOptions
+from packhorse.core.lifecycle import Orphan
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.lease_reading import LeaseReading
-from packhorse.stores.redis.statements import Script
-from packhorse.stores.requests import Renewal, Renewed
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.requests import (
+    ExpiredLease,
+    ExpiredLeases,
+    Renewal,
+    Renewed,
+    Totals,
+    WorkerRecord,
+)
 
-__all__ = ["RedisLeases"]
+__all__ = ["RedisLeases", "read_worker"]
 
 
-class RedisLeases(LeaseReading):
+class _WorkerRow(msgspec.Struct, frozen=True, array_like=True):
+    """A worker as the store keeps it."""
+
+    renewal: str  #: JSON text
+    started_us: int
+    renewed_us: int
+    expires_us: int
+    lease_us: int
+    totals: Totals = Totals()
+
+
+_read_row: Final = msgspec.msgpack.Decoder(_WorkerRow).decode
+_read_renewal: Final = msgspec.json.Decoder(Renewal).decode
+_read_options: Final = msgspec.json.Decoder(JobOptions).decode
+
+
+class RedisLeases:
     """See `LeaseStore`."""
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
@@ -24,12 +50,46 @@ class RedisLeases(LeaseReading):
     def leave(self, worker: str) -> Plan[int]:
         return Plan("leave", partial(_leave, worker))
 
+    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
+        def steps() -> Steps[tuple[str, ...]]:
+            found, beyond = yield Script("cancelled", (worker, 0))
+            while beyond != -1:
+                more, beyond = yield Script("cancelled", (worker, beyond))
+                found += more
+            return tuple(job_id.decode() for job_id in found)
+
+        return Plan("cancelled", steps, writes=False)
+
+    def expired(self) -> Plan[ExpiredLeases]:
+        def steps() -> Steps[ExpiredLeases]:
+            now_us, rows = yield Script("expired")
+            leases = tuple(_lease(worker.decode(), row) for worker, row in sorted(rows))
+            return ExpiredLeases(now_us, leases)
+
+        return Plan("expired", steps, writes=False)
+
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
+        def steps() -> Steps[tuple[Orphan, ...]]:
+            now_us, rows = yield Script("orphans", (max(0, limit), *workers))
+            return tuple(_orphan(row, now_us) for row in rows)
+
+        return Plan("orphans", steps, writes=False)
+
+    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
+        def steps() -> Steps[tuple[WorkerRecord, ...]]:
+            now_us, rows = yield Script("workers")
+            records = (read_worker(row, now_us, running=held) for row, held in rows)
+            return tuple(sorted(records, key=lambda record: record.worker))
+
+        return Plan("workers", steps, writes=False)
+
 
 def _renew(renewal: Renewal) -> Steps[Renewed]:
     """One script; more only when a worker has lost sight of very many jobs."""
     text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None, step_us=0))
-    args: list[str | bytes | int] = [renewal.worker, renewal.lease_us, text]
+    args: list[Argument] = [renewal.worker, renewal.lease_us, text]
     args += (max(0, renewal.step_us), int(renewal.held is not None))
+    args += msgspec.structs.astuple(renewal.totals)
     for job_id, fence in renewal.held or ():
         args += (job_id, fence)
     expires_us, now_us, lapsed, released, more = yield Script("renew", args)
@@ -46,3 +106,42 @@ def _leave(worker: str) -> Steps[int]:
         count, more = yield Script("leave", [worker])
         released += count
     return int(released)
+
+
+def _lease(worker: str, row: bytes | None) -> ExpiredLease:
+    if row is None:  # not known at all
+        return ExpiredLease(worker, expires_us=0, lease_us=0)
+    known = _read_row(row)
+    return ExpiredLease(worker, known.expires_us, known.lease_us)
+
+
+def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
+    _, job_id, fence, crashes, lone_crashes, alone, worker, hold, expires, options = row
+    ends = [int(hold)] if int(hold) <= now_us else []
+    if expires is not None:
+        ends.append(int(expires))
+    return Orphan(
+        job_id=job_id.decode(),
+        fence=fence,
+        crashes=crashes,
+        lone_crashes=lone_crashes,
+        alone=bool(alone),
+        worker=worker.decode(),
+        lost_us=min(ends),
+        now_us=now_us,
+        max_crashes=None if options is None else _read_options(options).max_crashes,
+    )
+
+
+def read_worker(text: bytes, now_us: int, *, running: int) -> WorkerRecord:
+    """A worker as it is shown."""
+    row = _read_row(text)
+    return WorkerRecord.of(
+        _read_renewal(row.renewal),
+        running=running,
+        totals=row.totals,
+        started_us=row.started_us,
+        renewed_us=row.renewed_us,
+        expires_us=row.expires_us,
+        now_us=now_us,
+    )

@@ -9,22 +9,22 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from packhorse.stores.redis.connection import Wire
+from packhorse.stores.redis.connection import RedisConnection
 from packhorse.stores.redis.faults import Lost
 
-__all__ = ["WirePool"]
+__all__ = ["ConnectionPool"]
 
 #: How long closing waits for a thread that is in the middle of an exchange.
 _CLOSE_PATIENCE_S: Final = 10.0
 
 
-class WirePool:
+class ConnectionPool:
     """Lends connections to threads, the one used last first, so that idle ones age and go."""
 
     def __init__(
         self,
-        connect: Callable[[], Wire],
-        outdated: Callable[[Wire], bool],
+        connect: Callable[[], RedisConnection],
+        outdated: Callable[[RedisConnection], bool],
         *,
         limit: int,
         patience_s: float,
@@ -36,7 +36,7 @@ class WirePool:
         self._room: SimpleQueue[None] = SimpleQueue()  # a semaphore that costs a tenth of one
         for _ in range(limit):
             self._room.put(None)
-        self._idle: list[Wire] = []
+        self._idle: list[RedisConnection] = []
         self._closing = threading.Lock()
 
     def ask(self, request: bytes) -> Any:
@@ -49,13 +49,13 @@ class WirePool:
                 sent=False,
             ) from None
         try:
-            wire = self._fresh()
+            connection = self._fresh()
             try:
-                reply = wire.ask(request)
+                reply = connection.ask(request)
             except BaseException:  # an answer may still come, and would be taken for the next one
-                wire.close()
+                connection.close()
                 raise
-            self._idle.append(wire)
+            self._idle.append(connection)
             return reply
         finally:
             self._room.put(None)
@@ -74,14 +74,14 @@ class WirePool:
             for _ in range(taken):
                 self._room.put(None)
 
-    def _fresh(self) -> Wire:
+    def _fresh(self) -> RedisConnection:
         """An idle connection that the server has not given up meanwhile, or a new one."""
         for _ in range(self._limit):
             try:
-                wire = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 break
-            if not self._outdated(wire) and not wire.is_stale():
-                return wire
-            wire.close()
+            if not self._outdated(connection) and not connection.is_stale():
+                return connection
+            connection.close()
         return self._connect()

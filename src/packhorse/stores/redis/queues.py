@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Queues on Redis: what they and tasks are set to, what is paused or closed."""
+"""Queues on Redis: settings of queues and tasks, pauses, names of gates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
+from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.gates import key_pause_name, tenant_pause_name
-from packhorse.stores.redis.queue_reading import QueueReading
-from packhorse.stores.redis.statements import Script
-from packhorse.stores.requests import QueueSettings, TaskSettings
+from packhorse.stores.redis.layout import GATES
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 
-__all__ = ["RedisQueues"]
+__all__ = ["RedisQueues", "gate_of"]
 
 #: Scripts of one change of settings: each opens a bounded number of groups of lines.
 _REOPENINGS_MAX: Final = 10_000
@@ -25,7 +26,7 @@ _read_queue: Final = msgspec.json.Decoder(QueueSettings).decode
 _read_task: Final = msgspec.json.Decoder(TaskSettings).decode
 
 
-class RedisQueues(QueueReading):
+class RedisQueues:
     """See `QueueStore`."""
 
     def declare(self, queues: Sequence[QueueSettings]) -> Plan[tuple[QueueSettings | None, ...]]:
@@ -45,22 +46,40 @@ class RedisQueues(QueueReading):
                 f"key {key!r} and tenant {tenant!r} of queue {queue!r} cannot be paused or resumed "
                 "together; nothing was changed: call once for each"
             )
-        gate = "" if key is None else key_pause_name(queue, key)
+        gate = "" if key is None else _key_pause(queue, key)
         if tenant is not None:
-            gate = tenant_pause_name(queue, tenant)
+            gate = _tenant_pause(queue, tenant)
         return Plan("pause", partial(_said, "pause", [queue, int(paused), gate]))
 
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return Plan("close_queue", partial(_said, "close_queue", [queue, int(closed)]))
 
+    def queues(self) -> Plan[tuple[QueueState, ...]]:
+        return Plan("queues", _queues, writes=False)
 
-def _said(script: str, args: list[str | int]) -> Steps[bool]:
+    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
+        def steps() -> Steps[tuple[TaskSettings, ...]]:
+            rows = yield Script("tasks")
+            found = (_read_task(text) for text in rows[1::2])
+            return tuple(sorted(found, key=lambda settings: settings.name))
+
+        return Plan("tasks", steps, writes=False)
+
+    def depth(self, queue: str) -> Plan[int]:
+        def steps() -> Steps[int]:
+            depth: int = yield Script("depth", (queue,))
+            return depth
+
+        return Plan("depth", steps, writes=False)
+
+
+def _said(script: str, args: list[Argument]) -> Steps[bool]:
     reply = yield Script(script, args)
     return bool(reply)
 
 
 def _declare(queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | None, ...]]:
-    args: list[str | bytes | int] = []
+    args: list[Argument] = []
     for settings in queues:
         yield from _index_waiting(settings)
         args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
@@ -107,10 +126,108 @@ def _refuse_clash(reply: Sequence[Any], consequence: str) -> None:
 
 
 def _declare_tasks(tasks: Sequence[TaskSettings]) -> Steps[tuple[TaskSettings | None, ...]]:
-    args: list[str | bytes | int] = []
+    args: list[Argument] = []
     for settings in tasks:
         unlimited = settings == TaskSettings(settings.name)
         args += (settings.name, b"" if unlimited else _text(settings))
     reply = yield Script("declare_tasks", args)
     yield from _reopen()
     return tuple(_read_task(text) if text else None for text in reply)
+
+
+def _queues() -> Steps[tuple[QueueState, ...]]:
+    flags, declarations, wishes, counts, paused_gates = yield Script("queues")
+    declared, overrides = _settings(declarations), _settings(wishes)
+    paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
+    closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
+    holding = {field.decode().partition(":")[2] for field in counts}
+    pauses = {gate_of(name.decode()).name for name in paused_gates}
+    known = {*declared, *overrides, *paused, *closed, *holding, *(name[0] for name in pauses)}
+    return tuple(
+        QueueState(
+            settings=overrides.get(queue) or declared.get(queue) or QueueSettings(queue),
+            paused=queue in paused,
+            declared=queue in declared,
+            closed=queue in closed,
+            overridden=queue in overrides,
+            paused_keys=_names(pauses, queue, "key"),
+            paused_tenants=_names(pauses, queue, "tenant"),
+        )
+        for queue in sorted(known)
+    )
+
+
+def _settings(rows: Sequence[bytes]) -> Mapping[str, QueueSettings]:
+    """From name, text, name, text, ..."""
+    return {
+        name.decode(): _read_queue(text) for name, text in zip(rows[::2], rows[1::2], strict=True)
+    }
+
+
+def _names(pauses: Iterable[tuple[str, ...]], queue: str, what: str) -> tuple[str, ...]:
+    return tuple(sorted(name for where, kind, name in pauses if (where, kind) == (queue, what)))
+
+
+# ----------------------------------------------------------------------------- names of gates
+# A letter for the kind, then what the gate is about. Parts that something follows have their length
+# before them, since they may hold any character. The scripts use the same names.
+
+
+def _with_length(text: str) -> str:
+    """A text with its length in bytes before it."""
+    return f"{len(text.encode())}:{text}"
+
+
+def _tenant_pause(queue: str, tenant: str) -> str:
+    """The name of `policies.gates.tenant_pause`."""
+    return f"{GATES['pause']}t{_with_length(queue)}{tenant}"
+
+
+def _key_pause(queue: str, key: str) -> str:
+    """The name of `policies.gates.key_pause`."""
+    return f"{GATES['pause']}k{_with_length(queue)}{key}"
+
+
+def gate_of(name: str) -> Gate:
+    """The gate that a name stands for."""
+    return _READERS[name[0]](name[1:])
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The first part, which has its length before it, and the rest."""
+    length, _, rest = text.partition(":")
+    data = rest.encode()
+    return data[: int(length)].decode(), data[int(length) :].decode()
+
+
+def _pause(text: str) -> Gate:
+    queue, name = _split(text[1:])
+    return Gate(GateKind.PAUSE, (queue, "tenant" if text[0] == "t" else "key", name))
+
+
+def _order(text: str) -> Gate:
+    queue, rest = _split(text)
+    return Gate(GateKind.ORDER, (queue, *_split(rest)))
+
+
+def _alone(kind: GateKind) -> Callable[[str], Gate]:
+    return lambda text: Gate(kind, (text,))
+
+
+def _two(kind: GateKind) -> Callable[[str], Gate]:
+    return lambda text: Gate(kind, _split(text))
+
+
+_READERS: Final[Mapping[str, Callable[[str], Gate]]] = MappingProxyType(
+    {
+        GATES["pause"]: _pause,
+        GATES["order"]: _order,
+        GATES["task_concurrency"]: _alone(GateKind.TASK_CONCURRENCY),
+        GATES["task_concurrency_key"]: _two(GateKind.TASK_CONCURRENCY),
+        GATES["queue_concurrency"]: _alone(GateKind.QUEUE_CONCURRENCY),
+        GATES["task_rate"]: _alone(GateKind.TASK_RATE),
+        GATES["task_rate_key"]: _two(GateKind.TASK_RATE),
+        GATES["tenant_rate"]: _two(GateKind.TENANT_RATE),
+        GATES["queue_rate"]: _alone(GateKind.QUEUE_RATE),
+    }
+)

@@ -1,48 +1,35 @@
 # SPDX-License-Identifier: MIT
-"""What Redis keeps of a job, and how it is shown to others.
-
-A job is one hash. Its state, which changes, is two MessagePack arrays, and its definition, which
-does not, is one that scripts hand over unread.
-"""
+"""Jobs as Redis keeps them, read and written; see `layout` for their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from packhorse.job import (
+from packhorse.core.job import (
     AttemptError,
     AttemptRecord,
     Counters,
     DeadReason,
-    IdempotencyRule,
     Job,
     JobOptions,
     JobRecord,
-    JobStatus,
     NewJob,
-    Progress,
-    UniqueRule,
+    read_progress,
 )
-from packhorse.policies.retention import may_prune
+from packhorse.core.policies.retention import may_prune
+from packhorse.stores.redis.layout import CODE, STATUS, Definition, OwnState, SharedState
+from packhorse.stores.requests import JobFilter
 
 __all__ = [
-    "CODE",
-    "RECORD_FIELDS",
-    "STATUS",
-    "Definition",
-    "Own",
-    "State",
     "as_attempt",
     "as_claimed",
     "as_record",
     "as_summary",
     "attempt_line",
     "definition_of",
-    "new_state",
+    "filter_text",
     "own_trace_id",
     "read_definition",
     "read_options",
@@ -50,97 +37,6 @@ __all__ = [
     "read_state",
     "signature_of",
 ]
-
-#: How statuses are stored.
-STATUS: Final[tuple[JobStatus, ...]] = (
-    JobStatus.PENDING,
-    JobStatus.QUEUED,
-    JobStatus.PROCESSING,
-    JobStatus.COMPLETED,
-    JobStatus.FAILED,
-    JobStatus.CANCELLED,
-    JobStatus.TIMEOUT,
-    JobStatus.DEAD,
-)
-CODE: Final[Mapping[JobStatus, int]] = MappingProxyType(
-    {status: code for code, status in enumerate(STATUS)}
-)
-#: The fields of a job's hash that `as_record` reads, in this order.
-RECORD_FIELDS: Final = ("s", "d", "p", "r", "e", "o", "b")
-
-
-class State(msgspec.Struct, frozen=True, array_like=True):
-    """What jobs that go the same way at the same time share, as `lua/lib/jobs.lua` packs it."""
-
-    status: int
-    fence: int
-    updated_us: int
-    worker: str | None
-    started_us: int | None
-    hold_until_us: int
-    alone: bool | None
-    timeout_us: int | None
-    deadline_us: int | None
-    cancel_requested: bool | None
-    awaited: bool | None
-    attempts: int
-    suspect: bool | None
-    settled_fence: int | None
-    settled_kind: int | None
-    finished_us: int | None
-    keep_us: int | None
-    result_keep_us: int | None
-    expires_us: int | None
-    has_result: bool | None
-    queue: str
-    task: str
-    signature: str
-    keyed: bool | None
-    priority: int
-    ready_us: int
-    failures: int
-    crashes: int
-    lone_crashes: int
-    snoozes: int
-
-
-class Own(msgspec.Struct, frozen=True, array_like=True):
-    """What else changes about a job, and is its own."""
-
-    sequence: int
-    created_us: int
-    due_us: int
-    place: int | None
-    rank: int
-    pass_number: int
-    line_number: int
-    releases: int
-    parked_us: int | None
-    dead_reason: str | None
-    dead_letter: str | None
-    result_dropped: bool | None
-    holds_line: bool | None
-
-
-class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """What the producer decided, save the payload; never written again."""
-
-    task: str
-    queue: str
-    priority: int
-    tenant: str
-    tags: tuple[str, ...]
-    timeout_us: int | None
-    trace_id: str | None  #: None: see `own_trace_id`
-    upstream_request_id: str | None
-    created_by: str | None
-    options: str | None  #: JSON text
-    ordering_key: str | None
-    concurrency_key: str | None
-    rate_key: str | None
-    weight: int
-    unique: UniqueRule | None
-    idempotency: IdempotencyRule | None
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -155,16 +51,13 @@ class _Attempt(msgspec.Struct, frozen=True, array_like=True):
     error: str | None  #: JSON text
 
 
-read_state: Final = msgspec.msgpack.Decoder(State).decode
-read_own: Final = msgspec.msgpack.Decoder(Own).decode
+read_state: Final = msgspec.msgpack.Decoder(SharedState).decode
+read_own: Final = msgspec.msgpack.Decoder(OwnState).decode
 read_definition: Final = msgspec.msgpack.Decoder(Definition).decode
 _read_attempt: Final = msgspec.msgpack.Decoder(_Attempt).decode
 _read_error: Final = msgspec.json.Decoder(AttemptError).decode
-_read_progress: Final = msgspec.json.Decoder(Progress).decode
 read_options: Final = msgspec.json.Decoder(JobOptions).decode
 _pack: Final = msgspec.msgpack.Encoder().encode
-#: Stands for an instant that the server will know; its bytes are in no text and in no other number.
-_INSTANT: Final = 2**64 - 1
 
 
 def own_trace_id(job_id: str) -> str:
@@ -196,47 +89,6 @@ def definition_of(new: NewJob) -> bytes:
     )
 
 
-def new_state(queue: str, task: str, priority: int, timeout_us: int | None) -> bytes:
-    """The state of plain jobs that are ready at once, from one instant in it to the other.
-
-    The server knows the instant, and what comes before and after is always the same.
-    """
-    state = State(
-        status=CODE[JobStatus.QUEUED],
-        fence=0,
-        updated_us=_INSTANT,
-        worker=None,
-        started_us=None,
-        hold_until_us=0,
-        alone=None,
-        timeout_us=timeout_us,
-        deadline_us=None,
-        cancel_requested=None,
-        awaited=None,
-        attempts=0,
-        suspect=None,
-        settled_fence=None,
-        settled_kind=None,
-        finished_us=None,
-        keep_us=None,
-        result_keep_us=None,
-        expires_us=None,
-        has_result=None,
-        queue=queue,
-        task=task,
-        signature="",
-        keyed=None,
-        priority=priority,
-        ready_us=_INSTANT,
-        failures=0,
-        crashes=0,
-        lone_crashes=0,
-        snoozes=0,
-    )
-    _, between, _ = _pack(state).split(_pack(_INSTANT))
-    return between
-
-
 def signature_of(new: NewJob) -> str:
     """What a job shares with the others of its line, besides queue and task; empty for most."""
     keys = (new.ordering_key, new.concurrency_key, new.rate_key)
@@ -246,7 +98,7 @@ def signature_of(new: NewJob) -> str:
     return "".join("-" if part is None else f"{len(part.encode())}:{part}" for part in parts)
 
 
-def as_claimed(job_id: str, now: State, new: Definition, payload: str) -> Job:
+def as_claimed(job_id: str, now: SharedState, new: Definition, payload: str) -> Job:
     """A job as its new holder is given it."""
     return Job(
         job_id,
@@ -308,7 +160,7 @@ def as_record(job_id: str, fields: list[bytes | None], now_us: int) -> JobRecord
         dead_reason=None if own.dead_reason is None else DeadReason(own.dead_reason),
         dead_letter=own.dead_letter,
         error=None if error is None else _read_error(error),
-        progress=None if progress is None else _read_progress(progress),
+        progress=read_progress(progress),
         result=None if expired or not now.has_result else result,
         result_expired=expired,
         options=None if new.options is None else read_options(new.options),
@@ -352,7 +204,16 @@ def attempt_line(record: AttemptRecord) -> bytes:
     return _pack(line)
 
 
-def _result_expired(state: State, now_us: int) -> bool:
+def _result_expired(state: SharedState, now_us: int) -> bool:
     if not state.has_result or state.finished_us is None:
         return False
     return may_prune(state.finished_us, state.result_keep_us, now_us)
+
+
+def filter_text(chosen: JobFilter) -> bytes:
+    """The parts of the filter that are given, in the scripts' words."""
+    given = {name: value for name, value in msgspec.structs.asdict(chosen).items() if value != ()}
+    given = {name: value for name, value in given.items() if value is not None}
+    if chosen.statuses:
+        given["statuses"] = [CODE[status] for status in chosen.statuses]
+    return msgspec.json.encode(given)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
-from packhorse.clock import Clock
+from packhorse.core.clock import Clock
 from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan
+from packhorse.stores.redis.connection import Route, pack
 from packhorse.stores.redis.faults import Lost, ReplyError, code_of, translated
-from packhorse.stores.redis.loops import LoopLine
-from packhorse.stores.redis.packing import Packed, pack, packed
-from packhorse.stores.redis.pool import WirePool
-from packhorse.stores.redis.routing import Route
+from packhorse.stores.redis.pipeline import SharedConnection
+from packhorse.stores.redis.pool import ConnectionPool
+from packhorse.stores.redis.scripts import RedisCommand, Script, loaded
 from packhorse.stores.redis.settings import RedisSettings
-from packhorse.stores.redis.statements import Command, Script, loaded
 
 __all__ = ["REPEATABLE", "Runner"]
 
@@ -40,9 +39,8 @@ class Runner:
         self._settings = settings
         self._route = route
         self._clock = clock
-        self._heads: dict[str, Packed] = {}  # at most two for each script
 
-    def run(self, plan: Plan[T], pool: WirePool) -> T:
+    def run(self, plan: Plan[T], pool: ConnectionPool) -> T:
         """In the caller's thread."""
         for last in (False, True):
             steps, reply = plan.steps(), None
@@ -52,12 +50,12 @@ class Runner:
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
-            except (Lost, ReplyError) as error:
+            except (Lost, ReplyError, UnicodeError) as error:
                 if last or not _may_repeat(plan, error):
                     raise translated(error, self._settings.label, writes=plan.writes) from error
         raise AssertionError("the second time is the last")
 
-    async def arun(self, plan: Plan[T], line: LoopLine) -> T:
+    async def arun(self, plan: Plan[T], line: SharedConnection) -> T:
         """On an event loop."""
         for last in (False, True):
             steps, reply = plan.steps(), None
@@ -67,19 +65,19 @@ class Runner:
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
-            except (Lost, ReplyError) as error:
+            except (Lost, ReplyError, UnicodeError) as error:
                 if last or not _may_repeat(plan, error):
                     raise translated(error, self._settings.label, writes=plan.writes) from error
         raise AssertionError("the second time is the last")
 
-    def _ask(self, pool: WirePool, step: object) -> Any:
+    def _ask(self, pool: ConnectionPool, step: object) -> Any:
         reply, repairs = pool.ask(self._request(step)), 0
         while isinstance(reply, ReplyError):
             repairs += 1
             reply = pool.ask(self._repaired(step, reply, repairs))
         return reply
 
-    async def _aask(self, line: LoopLine, step: object) -> Any:
+    async def _aask(self, line: SharedConnection, step: object) -> Any:
         reply, repairs = await line.ask(self._request(step)), 0
         while isinstance(reply, ReplyError):
             repairs += 1
@@ -89,24 +87,13 @@ class Runner:
     def _request(self, step: object) -> bytes:
         """What a step asks of the server."""
         if isinstance(step, Script):
-            return self._script(step, "EVALSHA", loaded(step.name).digest)
-        if isinstance(step, Command):
+            return self._script(step, "EVALSHA", loaded(step.name, fast=step.fast).digest)
+        if isinstance(step, RedisCommand):
             return pack(step)
         raise TypeError(f"a Redis plan cannot ask for {step!r}")
 
     def _script(self, step: Script, command: str, script: str) -> bytes:
-        if isinstance(step.args, Packed):
-            return (self._head(command, script) + step.args).command()
         return pack((command, script, 1, self._settings.tag, self._now(), *step.args))
-
-    def _head(self, command: str, script: str) -> Packed:
-        """What comes before the arguments of a script; the same every time, but for tests."""
-        head = self._heads.get(script)
-        if head is None:
-            head = packed((command, script, 1, self._settings.tag, self._now()))
-            if self._clock is None:
-                self._heads[script] = head
-        return head
 
     def _now(self) -> int | str:
         return "" if self._clock is None else self._clock.now_us()
@@ -116,7 +103,7 @@ class Runner:
         code = code_of(error)
         if code == "NOSCRIPT" and isinstance(step, Script) and repairs < _REPAIRS_MAX:
             # The server was restarted, or told to forget; nothing was done yet.
-            return self._script(step, "EVAL", loaded(step.name).text)
+            return self._script(step, "EVAL", loaded(step.name, fast=step.fast).text)
         if code == "MOVED" and self._route.moved(error):
             if repairs < _REPAIRS_MAX:
                 return self._request(step)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from packhorse.durations import positive_microseconds
+from packhorse.core.durations import positive_microseconds
 from packhorse.errors import ConfigError
 
 __all__ = ["Address", "RedisSettings", "Tls"]
@@ -35,6 +36,7 @@ _HOW: Final = (
     "write redis://host:6379/0, rediss://user:password@host/0, unix:///run/redis.sock, or "
     "redis://host1:7000,host2:7001?cluster=true"
 )
+_ESCAPES: Final = "with @ as %40, / as %2F, ? as %3F, # as %23 in names and passwords"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,8 +109,9 @@ class RedisSettings:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
+            shown = repr(unknown[0]) if unknown[0].isidentifier() else "what stands after the ?"
             raise ConfigError(
-                f"{unknown[0]!r} is not an option of a Redis URL; there are {', '.join(_OPTIONS)}"
+                f"{shown} is not an option of a Redis URL; there are {', '.join(_OPTIONS)}"
             )
         user, at, where = parts.netloc.rpartition("@")
         username, colon, password = user.partition(":")
@@ -139,12 +142,16 @@ class RedisSettings:
 
 
 def _split(url: str) -> SplitResult:
-    try:
+    """The parts of a URL; no message shows one that a password may have become."""
+    parts = None
+    with contextlib.suppress(ValueError):  # whose message quotes the URL
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"the Redis URL cannot be read ({error}); {_HOW}") from None
-    if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment or "#" in url:
-        raise ConfigError(f"the URL names no Redis server; {_HOW}, with # as %23")
+    if parts is None or parts.scheme not in ("redis", "rediss", "unix") or "#" in url:
+        raise ConfigError(f"the URL names no Redis server; {_HOW}, {_ESCAPES}")
+    if "@" in parts.path or "@" in parts.query:
+        raise ConfigError(
+            f"the Redis URL has an @ that does not stand before the host; {_HOW}, {_ESCAPES}"
+        )
     return parts
 
 
@@ -164,7 +171,7 @@ def _address(text: str) -> Address:
     if closing == "]":
         host, port = host[1:], port.removeprefix(":")
     if not host or not (port.isdecimal() or not port) or not 0 < int(port or _PORT) < 2**16:
-        raise ConfigError(f"{text!r} is not a host and port of a Redis server; {_HOW}")
+        raise ConfigError(f"the Redis URL names no host and port; {_HOW}, {_ESCAPES}")
     return Address(host, int(port or _PORT))
 
 

@@ -10,27 +10,26 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from packhorse.clock import Clock
+from packhorse.core.clock import Clock
+from packhorse.errors import SchemaOutOfDate
 from packhorse.stores.plan import Plan
-from packhorse.stores.redis.connection import Wire
+from packhorse.stores.redis.connection import RedisConnection, Route, pack
 from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
 from packhorse.stores.redis.faults import Lost, ReplyError, translated
 from packhorse.stores.redis.inspection import RedisInspection
 from packhorse.stores.redis.jobs import RedisJobs
+from packhorse.stores.redis.layout import KEYS, SCHEMA
 from packhorse.stores.redis.leases import RedisLeases
-from packhorse.stores.redis.loops import LoopLine
-from packhorse.stores.redis.packing import pack
-from packhorse.stores.redis.pool import WirePool
+from packhorse.stores.redis.listener import RedisWakeups, in_its_loop
+from packhorse.stores.redis.pipeline import SharedConnection
+from packhorse.stores.redis.pool import ConnectionPool
 from packhorse.stores.redis.queues import RedisQueues
-from packhorse.stores.redis.routing import Route
 from packhorse.stores.redis.runner import Runner
-from packhorse.stores.redis.schema import check_schema
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.transfer import RedisTransfer
 from packhorse.stores.redis.upkeep import RedisUpkeep
-from packhorse.stores.redis.wakeups import RedisWakeups, in_its_loop
 
 __all__ = ["RedisStore"]
 
@@ -53,7 +52,7 @@ class RedisStore:
         self._runner = Runner(settings, self._route, clock)
         self._left_to_parent: list[object] = []
         self._checked = False
-        self._lines: dict[asyncio.AbstractEventLoop, LoopLine] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, SharedConnection] = {}
         self.wakeups = RedisWakeups(settings.tag, self._listening)
         self._set_up()
         _at_fork(self)
@@ -65,11 +64,11 @@ class RedisStore:
         return await self._runner.arun(plan, self._line())
 
     def migrate(self) -> int:
-        return self._with_wire(partial(check_schema, settings=self._settings))
+        return self._with_connection(partial(_check_schema, settings=self._settings))
 
     def facts(self) -> dict[str, str]:
         schema = self.migrate()
-        server = self._with_wire(_server_facts)
+        server = self._with_connection(_server_facts)
         told = server.told()
         return {
             "store": "redis",
@@ -101,14 +100,14 @@ class RedisStore:
         """New locks and pools; nothing is opened before it is needed."""
         self._lock = threading.Lock()
         self._lines = {}
-        self._pool = WirePool(
+        self._pool = ConnectionPool(
             self._connect,
             self._outdated,
             limit=self._settings.connections,
             patience_s=self._settings.timeout_s,
         )
 
-    def _line(self) -> LoopLine:
+    def _line(self) -> SharedConnection:
         """The connection of the running event loop."""
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
@@ -116,52 +115,52 @@ class RedisStore:
             with self._lock:
                 for closed in [each for each in self._lines if each.is_closed()]:
                     self._lines.pop(closed).close()
-                line = LoopLine(self._connect, self._outdated, self._settings.timeout_s)
+                line = SharedConnection(self._connect, self._outdated, self._settings.timeout_s)
                 self._lines[loop] = line
         return line
 
-    def _outdated(self, wire: Wire) -> bool:
-        return wire.generation != self._route.generation
+    def _outdated(self, connection: RedisConnection) -> bool:
+        return connection.generation != self._route.generation
 
-    def _listening(self, patience_s: float | None) -> Wire:
+    def _listening(self, patience_s: float | None) -> RedisConnection:
         return self._route.open(patience_s=patience_s)
 
-    def _connect(self) -> Wire:
+    def _connect(self) -> RedisConnection:
         """A connection to a server whose key layout is ours."""
-        wire = self._route.open()
+        connection = self._route.open()
         try:
             if not self._checked:
-                self._check(wire)
+                self._check(connection)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        return wire
+        return connection
 
-    def _check(self, wire: Wire) -> None:
+    def _check(self, connection: RedisConnection) -> None:
         """Once for each process: the layout must fit, and what is dangerous is warned of."""
-        check_schema(wire, self._settings)
+        _check_schema(connection, self._settings)
         with self._lock:
             first, self._checked = not self._checked, True
         if first:
-            _warn(_server_facts(wire), self.label)
+            _warn(_server_facts(connection), self.label)
 
-    def _with_wire(self, work: Callable[[Wire], T]) -> T:
+    def _with_connection(self, work: Callable[[RedisConnection], T]) -> T:
         """Do something on a connection of its own."""
         try:
-            wire = self._route.open()
+            connection = self._route.open()
             try:
-                return work(wire)
+                return work(connection)
             finally:
-                wire.close()
+                connection.close()
         except (Lost, ReplyError) as error:
             raise translated(error, self.label) from error
 
 
-def _server_facts(wire: Wire) -> ServerFacts:
-    info = wire.ask(pack(INFO))
+def _server_facts(connection: RedisConnection) -> ServerFacts:
+    info = connection.ask(pack(INFO))
     settings: dict[str, str] = {}
     for name in ("save", "appendfsync", "maxmemory-policy"):
-        reply = wire.ask(pack(("CONFIG", "GET", name)))
+        reply = connection.ask(pack(("CONFIG", "GET", name)))
         if isinstance(reply, dict):  # else it is forbidden
             settings |= {key.decode(): value.decode() for key, value in reply.items()}
     return ServerFacts({} if isinstance(info, Exception) else read_info(info), settings)
@@ -183,3 +182,26 @@ def _at_fork(store: RedisStore) -> None:
             found.forget()
 
     os.register_at_fork(after_in_child=forget)
+
+
+def _check_schema(connection: RedisConnection, settings: RedisSettings) -> int:
+    """Write the version where there is none, and refuse one that is not ours. Says it.
+
+    Many processes may do so at once: the first one writes.
+    """
+    key = settings.tag + KEYS["schema"]
+    _asked(connection, "SET", key, SCHEMA, "NX")
+    found = int(_asked(connection, "GET", key))
+    if found > SCHEMA:
+        raise SchemaOutOfDate(
+            f"Redis at {settings.label} has key layout {found}, and this release knows up to "
+            f"{SCHEMA}: upgrade packhorse here, or use another namespace"
+        )
+    return found
+
+
+def _asked(connection: RedisConnection, *command: Any) -> Any:
+    reply = connection.ask(pack(command))
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

@@ -6,45 +6,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from packhorse.job import JobStatus, NewJob
-from packhorse.policies.gates import holds_line
+import msgspec
+
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.policies.gates import holds_line
+from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.carrying import carry_in_steps
-from packhorse.stores.redis.rows import (
+from packhorse.stores.redis.layout import (
+    CODE,
+    FIELDS,
+    HISTORY_EACH_END,
     RECORD_FIELDS,
     STATUS,
     Definition,
-    Own,
-    State,
+    OwnState,
+    SharedState,
+)
+from packhorse.stores.redis.rows import (
     as_attempt,
     as_record,
+    attempt_line,
+    definition_of,
     own_trace_id,
     read_definition,
     read_options,
     read_own,
     read_state,
+    signature_of,
 )
-from packhorse.stores.redis.statements import Script
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.submit import SUBMITTED_MAX, arguments_of
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
     CarryAnswer,
+    Copied,
     Kept,
     Standing,
     as_carried,
     cursor_of,
+    deals_passes,
+    highest_number,
 )
 
 __all__ = ["RedisTransfer"]
 
-#: Jobs that one script looks at, so that nobody waits for it long.
+_pack: Final = msgspec.msgpack.Encoder().encode
+#: Jobs that one script looks at: the server does nothing else meanwhile.
 _LOOKED_AT: Final = 500
-#: Lines of history kept at each end.
-_HISTORY_EACH_END: Final = 25
 
 
 class RedisTransfer:
     """See `TransferStore`."""
+
+    def copied(self) -> Plan[Copied | None]:
+        def steps() -> Steps[Copied | None]:
+            text = yield Script("copied", ("get",))
+            return None if text is None else msgspec.json.decode(text, type=Copied)
+
+        return Plan("copied", steps, writes=False)
+
+    def mark(self, copied: Copied | None) -> Plan[None]:
+        def steps() -> Steps[None]:
+            asked = ("del",) if copied is None else ("set", msgspec.json.encode(copied))
+            yield Script("copied", asked)
+
+        return Plan("mark", steps)
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond, wanted = cursor_of(after), max(0, limit)
@@ -69,7 +96,89 @@ class RedisTransfer:
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
-        return Plan("carry_in", lambda: carry_in_steps(given))
+        return Plan("carry_in", lambda: _carry_in(given))
+
+
+def _carry_in(jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:
+    """All in one script; see `TransferStore.carry_in`."""
+    if not jobs:
+        return ()
+    if len(jobs) > SUBMITTED_MAX:
+        raise ConfigError(
+            f"{len(jobs)} jobs were carried in one call, and Redis stores at most "
+            f"{SUBMITTED_MAX} at once; nothing was stored: carry them in parts"
+        )
+    args: list[Argument] = [highest_number(jobs)]
+    for carried in jobs:
+        args += _arguments(carried)
+    answers = yield Script("carry_in", args)
+    return tuple([CarryAnswer(answer.decode()) for answer in answers])
+
+
+def _arguments(carried: CarriedJob) -> list[Argument]:
+    """One job as the script takes it."""
+    job, fields = carried.job, _fields(carried)
+    flags = (carried.took_unique, carried.took_idempotency, deals_passes(carried))
+    stashed = () if carried.stashed is None else arguments_of(carried.stashed)
+    state = {name: value for name, value in _state(carried).items() if value is not None}
+    return [
+        *(job.id, definition_of(job), job.payload, _pack(state)),
+        "".join("1" if each else "0" for each in flags),
+        *(len(fields), *fields),
+        *(len(stashed), *stashed),
+    ]
+
+
+def _fields(carried: CarriedJob) -> list[Argument]:
+    """What is kept beside the state, as name and value."""
+    fields: list[Argument] = []
+    for name, value in (("error", carried.error), ("progress", carried.progress)):
+        if value is not None:
+            fields += (FIELDS[name], msgspec.json.encode(value))
+    for line in carried.history:
+        fields += (f"{FIELDS['attempt']}{line.attempt}", attempt_line(line))
+    return fields
+
+
+def _state(carried: CarriedJob) -> dict[str, Any]:
+    """The fields of `SharedState` and `OwnState` by name; what is None is not there."""
+    job, standing, finished_us = carried.job, carried.standing, carried.finished_us
+    expires_us, dead = carried.expires_us, carried.status is JobStatus.DEAD
+    state: dict[str, Any] = {
+        **msgspec.structs.asdict(carried.counters),
+        "status": CODE[carried.status],
+        "fence": carried.fence,
+        "updated_us": carried.updated_us,
+        "worker": carried.worker,
+        "started_us": carried.started_us,
+        "hold_until_us": 0,
+        "timeout_us": job.timeout_us,
+        "deadline_us": job.deadline_us,
+        "cancel_requested": carried.cancel_requested or None,
+        "suspect": carried.suspect or None,
+        "finished_us": finished_us,
+        "keep_us": None if expires_us is None else expires_us - (finished_us or 0),
+        "expires_us": expires_us,
+        "queue": job.queue,
+        "task": job.task,
+        "signature": signature_of(job),
+        "keyed": job.unique is not None or job.idempotency is not None or None,
+        "priority": int(job.priority),
+        "created_us": carried.created_us,
+        "due_us": carried.due_us,
+        "line_number": carried.line_number,
+        "dead_reason": carried.dead_reason,
+        "dead_letter": carried.dead_letter,
+        "holds_line": (dead and carried.line_number is not None) or None,
+        "ready_us": 0,
+        "rank": int(job.priority),
+        "pass_number": 0,
+    }
+    if standing is not None:
+        rank = int(job.priority) if standing.aged is None else standing.aged
+        state |= {"place": standing.place, "ready_us": standing.ready_us, "rank": rank}
+        state["pass_number"] = standing.pass_number
+    return state
 
 
 def _carried(told: Sequence[Any], now_us: int) -> CarriedJob:
@@ -93,7 +202,7 @@ def _carried(told: Sequence[Any], now_us: int) -> CarriedJob:
     return as_carried(as_record(job_id.decode(), shown, now_us), kept)
 
 
-def _standing(state: State, own: Own) -> Standing | None:
+def _standing(state: SharedState, own: OwnState) -> Standing | None:
     if own.place is None:
         return None
     if own.rank != state.priority:
@@ -101,7 +210,7 @@ def _standing(state: State, own: Own) -> Standing | None:
     return Standing(own.place, state.ready_us, own.pass_number)
 
 
-def _line_number(state: State, own: Own, definition: Definition) -> int | None:
+def _line_number(state: SharedState, own: OwnState, definition: Definition) -> int | None:
     status: JobStatus = STATUS[state.status]
     in_line = holds_line(status, dead_holds=bool(own.holds_line))
     return own.line_number if in_line and definition.ordering_key is not None else None
@@ -110,11 +219,11 @@ def _line_number(state: State, own: Own, definition: Definition) -> int | None:
 def _history(fields: dict[bytes, bytes]) -> tuple[Any, ...]:
     numbers = sorted(int(name[1:]) for name in fields if name[:1] == b"a")
     lines = [as_attempt(fields[b"a%d" % number]) for number in numbers]
-    return (*lines[:_HISTORY_EACH_END], *lines[_HISTORY_EACH_END:][-_HISTORY_EACH_END:])
+    return (*lines[:HISTORY_EACH_END], *lines[HISTORY_EACH_END:][-HISTORY_EACH_END:])
 
 
 def _stashed(parts: Sequence[bytes]) -> NewJob:
-    """A job as `lua/lib/entering.lua` keeps it: its eleven parts."""
+    """A new job from its `NewJobParts`."""
     job_id, definition, payload, *_, due, deadline, timeout, _rules = parts
     name, said, instant = job_id.decode(), read_definition(definition), int(due[1:])
     return NewJob(

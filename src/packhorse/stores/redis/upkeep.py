@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from packhorse.policies.retention import GHOST_US
+from packhorse.core.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.statements import Script
+from packhorse.stores.redis.scripts import Script
+from packhorse.stores.requests import Parked
 
 __all__ = ["RedisUpkeep"]
 
@@ -18,10 +19,10 @@ class RedisUpkeep:
     def promote(self, *, limit: int) -> Plan[int]:
         return Plan("promote", partial(_counted, "promote", limit))
 
-    def expire(self, *, limit: int) -> Plan[int]:
-        return Plan("expire", partial(_counted, "expire", limit))
+    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
+        return Plan("expire", partial(_expire, limit))
 
-    def park(self, *, after_us: int, limit: int) -> Plan[tuple[str, ...]]:
+    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
         return Plan("park", partial(_park, after_us, limit))
 
     def prune(self, *, limit: int) -> Plan[int]:
@@ -33,6 +34,11 @@ def _counted(script: str, limit: int, *more: int) -> Steps[int]:
     return int(reply)
 
 
-def _park(after_us: int, limit: int) -> Steps[tuple[str, ...]]:
-    reply = yield Script("park", [after_us, max(0, limit)])
-    return tuple(name.decode() for name in reply)
+def _expire(limit: int) -> Steps[tuple[str, ...]]:
+    reply = yield Script("expire", [max(0, limit)])
+    return tuple(job_id.decode() for job_id in reply)
+
+
+def _park(after_us: int, limit: int) -> Steps[Parked]:
+    tasks, dead = yield Script("park", [after_us, max(0, limit)])
+    return Parked(tuple(name.decode() for name in tasks), tuple(job_id.decode() for job_id in dead))

@@ -7,38 +7,64 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from packhorse.errors import IdempotencyMismatch
-from packhorse.job import DeadReason, JobStatus, NewJob
-from packhorse.lifecycle import status_at_submit
-from packhorse.policies.uniqueness import (
+from packhorse.core.job import DeadReason, JobStatus, NewJob
+from packhorse.core.lifecycle import status_at_submit
+from packhorse.core.policies.uniqueness import (
     Conflict,
     conflict,
     idempotency_identity,
+    same_payload,
     unique_identity,
 )
+from packhorse.errors import IdempotencyMismatch
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
-from packhorse.stores.sql.dialect import Dialect, Level
-from packhorse.stores.sql.finishing import give_up
+from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.finish import give_up
 from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
-from packhorse.stores.sql.lines import join_lines
-from packhorse.stores.sql.queue_row import QueueRow
-from packhorse.stores.sql.ranking import Newcomer, rank_of
-from packhorse.stores.sql.rows import CODE, STATUS, Lane, json_text, payload_text, read_extra
-from packhorse.stores.sql.steps import NOW, Rows
-from packhorse.stores.sql.submitting import (
+from packhorse.stores.sql.ordering import join_lines
+from packhorse.stores.sql.rows import (
+    CODE,
+    STATUS,
+    Lane,
+    QueueRow,
+    json_text,
+    payload_text,
+    read_extra,
+)
+from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.submit import (
     due_us_of,
     insert_jobs,
+    is_keyed,
     known_jobs,
     refuse_full,
     refuse_queues,
+    store_all,
 )
+from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["one_by_one", "shed_after"]
+__all__ = ["submit_general"]
 
 
-def one_by_one(
-    dialect: Dialect, jobs: Sequence[NewJob], level: Level
+def submit_general(
+    dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
+) -> Steps[tuple[Submitted, ...]]:
+    """Submit any jobs: one by one if some want keys of their own, else as one batch."""
+    for job in jobs:
+        payload_text(job)  # refused before anything that depends on other jobs
+    if any(is_keyed(job) for job in jobs):
+        answers: tuple[Submitted, ...] = yield from _one_by_one(dialect, jobs, level)
+        return answers
+    queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
+    answers = yield from store_all(dialect, jobs, queues, level)
+    if any(row.drops for row in queues.values()):
+        answers = yield from _shed_after(dialect, jobs, answers, level)
+    return answers
+
+
+def _one_by_one(
+    dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
     """Submit jobs of which some want keys of their own."""
     answers = []
@@ -49,23 +75,31 @@ def one_by_one(
     stored = [job for job, (_, again) in pairs if not again]
     queues = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in stored))
     yield from refuse_full(dialect, stored, queues, stored=True)
-    yield from _shed_all(dialect, queues, level)
+    shed = yield from _shed_all(dialect, queues, level)
     statuses = yield from known_jobs(dialect, [job_id for job_id, _ in answers])
-    return tuple([Submitted(job_id, again, statuses[job_id]) for job_id, again in answers])
+    told = [Submitted(job_id, again, statuses[job_id]) for job_id, again in answers]
+    return _with_shed(told, shed)
 
 
-def shed_after(
-    dialect: Dialect, jobs: Sequence[NewJob], answers: Sequence[Submitted], level: Level
+def _shed_after(
+    dialect: Dialect, jobs: Sequence[NewJob], answers: Sequence[Submitted], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
     """Once jobs are stored, queues that drop do so; the answers say what became of each."""
     pairs = zip(jobs, answers, strict=True)
     queues = dict.fromkeys(job.queue for job, one in pairs if not one.deduplicated)
-    yield from _shed_all(dialect, queues, level)
+    shed = yield from _shed_all(dialect, queues, level)
     statuses = yield from known_jobs(dialect, [answer.job_id for answer in answers])
-    return tuple([msgspec.structs.replace(one, status=statuses[one.job_id]) for one in answers])
+    told = [msgspec.structs.replace(one, status=statuses[one.job_id]) for one in answers]
+    return _with_shed(told, shed)
 
 
-def _admit(dialect: Dialect, job: NewJob, level: Level) -> Steps[tuple[str, bool]]:
+def _with_shed(answers: list[Submitted], shed: Sequence[str]) -> tuple[Submitted, ...]:
+    if shed:
+        answers[-1] = msgspec.structs.replace(answers[-1], shed=tuple(shed))
+    return tuple(answers)
+
+
+def _admit(dialect: Dialect, job: NewJob, level: Isolation) -> Steps[tuple[str, bool]]:
     """The id of the job that answers for this one, and whether it was there already."""
     known = yield from known_jobs(dialect, [job.id])
     if known:
@@ -89,7 +123,7 @@ def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
     if holder is None or job.idempotency is None:
         return None
     theirs = read_extra(holder.extra).idempotency
-    if theirs is not None and theirs.digest != job.idempotency.digest:
+    if theirs is not None and not same_payload(theirs.digest, job.idempotency.digest):
         raise IdempotencyMismatch(
             f"idempotency key {job.idempotency.key!r} of task {job.task!r} belongs to job "
             f"{holder.id}, which has another payload; nothing was stored: give each payload a key "
@@ -99,7 +133,7 @@ def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
     return holder.id
 
 
-def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Level) -> Steps[str | None]:
+def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Isolation) -> Steps[str | None]:
     """The holder of the unique key, once it has been dealt with as the new job's rule says."""
     holder: Holder | None = yield from holder_of(dialect, "unique", unique_identity(job))
     if holder is None or job.unique is None:
@@ -118,7 +152,7 @@ def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Level) -> Steps[st
 
 
 def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> Steps[None]:
-    """A waiting holder is due anew, and loses its place."""
+    """Reschedule a waiting holder, which loses its place."""
     due_us = due_us_of(job, now_us)
     where = {"lane": int(Lane.WAITING), "rank": due_us, "place": holder.seq, "due_us": due_us}
     row = {"status": CODE[JobStatus.PENDING], "now": now_us, "seq": holder.seq}
@@ -135,19 +169,23 @@ def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> S
     yield Wake(f"queue:{holder.queue}")
 
 
-def _shed_all(dialect: Dialect, names: Iterable[str], level: Level) -> Steps[None]:
+def _shed_all(dialect: Dialect, names: Iterable[str], level: Isolation) -> Steps[list[str]]:
     """Queues that drop give up the least urgent, latest first, when they hold too many."""
     queues = yield from dialect.queue_rows(names)
+    shed: list[str] = []
     for name, row in queues.items():
         if row.drops:
-            yield from _shed(dialect, name, row, level)
+            shed += yield from _shed(dialect, name, row, level)
+    return shed
 
 
-def _shed(dialect: Dialect, queue: str, row: QueueRow, level: Level) -> Steps[None]:
+def _shed(dialect: Dialect, queue: str, row: QueueRow, level: Isolation) -> Steps[tuple[str, ...]]:
     now_us: int = yield NOW
     [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
     too_many = depth - (row.settings.max_depth or depth)
-    if too_many > 0:
-        level.go_alone()
-        rows = yield Rows(dialect.sql("shed"), (queue, too_many))
-        yield from give_up(dialect, [row[:2] for row in rows], DeadReason.SHED, now_us)
+    if too_many <= 0:
+        return ()
+    level.go_alone()
+    rows = yield Rows(dialect.sql("shed"), (queue, too_many))
+    shed: tuple[str, ...] = yield from give_up(dialect, rows, DeadReason.SHED, now_us)
+    return shed

@@ -1,47 +1,54 @@
 # SPDX-License-Identifier: MIT
 """What each SQL store does in its own way; whatever is not here, they do alike.
 
-The text of a statement is a named file of each store. What the shared steps ask for by name has the
-same parameters and answers with the same columns in every store.
+A query that the shared steps ask for by name has the same parameters and answers with the same
+columns in every store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from packhorse.job import Job, JobRecord, NewJob
-from packhorse.policies.gates import Gate, JobKeys
-from packhorse.settlement import Settlement
+from packhorse.core.job import Job, JobRecord, NewJob
+from packhorse.core.policies.gates import Gate, JobKeys
+from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
-from packhorse.stores.requests import ClaimRequest, QueueSettings
-from packhorse.stores.sql.queue_row import QueueRow
-from packhorse.stores.sql.steps import Parameters
+from packhorse.stores.requests import ClaimRequest
+from packhorse.stores.sql.rows import QueueRow
+from packhorse.stores.sql.statements import Parameters
 
 __all__ = [
+    "CANDIDATE_COLUMNS",
     "Column",
     "Dialect",
     "Ends",
+    "Isolation",
     "Keeping",
-    "Level",
     "Moves",
     "Needs",
     "Neighbours",
     "Promoted",
     "Words",
+    "scope",
 ]
 
+#: What of a job its gates depend on.
+CANDIDATE_COLUMNS: Final = (
+    "seq, id, weight, line, order_line, rank, place, "
+    "queue, task, tenant, ordering_key, concurrency_key, rate_key"
+)
 #: By which jobs are named.
 Column = Literal["id", "seq"]
 
 
+def scope(request: ClaimRequest) -> str:
+    """The condition that leaves other tenants' jobs alone, where a claim names some."""
+    return "and tenant {in_texts :tenants}" if request.tenants else ""
+
+
 class Words(Protocol):
     """Statements and their parameters."""
-
-    @property
-    def conditions(self) -> Mapping[str, str]:
-        """What a `JobFilter` asks for, by the name of its field, with that as its parameter."""
-        ...
 
     def sql(self, name: str, **parts: str) -> str:
         """The text of a statement, with parts of it filled in."""
@@ -56,7 +63,7 @@ class Words(Protocol):
         ...
 
     def write(self, text: str, parameters: Parameters = ()) -> Any:
-        """The step for a change that nobody counts."""
+        """The step for a change without an answer."""
         ...
 
     def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Any:
@@ -139,6 +146,10 @@ class Moves(Protocol):
         """Hand the next jobs of a queue to a worker; no gate is asked."""
         ...
 
+    def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
+        """The step that reads `CANDIDATE_COLUMNS` of the next jobs of a queue."""
+        ...
+
     def hand_over(
         self, request: ClaimRequest, seqs: Sequence[int], now_us: int
     ) -> Steps[list[Job]]:
@@ -165,7 +176,7 @@ class Needs(NamedTuple):
     gates: bool = False  #: jobs behind other gates
     stashed: bool = False  #: jobs, behind the holders of their keys
     limited: bool = False  #: workers or producers may wait for room
-    awaited: bool = False  #: somebody waits for a job
+    awaited: bool = False  #: a caller waits for the end of a job
 
 
 class Ends(Protocol):
@@ -195,7 +206,7 @@ class Ends(Protocol):
         ...
 
 
-class Level(Protocol):
+class Isolation(Protocol):
     """How much of the store a plan has for itself: all of it, where there is one writer.
 
     A plan that finds that it has too little is undone, and begins again with more.
@@ -207,13 +218,13 @@ class Level(Protocol):
         ...
 
     @property
-    def plain(self) -> bool:
+    def unconstrained(self) -> bool:
         """Whether it is about queues only where nothing but priority and arrival decides."""
         ...
 
     @property
     def gated_tasks(self) -> Collection[str]:
-        """Tasks of which a job makes its queue one that is not plain."""
+        """Tasks of which a job makes its queue a constrained one."""
         ...
 
     def enter(self) -> Steps[Any]:
@@ -235,27 +246,23 @@ class Level(Protocol):
         ...
 
     def asks_gates(self, queue: str) -> bool:
-        """Whether nobody else claims from this queue meanwhile, so that its gates may be asked."""
+        """Whether no other plan claims from this queue meanwhile, so that gates may be asked."""
         ...
 
     def covers(self, gate: Gate) -> bool:
-        """Whether the plan may let go those whom this gate holds back."""
+        """Whether the plan may let go the jobs that this gate holds back."""
         ...
 
 
 class Neighbours(Protocol):
-    """Who works beside whom."""
+    """Which plans run beside each other."""
 
     def lock_all(self) -> Steps[None]:
         """First in a plan that thinks of more than the jobs and queues it names."""
         ...
 
-    def go_alone(self) -> Steps[Level]:
+    def go_alone(self) -> Steps[Isolation]:
         """As `lock_all`, for a plan that stores jobs or makes them ready."""
-        ...
-
-    def judges(self, settings: QueueSettings) -> bool:
-        """Whether the short ways must leave the jobs of such a queue to the long ones."""
         ...
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:

@@ -1,22 +1,42 @@
 # SPDX-License-Identifier: MIT
-"""Reading a SQL store."""
+"""Reading a SQL store: jobs, histories, filters, counts, and why a job does not run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Final
 
-from packhorse.job import AttemptRecord, JobRecord, JobStatus
-from packhorse.policies.explain import JobFacts
+from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
+from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
+from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.requests import Counts, JobFilter, Outlook, Page
+from packhorse.stores.requests import (
+    EVERY_TASK,
+    Counts,
+    JobFilter,
+    Outlook,
+    Page,
+    QueueSettings,
+    with_workers,
+)
+from packhorse.stores.sql.claim import open_limits
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.explaining import facts_steps, outlook_steps
-from packhorse.stores.sql.filters import search
-from packhorse.stores.sql.rows import STATUS, both_ends, read_attempt
-from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.limits import LimitBook, ReadyJob
+from packhorse.stores.sql.ordering import gate_text
+from packhorse.stores.sql.rows import CODE, STATUS, Lane, both_ends, read_attempt, read_worker
+from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.transfer import cursor_of
 
-__all__ = ["SqlInspection"]
+__all__ = [
+    "CONDITIONS",
+    "SqlInspection",
+    "chosen_finished",
+    "facts_steps",
+    "outlook_steps",
+    "search",
+]
 
 
 class SqlInspection:
@@ -63,7 +83,7 @@ class SqlInspection:
         return Plan("counts", lambda: _counts(self._dialect), writes=False)
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
-        del worker  # whose lease is gone counts, whoever asks
+        del worker  # jobs of lapsed leases count for every worker
         return Plan("outlook", lambda: outlook_steps(self._dialect, queues, tasks), writes=False)
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
@@ -80,3 +100,204 @@ def _counts(dialect: Dialect) -> Steps[tuple[Counts, ...]]:
         Counts(queue, by_status, oldest.get(queue, {}))
         for queue, by_status in sorted(counted.items())
     )
+
+
+#: What a `JobFilter` asks for, by the name of its field, which is also the parameter's.
+CONDITIONS: Final = MappingProxyType(
+    {
+        "queue": "job.queue = :queue",
+        "task": "job.task = :task",
+        "tenant": "job.tenant = :tenant",
+        "tag": "job.seq in (select seq from {tags} where tag = :tag)",
+        "created_by": "{created_by job} = :created_by",
+        "dead_reason": "job.dead_reason = :dead_reason",
+        "dead_letter": "job.dead_letter = :dead_letter",
+        "created_before_us": "job.created_us < {number :created_before_us}",
+        "id_part": "{has_ends job.id :id_part}",
+        "statuses": "job.status {in_numbers :statuses}",
+        "ids": "job.id {in_texts :ids}",
+        "below": "job.seq < :below",
+        "after": "job.seq > :after",
+    }
+)
+_FIELDS: Final = (
+    *("queue", "task", "tenant", "tag", "created_by", "dead_reason", "dead_letter"),
+    *("created_before_us", "id_part"),
+)
+
+
+def search(dialect: Dialect, chosen: JobFilter, *, limit: int, below: int | None) -> Rows:
+    """A page of jobs, newest first."""
+    given = _given(dialect, chosen)
+    if below is not None:
+        given["below"] = below
+    conditions = _conditions(given)
+    text = dialect.sql("search", columns=dialect.record_columns, conditions=conditions)
+    return Rows(text, {**given, "limit": limit})
+
+
+def chosen_finished(dialect: Dialect, chosen: JobFilter, limit: int) -> Rows:
+    """Finished jobs, oldest first."""
+    given = _given(dialect, chosen)
+    text = dialect.sql("chosen_finished", conditions=_conditions(given))
+    return Rows(text, {**given, "limit": max(0, limit)})
+
+
+def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:
+    fields = {name: getattr(chosen, name) for name in _FIELDS}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if chosen.statuses:
+        given["statuses"] = dialect.many([CODE[status] for status in chosen.statuses])
+    return given
+
+
+def _conditions(given: dict[str, Any]) -> str:
+    return " and ".join([CONDITIONS[name] for name in given]) or "true"
+
+
+#: Jobs of each lane of a queue whose gates are asked in one go to see what could run.
+_ASKED_MAX: Final = 200
+#: How often one goes on after the last of them.
+_PAGES_MAX: Final = 64
+#: Before every rank and place.
+_BEGINNING: Final = (-1, -1)
+
+#: A job whose gates are asked, and the head of its line of order.
+_Asked = tuple[ReadyJob, str | None]
+
+
+def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobFacts | None]:
+    """See `InspectionStore.explain`."""
+    now_us: int = yield NOW
+    rows = yield Rows(dialect.sql("job", columns=dialect.record_columns), (job_id,))
+    if not rows or tenant not in (None, rows[0][6]):
+        return None
+    record = dialect.read_record(rows[0], now_us, bodies=False)
+    [about] = yield Rows(dialect.sql("explain_row"), (job_id,))
+    suspect, queue_paused, lane, hold_us, *candidate = about
+    job = ReadyJob.of(candidate)
+    queues = yield from dialect.queue_rows([job.keys.queue])
+    book: LimitBook = yield from open_limits(dialect, [job.keys.task], now_us)
+    closed = yield from book.closed(job, queues[job.keys.queue].settings)
+    gates = []
+    for standing, refused in closed:
+        jobs = yield from _named(dialect, standing.gate, tenant)
+        gates.append(
+            ClosedGate(
+                standing.gate,
+                reopens_us=refused.reopens_us,
+                limit=standing.limit,
+                running=standing.running,
+                rule=standing.rule,
+                jobs=jobs,
+            )
+        )
+    ahead = 0
+    if record.status is JobStatus.QUEUED and lane != Lane.PARKED:
+        [(ahead,)] = yield Rows(dialect.sql("explain_ahead"), (job.seq,))
+    facts = JobFacts(
+        record=record,
+        now_us=now_us,
+        suspect=bool(suspect),
+        queue_paused=bool(queue_paused),
+        closed=tuple(gates),
+        ahead=ahead,
+        hold_until_us=hold_us,
+    )
+    workers = yield Rows(dialect.sql("workers"))
+    return with_workers(facts, (read_worker(dialect.listed, row, now_us) for row in workers))
+
+
+def _named(dialect: Dialect, gate: Gate, tenant: str | None) -> Steps[tuple[str, ...]]:
+    """The head of the line, or those who run, in order of submission; another tenant's are not."""
+    if gate.kind is GateKind.ORDER:
+        rows = yield Rows(dialect.sql("order_first"), (gate_text(gate),))
+    elif gate.kind is GateKind.TASK_CONCURRENCY:
+        key = gate.name[1] if len(gate.name) > 1 else None
+        rows = yield Rows(dialect.sql("running_of_key"), (gate.name[0], key))
+    elif gate.kind is GateKind.QUEUE_CONCURRENCY:
+        rows = yield Rows(dialect.sql("running_of_queue"), (gate.name[0],))
+    else:
+        return ()
+    visible = [job_id for job_id, whose in rows if tenant in (None, whose)]
+    return tuple(visible[:JOBS_NAMED_MAX])
+
+
+def outlook_steps(dialect: Dialect, queues: Sequence[str], tasks: Sequence[str]) -> Steps[Outlook]:
+    """See `InspectionStore.outlook`."""
+    now_us: int = yield NOW
+    rows = yield Rows(dialect.sql("open_queues"), (dialect.many(queues),))
+    unpaused = [queue for (queue,) in rows]
+    chosen = {
+        "now": now_us,
+        "queues": dialect.many(unpaused),
+        "tasks": dialect.many(tasks),
+        "any_task": EVERY_TASK in tasks,
+    }
+    [(retry_due_us,)] = yield Rows(dialect.sql("outlook_retry"), chosen)
+    [(orphaned,)] = yield Rows(dialect.sql("outlook_orphaned"), chosen)
+    [(ready,)] = yield Rows(dialect.sql("outlook_ready"), chosen)
+    limit_free_us = None
+    if ready:
+        ready, limit_free_us = yield from _let_through(dialect, unpaused, tasks, now_us)
+    return Outlook(bool(ready), retry_due_us, bool(orphaned), now_us, limit_free_us)
+
+
+def _let_through(
+    dialect: Dialect, queues: Sequence[str], tasks: Sequence[str], now_us: int
+) -> Steps[tuple[bool, int | None]]:
+    """Whether the gates let any job go, and if not, when time opens the first of them."""
+    book: LimitBook = yield from open_limits(dialect, tasks, now_us)
+    settings = yield from dialect.queue_rows(queues)
+    groups = ((Lane.READY, Lane.BLOCKED), (Lane.SUSPECT,), (Lane.WAITING,))
+    for queue, lanes in product(queues, groups):
+        asked = {
+            "queue": queue,
+            "now": now_us,
+            "tasks": dialect.many(tasks),
+            "any_task": EVERY_TASK in tasks,
+        }
+        some_goes = yield from _any_goes(dialect, lanes, asked, book, settings[queue].settings)
+        if some_goes:
+            return True, None
+    return False, book.reopens_us
+
+
+def _any_goes(
+    dialect: Dialect,
+    lanes: Sequence[Lane],
+    asked: dict[str, Any],
+    book: LimitBook,
+    settings: QueueSettings,
+) -> Steps[bool]:
+    """Ask the first of these lanes in the order of a claim, then all of the first lane."""
+    lane, *others = lanes
+    beside: list[_Asked] = []
+    for other in others:
+        beside += yield from _page(dialect, other, asked, _BEGINNING)
+    after = _BEGINNING
+    for _ in range(_PAGES_MAX):
+        page = yield from _page(dialect, lane, asked, after)
+        heads = [job for job, head in sorted([*page, *beside], key=_rank) if head in (None, job.id)]
+        for job in heads:  # the others stand behind the heads of their lines
+            refused = yield from book.ask(job, settings)
+            if refused is None:
+                return True
+        if len(page) < _ASKED_MAX:
+            break
+        after, beside = _rank(page[-1]), []
+    return False
+
+
+def _page(
+    dialect: Dialect, lane: Lane, asked: dict[str, Any], after: tuple[int, int]
+) -> Steps[list[_Asked]]:
+    rank, place = after
+    chosen = {**asked, "lane": int(lane), "rank": rank, "place": place, "limit": _ASKED_MAX}
+    rows = yield Rows(dialect.sql("outlook_candidates"), chosen)
+    return [(ReadyJob.of(row), head) for head, *row in rows]
+
+
+def _rank(asked: _Asked) -> tuple[int, int]:
+    job, _ = asked
+    return job.rank, job.place

@@ -1,31 +1,35 @@
 # SPDX-License-Identifier: MIT
-"""What people do to jobs by hand, and what handlers say of them."""
+"""The verbs of jobs that the SQL stores run alike: cancel, redrive, progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from packhorse.job import JobStatus
-from packhorse.lifecycle import CancelAnswer, cancel
-from packhorse.settlement import Verdict
+from packhorse.core.job import TERMINAL, JobStatus
+from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
+from packhorse.core.policies.lease import is_lost
+from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Plan, Steps, Wake
-from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer
-from packhorse.stores.sql.dialect import Dialect, Level
-from packhorse.stores.sql.filters import chosen_finished
-from packhorse.stores.sql.finishing import finish_waiting, lifetimes
-from packhorse.stores.sql.queue_row import retention_of
-from packhorse.stores.sql.redriving import redrive_steps
-from packhorse.stores.sql.removing import remove_steps
-from packhorse.stores.sql.rows import CODE, STATUS, json_text
-from packhorse.stores.sql.steps import NOW, Change, Rows
+from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer, TaskSettings
+from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
+from packhorse.stores.sql.inspection import chosen_finished
+from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
+from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of
+from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
+from packhorse.stores.sql.settle import settle_each
+from packhorse.stores.sql.statements import NOW, Change, Rows
+from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["SqlJobs"]
+__all__ = ["SqlJobs", "redrive_steps"]
 
 
 class SqlJobs:
     """See `JobStore`; a store adds submit, claim and settle. `level`: what a plan begins with."""
 
-    def __init__(self, dialect: Dialect, level: Callable[[], Level]) -> None:
+    def __init__(self, dialect: Dialect, level: Callable[[], Isolation]) -> None:
         self._dialect = dialect
         self._level = level
 
@@ -62,26 +66,63 @@ def _note_progress(dialect: Dialect, notes: Sequence[ProgressNote]) -> Steps[tup
     return tuple(verdicts)
 
 
-def _cancel(dialect: Dialect, job_id: str, tenant: str | None, level: Level) -> Steps[CancelAnswer]:
+def _cancel(
+    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation
+) -> Steps[CancelAnswer]:
     yield from level.enter()
     rows = yield Rows(dialect.sql("cancel_row"), (job_id,))
-    if not rows or tenant not in (None, rows[0][3]):
+    if not rows or tenant not in (None, rows[0][0]):
         return CancelAnswer.UNKNOWN
-    seq, status, worker, _, settings, queue, stashed = rows[0]
+    job = _Unwanted(*rows[0])
     now_us: int = yield NOW
-    answer = cancel(STATUS[status])
+    status = STATUS[job.status]
+    answer = cancel(status, lost=is_lost(job.lease_expires_us, job.hold_us, now_us))
     if answer is CancelAnswer.CANCELLED:
-        if stashed:
+        if job.stashed:
             level.go_alone()
-        level.allow([queue])
-        kept = lifetimes(now_us, retention_of(settings).finished_us)
-        ending = {"seq": seq, "now": now_us, "status": CODE[JobStatus.CANCELLED], **kept}
-        ended = {**ending, "lane": None, "dead_reason": None}
-        yield from finish_waiting(dialect, [ended], stashed=level.alone)
+        level.allow([job.queue])
+        end = _end_lost if status is JobStatus.PROCESSING else _end_waiting
+        yield from end(dialect, job_id, job, now_us, level)
     elif answer is CancelAnswer.FLAGGED:
-        yield dialect.write(dialect.sql("cancel_running"), {"seq": seq, "now": now_us})
-        yield Wake(f"cancel:{worker}")
+        yield dialect.write(dialect.sql("cancel_running"), {"seq": job.seq, "now": now_us})
+        yield Wake(f"cancel:{job.worker}")
     return answer
+
+
+class _Unwanted(NamedTuple):
+    """A job to be cancelled, as `cancel_row` sees it."""
+
+    tenant: str
+    seq: int
+    status: int
+    queue: str
+    settings: str | None
+    stashed: bool
+    worker: str | None
+    fence: int
+    alone: bool
+    hold_us: int | None
+    lease_expires_us: int | None
+
+
+def _end_waiting(
+    dialect: Dialect, _job_id: str, job: _Unwanted, now_us: int, level: Isolation
+) -> Steps[None]:
+    kept = lifetimes(now_us, retention_of(job.settings).finished_us)
+    ending = {"seq": job.seq, "now": now_us, "status": CODE[JobStatus.CANCELLED], **kept}
+    ended = {**ending, "lane": None, "dead_reason": None}
+    yield from finish_waiting(dialect, [ended], stashed=level.alone)
+
+
+def _end_lost(
+    dialect: Dialect, job_id: str, job: _Unwanted, now_us: int, level: Isolation
+) -> Steps[None]:
+    worker, keep_us = job.worker or "", retention_of(job.settings).finished_us
+    settlement = cancel_lost(
+        job_id, job.fence, worker=worker, alone=bool(job.alone), keep_us=keep_us
+    )
+    yield from settle_each(dialect, [settlement], now_us)
+    yield from aftermath(dialect, "id", [job_id], stashed=level.alone)
 
 
 def _delete(dialect: Dialect, chosen: JobFilter, limit: int) -> Steps[int]:
@@ -89,3 +130,88 @@ def _delete(dialect: Dialect, chosen: JobFilter, limit: int) -> Steps[int]:
     rows = yield chosen_finished(dialect, chosen, limit)
     removed: int = yield from remove_steps(dialect, [seq for (seq,) in rows])
     return removed
+
+
+class _Row(NamedTuple):
+    """A job to be redriven, as `redrive_row` sees it."""
+
+    id: str
+    seq: int
+    status: int
+    priority: int
+    extra: str | None
+    keys: Keys
+
+
+def redrive_steps(
+    dialect: Dialect, job_ids: Sequence[str], tenant: str | None
+) -> Steps[tuple[RedriveAnswer, ...]]:
+    """One by one; see `JobStore.redrive`."""
+    level = yield from dialect.go_alone()
+    answers = []
+    for job_id in job_ids:
+        answer = yield from _redrive(dialect, job_id, tenant, level)
+        answers.append(answer)
+    return tuple(answers)
+
+
+def _redrive(
+    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation
+) -> Steps[RedriveAnswer]:
+    rows = yield Rows(dialect.sql("redrive_row"), (job_id,))
+    if not rows:
+        return RedriveAnswer.UNKNOWN
+    known_id, seq, status_code, priority, extra, *keys = rows[0]
+    row = _Row(known_id, seq, status_code, priority, extra, Keys(*keys))
+    if tenant not in (None, row.keys.tenant):
+        return RedriveAnswer.UNKNOWN
+    status = STATUS[row.status]
+    if not redrive_allowed(status):
+        return RedriveAnswer.REFUSED
+    if status in TERMINAL:
+        superseded = yield from _superseded(dialect, row)
+        if superseded:
+            return RedriveAnswer.CONFLICT
+    yield from _ready_again(dialect, row, level, finished=status in TERMINAL)
+    return RedriveAnswer.REDRIVEN
+
+
+def _superseded(dialect: Dialect, row: _Row) -> Steps[bool]:
+    """Whether another job holds one of this one's keys by now."""
+    for kind, identity in identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra)):
+        holder: Holder | None = yield from holder_of(dialect, kind, identity)
+        if holder is not None and holder.seq != row.seq:
+            return True
+    return False
+
+
+def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: bool) -> Steps[None]:
+    now_us: int = yield NOW
+    if STATUS[row.status] is JobStatus.COMPLETED:
+        yield dialect.write(dialect.sql("attempt_keep"), (row.seq,))
+    [place] = yield from dialect.take_places(1)
+    queues = yield from dialect.queue_rows([row.keys.queue])
+    newcomer = Newcomer(row.keys.queue, row.priority, row.keys.tenant)
+    rank = yield from rank_of(dialect, newcomer, queues, now_us)
+    again = {"seq": row.seq, "rank": rank, "place": place, "now": now_us}
+    yield dialect.write(dialect.sql("redrive"), again)
+    if finished:
+        identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))
+        yield from take_keys(dialect, row.id, identities)
+        yield from _rejoin(dialect, row, place, queues, level)
+    yield from join_lines(dialect, [row.seq])
+    yield Wake(f"queue:{row.keys.queue}")
+
+
+def _rejoin(
+    dialect: Dialect, row: _Row, place: int, queues: dict[str, QueueRow], level: Isolation
+) -> Steps[None]:
+    """A job that had finished stands at the end of its line."""
+    tasks: dict[str, TaskSettings] = yield from task_settings(dialect, [row.keys.task])
+    settings = queues[row.keys.queue].settings
+    line = line_of(dialect, row.keys, settings, tasks.get(row.keys.task))
+    order_line = order_line_of(row.keys)
+    lined = line is not None or order_line is not None
+    yield from level.mark_lined([(row.keys, lined)], queues)
+    yield dialect.write(dialect.sql("line_rejoin"), (line, order_line, place, row.seq))
+    yield from advance_lines(dialect, [row.keys])

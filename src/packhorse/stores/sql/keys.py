@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from packhorse.job import NewJob
-from packhorse.policies.uniqueness import Identity, holds_idempotency_key, holds_unique_key
+from packhorse.core.job import NewJob
+from packhorse.core.policies.uniqueness import Identity, holds_idempotency_key, holds_unique_key
 from packhorse.stores.plan import Steps
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, Extra, read_extra
-from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows
 
 __all__ = ["Holder", "holder_of", "identities_of", "keys_wanted", "take_keys"]
 
 
 class Holder(NamedTuple):
-    """The last job that took a key, as `key_holder.sql` sees it."""
+    """The last job that took a key, as `key_holder` sees it."""
 
     seq: int
     id: str
@@ -74,7 +74,7 @@ def keys_wanted(job: NewJob) -> list[tuple[str, Identity]]:
 def take_keys(
     dialect: Dialect, job_id: str, identities: Sequence[tuple[str, Identity]]
 ) -> Steps[None]:
-    """Become the holder of one's keys; whoever waited behind the last holder is outdated."""
+    """Become the holder of its keys; a job that waited behind the last holder is outdated."""
     for kind, identity in identities:
         if kind == "unique":
             yield dialect.write(dialect.sql("stash_outdated"), identity)

@@ -6,19 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.job import JobStatus
-from packhorse.lifecycle import Orphan
-from packhorse.settlement import Settlement, SettlementKind
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import Orphan
+from packhorse.core.settlement import Settlement, SettlementKind
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.finishing import aftermath
-from packhorse.stores.sql.queue_row import retention_of
-from packhorse.stores.sql.rows import read_options
-from packhorse.stores.sql.settling import settle_each
-from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.finish import aftermath
+from packhorse.stores.sql.rows import read_options, read_worker, retention_of
+from packhorse.stores.sql.settle import settle_each
+from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["SqlLeases", "release_unknown"]
+__all__ = ["SqlLeases", "read_orphan", "release_unknown"]
 
 
 class SqlLeases:
@@ -53,7 +52,7 @@ class SqlLeases:
             now_us = yield NOW
             chosen = {"now": now_us, "workers": dialect.many(workers), "limit": limit}
             rows = yield Rows(dialect.sql("orphans"), chosen)
-            return tuple(_orphan(row, now_us) for row in rows)
+            return tuple(read_orphan(row, now_us) for row in rows)
 
         return Plan("orphans", steps, writes=False)
 
@@ -61,7 +60,7 @@ class SqlLeases:
         def steps() -> Steps[tuple[WorkerRecord, ...]]:
             now_us = yield NOW
             rows = yield Rows(self._dialect.sql("workers"))
-            return tuple(_worker(self._dialect, row, now_us) for row in rows)
+            return tuple(read_worker(self._dialect.listed, row, now_us) for row in rows)
 
         return Plan("workers", steps, writes=False)
 
@@ -87,7 +86,7 @@ def release_unknown(
 
 
 def _release(job_id: str, fence: int, settings: str | None) -> Settlement:
-    """A release of a job that nobody began: it costs nothing."""
+    """Release a job that no worker began: it costs nothing."""
     retention = retention_of(settings)
     return Settlement(
         job_id=job_id,
@@ -102,25 +101,11 @@ def _release(job_id: str, fence: int, settings: str | None) -> Settlement:
     )
 
 
-def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
+def read_orphan(row: Sequence[Any], now_us: int) -> Orphan:
+    """An orphan from its row, seen at this instant."""
     job_id, fence, crashes, lone_crashes, alone, worker, lost_us, options = row
     wished = read_options(options)
     max_crashes = None if wished is None else wished.max_crashes
     return Orphan(
         job_id, fence, crashes, lone_crashes, bool(alone), worker, lost_us, now_us, max_crashes
-    )
-
-
-def _worker(dialect: Dialect, row: Sequence[Any], now_us: int) -> WorkerRecord:
-    names = ("worker", "host", "pid", "version", "queues", "tasks", "concurrency", "running")
-    values: dict[str, Any] = dict(zip(names, row, strict=False))
-    values["queues"] = dialect.listed(values["queues"])
-    values["tasks"] = dialect.listed(values["tasks"])
-    started_us, renewed_us, expires_us = row[len(names) :]
-    return WorkerRecord(
-        **values,
-        started_us=started_us,
-        renewed_us=renewed_us,
-        expires_us=expires_us,
-        live=expires_us > now_us,
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packhorse.core.constraints import queue_constraints
+from packhorse.core.policies.gates import Gate, pause_gate
 from packhorse.errors import ConfigError
-from packhorse.policies.gates import Gate, pause_gate
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.lines import gate_text, let_go_all, read_gate
-from packhorse.stores.sql.queue_row import queue_settings
-from packhorse.stores.sql.rows import json_text
-from packhorse.stores.sql.settings import read_task_settings
-from packhorse.stores.sql.steps import Change, Rows
+from packhorse.stores.sql.limit_state import read_task_settings
+from packhorse.stores.sql.ordering import gate_text, read_gate, unblock_all
+from packhorse.stores.sql.rows import json_text, queue_settings
+from packhorse.stores.sql.statements import Change, Rows
 
 __all__ = ["SqlQueues"]
 
@@ -32,7 +32,12 @@ class SqlQueues:
         )
 
     def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
-        return Plan("declare_tasks", lambda: _declare_tasks(self._dialect, tasks))
+        dialect = self._dialect
+        return Plan(
+            "declare_tasks",
+            lambda: _declare_tasks(dialect, tasks),
+            look=lambda: _tasks_undeclared(dialect, tasks),
+        )
 
     def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
         return Plan("override", lambda: _override(self._dialect, queue, settings))
@@ -117,7 +122,7 @@ def _hold(
         "priority": settings.priority,
         "dead_letter": settings.dead_letter,
         "limited": settings.concurrency is not None or settings.max_depth is not None,
-        "special": dialect.judges(settings),
+        "special": bool(queue_constraints(settings)),
         "declared": None if declared is None else json_text(declared),
         "overridden": None if overridden is None else json_text(overridden),
         "settings": None if held is None else json_text(held),
@@ -125,7 +130,7 @@ def _hold(
     yield dialect.write(dialect.sql("queue_hold"), values)
     yield from dialect.settings_changed()
     if (before or QueueSettings(name)) != settings:
-        yield from let_go_all(dialect, "queue", name)
+        yield from unblock_all(dialect, "queue", name)
         yield Wake(f"queue:{name}")
         yield Wake(f"room:{name}")
 
@@ -151,6 +156,17 @@ def _refuse_conflicts(dialect: Dialect) -> Steps[None]:
         )
 
 
+def _tasks_undeclared(
+    dialect: Dialect, tasks: Sequence[TaskSettings]
+) -> Steps[tuple[TaskSettings | None, ...] | None]:
+    """As `_undeclared`, of tasks."""
+    rows = yield Rows(dialect.sql("tasks"))
+    known = {task.name: task for task in (read_task_settings(text) for (text,) in rows)}
+    if any(known.get(task.name, TaskSettings(task.name)) != task for task in tasks):
+        return None
+    return (None,) * len(tasks)
+
+
 def _declare_tasks(
     dialect: Dialect, tasks: Sequence[TaskSettings]
 ) -> Steps[tuple[TaskSettings | None, ...]]:
@@ -174,7 +190,7 @@ def _declare_task(dialect: Dialect, task: TaskSettings) -> Steps[TaskSettings | 
     else:
         yield dialect.write(dialect.sql("task_keep"), (task.name, json_text(task)))
         yield from dialect.settings_changed(task.name)
-    yield from let_go_all(dialect, "task", task.name)
+    yield from unblock_all(dialect, "task", task.name)
     waiting = yield Rows(dialect.sql("queues_of_task"), (task.name,))
     for (queue,) in waiting:
         yield Wake(f"queue:{queue}")
@@ -200,7 +216,7 @@ def _pause_gate(dialect: Dialect, gate: Gate, *, paused: bool) -> Steps[bool]:
     else:
         changed = yield Change(dialect.sql("shut_open"), (text,))
         if changed > 0:
-            yield from let_go_all(dialect, "blocked_by", text)
+            yield from unblock_all(dialect, "blocked_by", text)
             yield Wake(f"queue:{gate.name[0]}")
     if changed > 0:
         yield from dialect.settings_changed()

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""How a job stands in its row: status codes, lanes, ranks, and the way back to a `JobRecord`."""
+"""How a job stands in its row: status codes, lanes, ranks; and queues as a submit sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.errors import PayloadError
-from packhorse.job import (
+from packhorse.core.constraints import Constraint, queue_constraints
+from packhorse.core.job import (
     AttemptError,
     AttemptRecord,
     Counters,
@@ -22,27 +23,36 @@ from packhorse.job import (
     JobStatus,
     NewJob,
     Priority,
-    Progress,
     UniqueRule,
+    read_progress,
 )
+from packhorse.core.policies.retention import Retention
+from packhorse.errors import PayloadError
+from packhorse.stores.requests import QueueSettings, Totals, WorkerRecord
 
 __all__ = [
     "AGED",
     "CODE",
+    "DECODED_MAX",
     "HISTORY_EACH_END",
     "PASSES",
     "STATUS",
+    "UNCLAIMED",
     "Extra",
     "Lane",
+    "QueueRow",
     "both_ends",
     "decode_error",
     "encode_error",
     "json_text",
     "payload_text",
+    "queue_settings",
     "read_attempt",
     "read_extra",
     "read_options",
+    "read_worker",
     "record_of",
+    "retention_of",
     "settled_mark",
     "trace_of",
 ]
@@ -51,7 +61,7 @@ __all__ = [
 STATUS: Final = tuple(JobStatus)
 CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATUS)})
 
-#: Passes stay below this for as long as anybody lives.
+#: Virtual times stay below this for centuries.
 PASSES: Final = 2**56
 #: Above every rank by priority, so that a queue that begins to age keeps the order it had.
 AGED: Final = (max(Priority) + 1) * PASSES
@@ -69,7 +79,11 @@ class Lane(IntEnum):
     WAITING = 3
     HELD = 4
     DEAD = 5
-    HELD_BACK = 6
+    BLOCKED = 6
+
+
+#: Lanes of jobs that wait for a worker.
+UNCLAIMED: Final = (Lane.READY, Lane.SUSPECT, Lane.PARKED, Lane.WAITING, Lane.BLOCKED)
 
 
 class Extra(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +105,6 @@ _NO_EXTRA: Final = Extra()
 _extra: Final = msgspec.json.Decoder(Extra)
 _options: Final = msgspec.json.Decoder(JobOptions)
 _error: Final = msgspec.json.Decoder(AttemptError)
-_progress: Final = msgspec.json.Decoder(Progress)
 
 
 def settled_mark(fence: int, kind: int) -> int:
@@ -170,7 +183,7 @@ def record_of(
         dead_reason=None if values["dead_reason"] is None else DeadReason(values["dead_reason"]),
         dead_letter=values["dead_letter"],
         error=decode_error(values["error"]),
-        progress=None if values["progress"] is None else _progress.decode(values["progress"]),
+        progress=read_progress(values["progress"]),
         result=result.encode() if bodies and result is not None and not expired else None,
         result_expired=expired,
         options=extra.options,
@@ -208,3 +221,91 @@ def read_attempt(row: Sequence[Any]) -> AttemptRecord:
         bool(will_retry),
         decode_error(error),
     )
+
+
+def read_worker(
+    listed: Callable[[Any], tuple[str, ...]], row: Sequence[Any], now_us: int
+) -> WorkerRecord:
+    """The worker as it is shown, from `workers`."""
+    names = ("worker", "host", "pid", "version", "queues", "tasks", "concurrency", "quiet")
+    values: dict[str, Any] = dict(zip(names, row, strict=False))
+    values["queues"] = listed(values["queues"])
+    values["tasks"] = listed(values["tasks"])
+    values["quiet"] = bool(values["quiet"])
+    running, started_us, renewed_us, expires_us, *totals = row[len(names) :]
+    return WorkerRecord(
+        **values,
+        running=running,
+        started_us=started_us,
+        renewed_us=renewed_us,
+        expires_us=expires_us,
+        live=expires_us > now_us,
+        totals=Totals(*totals),
+    )
+
+
+#: Different settings kept decoded; a store has far fewer.
+DECODED_MAX: Final = 1024
+
+
+class QueueRow(NamedTuple):
+    """A queue as a submit sees it."""
+
+    settings: QueueSettings
+    closed: bool
+    tenanted: bool  #: jobs with tenants were submitted to it, so passes are dealt
+    shelf: bool  #: it is some queue's dead-letter shelf
+    limited_tasks: bool  #: some task has limits of its own
+    last: int = 0  #: the last number given out, as sequence or place, where the store keeps it here
+    lined: bool = False  #: jobs that gates may hold back were submitted to it, where that matters
+
+    @property
+    def constraints(self) -> Constraint:
+        """What the queue adds to the constraints of its jobs."""
+        return queue_constraints(
+            self.settings,
+            closed=self.closed,
+            shelf=self.shelf,
+            tenanted=self.tenanted,
+            limited_tasks=self.limited_tasks,
+        )
+
+    @property
+    def may_refuse(self) -> bool:
+        return self.shelf or self.closed or self.settings.max_depth is not None
+
+    @property
+    def ranks_specially(self) -> bool:
+        """Whether more than its priority decides where a job stands, or whether it stands."""
+        return self.tenanted or self.settings.ageing_us is not None or self.drops
+
+    @property
+    def gates_every_job(self) -> bool:
+        """Whether jobs without keys may be held back too, so that they form lines."""
+        return self.limited_tasks or self.settings.tenant_rate is not None
+
+    @property
+    def drops(self) -> bool:
+        return self.settings.on_full == "drop" and self.settings.max_depth is not None
+
+    def without_depth(self) -> QueueRow:
+        """For a job that is let in however many wait."""
+        settings = msgspec.structs.replace(self.settings, max_depth=None)
+        return self._replace(settings=settings)
+
+    @property
+    def deals_passes(self) -> bool:
+        return self.tenanted and self.settings.fair and self.settings.ageing_us is None
+
+
+@lru_cache(maxsize=DECODED_MAX)
+def queue_settings(name: str, text: str | None) -> QueueSettings:
+    """Settings from their column; an undeclared queue has the defaults."""
+    if text is None:
+        return QueueSettings(name)
+    return msgspec.json.decode(text, type=QueueSettings)
+
+
+def retention_of(text: str | None) -> Retention:
+    """How long a queue with these settings keeps what is over."""
+    return queue_settings("", text).retention or Retention()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs to and from another store."""
+"""Carrying jobs and settings from one store to another: how they are read and written."""
 
 from __future__ import annotations
 
@@ -8,25 +8,48 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.job import AttemptRecord, JobStatus, NewJob
-from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.sql.carrying import carry_in_steps
+from packhorse.core.job import AttemptRecord, JobStatus, NewJob
+from packhorse.core.policies.uniqueness import Identity
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.requests import TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.rows import AGED, PASSES, both_ends, read_attempt, read_extra
-from packhorse.stores.sql.steps import NOW, Rows
+from packhorse.stores.sql.inspection import CONDITIONS
+from packhorse.stores.sql.keys import Holder, holder_of, take_keys
+from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.ordering import join_lines, line_of, order_line_of
+from packhorse.stores.sql.rows import (
+    AGED,
+    CODE,
+    PASSES,
+    Lane,
+    QueueRow,
+    both_ends,
+    encode_error,
+    json_text,
+    payload_text,
+    read_attempt,
+    read_extra,
+    trace_of,
+)
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.submit import known_jobs
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
     CarryAnswer,
+    Copied,
     Kept,
     Standing,
     as_carried,
     cursor_of,
+    deals_passes,
+    highest_number,
+    keys_of,
 )
 
-__all__ = ["SqlTransfer"]
+__all__ = ["SqlTransfer", "carry_in_steps"]
 
-#: What `carry_out.sql` says after the columns of a record.
+#: What `carry_out` says after the columns of a record.
 _KEPT_NAMES: Final = (
     *("rank", "place", "kept_rank", "kept_place", "ready_us", "suspect", "expires_us"),
     *("order_line", "line_no", "took_unique", "took_idempotency", "stashed"),
@@ -39,6 +62,24 @@ class SqlTransfer:
     def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
         self._dialect = dialect
         self._go_back = go_back
+
+    def copied(self) -> Plan[Copied | None]:
+        def steps() -> Steps[Copied | None]:
+            rows = yield Rows(self._dialect.sql("copied"))
+            return Copied(*rows[0]) if rows else None
+
+        return Plan("copied", steps, writes=False)
+
+    def mark(self, copied: Copied | None) -> Plan[None]:
+        def steps() -> Steps[None]:
+            yield from self._dialect.lock_all()
+            yield self._dialect.write(self._dialect.sql("copied_forget"))
+            if copied is not None:
+                yield self._dialect.write(
+                    self._dialect.sql("copied_keep"), (copied.to, copied.at_us)
+                )
+
+        return Plan("mark", steps)
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond, wanted = cursor_of(after), max(0, limit)
@@ -71,7 +112,7 @@ class SqlTransfer:
     def _chosen(self, condition: str) -> str:
         dialect = self._dialect
         return dialect.sql(
-            "carry_out", columns=dialect.record_columns, condition=dialect.conditions[condition]
+            "carry_out", columns=dialect.record_columns, condition=CONDITIONS[condition]
         )
 
 
@@ -118,3 +159,172 @@ def _standing(values: dict[str, Any], priority: int, *, queued: bool) -> Standin
     if rank >= AGED:
         return Standing(place, values["ready_us"], aged=rank - AGED)
     return Standing(place, values["ready_us"], rank - priority * PASSES)
+
+
+#: Columns that are called as what is in them.
+_AS_GIVEN: Final = (
+    *("id", "task", "queue", "timeout_us", "deadline_us", "tenant", "ordering_key"),
+    *("concurrency_key", "rate_key", "weight"),
+)
+_AS_CARRIED: Final = (
+    *("due_us", "created_us", "updated_us", "fence", "suspect", "cancel_requested", "worker"),
+    *("started_us", "finished_us", "expires_us", "dead_reason", "dead_letter"),
+)
+
+
+def carry_in_steps(
+    dialect: Dialect, jobs: Sequence[CarriedJob], go_back: Callable[[], Steps[None]]
+) -> Steps[tuple[CarryAnswer, ...]]:
+    """All that are new, in one go; see `TransferStore.carry_in`. Some `go_back` before others."""
+    level = yield from dialect.go_alone()
+    answers: tuple[CarryAnswer, ...] = yield from _decide(dialect, jobs)
+    pairs = zip(jobs, answers, strict=True)
+    chosen = [job for job, answer in pairs if answer is CarryAnswer.CARRIED]
+    if not chosen:
+        return answers
+    queues = yield from dialect.queue_rows({one.job.queue: None for one in chosen})
+    rows: list[dict[str, Any]] = yield from _rows(dialect, chosen, queues)
+    yield dialect.write_rows(dialect.sql("carry_in"), rows)
+    yield dialect.write(dialect.sql("carry_numbers"), (highest_number(chosen),))
+    yield from _index(dialect, chosen, [row["seq"] for row in rows])
+    for one in chosen:
+        yield from take_keys(dialect, one.job.id, keys_of(one))
+    yield from _pass_on_passes(dialect, chosen)
+    lined = [bool(row["line"] or row["order_line"] or row["weight"] != 1) for row in rows]
+    own = zip([one.job for one in chosen], lined, strict=True)
+    yield from level.mark_lined(own, queues)
+    yield from dialect.settings_changed()
+    yield from join_lines(dialect, [row["seq"] for row in rows if row["lane"] == Lane.READY])
+    lines = sorted({row["order_line"] for row in rows if row["order_line"] is not None})
+    yield dialect.write(dialect.sql("carry_behind"), (dialect.many(lines),))
+    yield from go_back()
+    for queue in queues:
+        yield Wake(f"queue:{queue}")
+    return answers
+
+
+def _decide(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:
+    known = set((yield from known_jobs(dialect, [one.job.id for one in jobs])))
+    taken: set[tuple[str, Identity]] = set()
+    answers = []
+    for one in jobs:
+        keys = keys_of(one)
+        answer = CarryAnswer.CARRIED
+        if one.job.id in known:
+            answer = CarryAnswer.KNOWN
+        elif not taken.isdisjoint(keys) or (yield from _held(dialect, keys)):
+            answer = CarryAnswer.CONFLICT
+        else:
+            known.add(one.job.id)
+            taken.update(keys)
+        answers.append(answer)
+    return tuple(answers)
+
+
+def _held(dialect: Dialect, keys: Sequence[tuple[str, Identity]]) -> Steps[bool]:
+    for kind, identity in keys:
+        holder: Holder | None = yield from holder_of(dialect, kind, identity)
+        if holder is not None:
+            return True
+    return False
+
+
+def _rows(
+    dialect: Dialect, jobs: Sequence[CarriedJob], queues: dict[str, QueueRow]
+) -> Steps[list[dict[str, Any]]]:
+    """Their rows, with numbers behind all that were given out."""
+    seqs = yield from dialect.take_places(len(jobs))
+    names = {one.job.task: None for one in jobs}
+    tasks: dict[str, TaskSettings] = yield from task_settings(dialect, names)
+    rows = []
+    for seq, one in zip(seqs, jobs, strict=True):
+        line = line_of(dialect, one.job, queues[one.job.queue].settings, tasks.get(one.job.task))
+        rows.append({**_row(one, seq, line), **dialect.extra_columns(one.job)})
+    return rows
+
+
+def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
+    """The row of a job that comes from elsewhere."""
+    job, dead = carried.job, carried.status is JobStatus.DEAD
+    standing = carried.standing
+    in_line = carried.line_number is not None
+    return {
+        "seq": seq,
+        "status": CODE[carried.status],
+        **_where(carried, seq),
+        **msgspec.structs.asdict(carried.counters),
+        **{name: getattr(job, name) for name in _AS_GIVEN},
+        **{name: getattr(carried, name) for name in _AS_CARRIED},
+        "priority": int(job.priority),
+        "ready_us": carried.created_us if standing is None else standing.ready_us,
+        "trace_id": trace_of(job),
+        "payload": payload_text(job),
+        "error": encode_error(carried.error),
+        "progress": None if carried.progress is None else json_text(carried.progress),
+        "line": None if dead else line,
+        "order_line": order_line_of(job) if in_line else None,
+        "line_no": carried.line_number,
+    }
+
+
+def _where(carried: CarriedJob, seq: int) -> dict[str, int | None]:
+    """Lane, rank and place."""
+    standing = carried.standing
+    if carried.status is JobStatus.DEAD:
+        return {"lane": Lane.DEAD, "rank": seq, "place": seq, "kept_rank": None, "kept_place": None}
+    rank = None if standing is None else _rank(carried.job.priority, standing)
+    place = None if standing is None else standing.place
+    if carried.status is JobStatus.QUEUED:
+        lane = Lane.SUSPECT if carried.suspect else Lane.READY
+        return {"lane": lane, "rank": rank, "place": place, "kept_rank": None, "kept_place": None}
+    waiting = {"lane": Lane.WAITING, "rank": carried.due_us, "place": seq}
+    return {**waiting, "kept_rank": rank, "kept_place": place}
+
+
+def _rank(priority: int, standing: Standing) -> int:
+    if standing.aged is not None:
+        return AGED + standing.aged
+    return priority * PASSES + standing.pass_number
+
+
+def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) -> Steps[None]:
+    """What few jobs have, and the histories."""
+    yield from dialect.index_rare([one.job for one in jobs], seqs)
+    lines = [
+        {
+            "seq": seq,
+            "attempt": line.attempt,
+            "attempt_status": CODE[line.status],
+            "started_us": line.started_us,
+            "now": line.finished_us,
+            "worker": line.worker,
+            "will_retry": line.will_retry,
+            "error": encode_error(line.error),
+        }
+        for one, seq in zip(jobs, seqs, strict=True)
+        for line in one.history
+    ]
+    if lines:
+        yield ChangeMany(dialect.sql("attempt_add"), lines)
+    for one, seq in zip(jobs, seqs, strict=True):
+        if one.stashed is not None:
+            yield dialect.write(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
+
+
+def _pass_on_passes(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[None]:
+    """Queues that deal passes go on behind those that are carried here."""
+    dealing = [one for one in jobs if deals_passes(one)]
+    for queue in dict.fromkeys(one.job.queue for one in dealing):
+        yield dialect.write(dialect.sql("queue_tenanted"), (queue,))
+    passes = [
+        {
+            "queue": one.job.queue,
+            "priority": int(one.job.priority),
+            "tenant": one.job.tenant,
+            "pass": one.standing.pass_number,
+        }
+        for one in dealing
+        if one.standing is not None and one.standing.aged is None
+    ]
+    if passes:
+        yield dialect.write_rows(dialect.sql("carry_passes"), passes)

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from packhorse.job import DeadReason
-from packhorse.policies.retention import GHOST_US
+from packhorse.core.job import DeadReason
+from packhorse.core.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.requests import Parked
+from packhorse.stores.sql.claim import promote_queue
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.finishing import give_up
-from packhorse.stores.sql.lines import anybody_held_back, join_lines, let_go
-from packhorse.stores.sql.promoting import promote_queue
-from packhorse.stores.sql.rate_logs import any_log_to_do, forget_logs
-from packhorse.stores.sql.removing import remove_steps
+from packhorse.stores.sql.finish import give_up, remove_steps
+from packhorse.stores.sql.limit_state import any_log_to_do, forget_logs
+from packhorse.stores.sql.ordering import any_blocked, join_lines, unblock
 from packhorse.stores.sql.rows import Lane
-from packhorse.stores.sql.steps import NOW, Change, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows
 
 __all__ = ["SqlUpkeep"]
 
@@ -24,6 +24,8 @@ __all__ = ["SqlUpkeep"]
 _PARK_WINDOW: Final = 10_000
 #: Gates that are tried in one run of upkeep, and lines of order.
 _GATES_TRIED_MAX: Final = 100
+#: Deadlines that bind no job any more and are forgotten in one run of upkeep.
+_DEADLINES_MAX: Final = 10_000
 #: Closings that are over and are forgotten in one run of upkeep.
 _CLOSINGS_MAX: Final = 1000
 
@@ -38,24 +40,24 @@ class SqlUpkeep:
     def promote(self, *, limit: int) -> Plan[int]:
         def look() -> Steps[int | None]:
             queues = yield from _queues_due(self._dialect)
-            held = yield from anybody_held_back(self._dialect)
+            held = yield from any_blocked(self._dialect)
             return None if queues or held else 0
 
         return Plan("promote", lambda: self._promote(limit), look=look)
 
-    def expire(self, *, limit: int) -> Plan[int]:
-        def look() -> Steps[int | None]:
+    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
+        def look() -> Steps[tuple[str, ...] | None]:
             overdue = yield from _overdue(self._dialect, 1)
-            return None if overdue else 0
+            return None if overdue else ()
 
         return Plan("expire", lambda: _expire(self._dialect, limit), look=look)
 
-    def park(self, *, after_us: int, limit: int) -> Plan[tuple[str, ...]]:
-        def look() -> Steps[tuple[str, ...] | None]:
+    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
+        def look() -> Steps[Parked | None]:
             known = yield from _known_again(self._dialect, 1)
             forgotten = yield from _too_long(self._dialect, after_us, 1)
             unknown = yield from _unknown(self._dialect, 1)
-            return None if known or forgotten or unknown else ()
+            return None if known or forgotten or unknown else Parked()
 
         return Plan("park", lambda: self._park(after_us, limit), look=look)
 
@@ -76,14 +78,15 @@ class SqlUpkeep:
         queues = yield from _queues_due(dialect)
         promoted = 0
         for queue in queues:
-            promoted += yield from promote_queue(dialect, queue, now_us, limit=limit)
+            share = max(1, limit // len(queues))
+            promoted += yield from promote_queue(dialect, queue, now_us, limit=share)
             yield Wake(f"queue:{queue}")
         if promoted:
             yield from self._go_back()
         yield from _try_gates(dialect)
         return promoted
 
-    def _park(self, after_us: int, limit: int) -> Steps[tuple[str, ...]]:
+    def _park(self, after_us: int, limit: int) -> Steps[Parked]:
         dialect = self._dialect
         yield from dialect.lock_all()
         now_us = yield NOW
@@ -96,11 +99,11 @@ class SqlUpkeep:
         for queue in dict.fromkeys(queue for _, queue in known):
             yield Wake(f"queue:{queue}")
         forgotten = yield from _too_long(dialect, after_us, limit)
-        yield from give_up(dialect, forgotten, DeadReason.UNKNOWN_TASK, now_us)
+        dead = yield from give_up(dialect, forgotten, DeadReason.UNKNOWN_TASK, now_us)
         unknown = yield from _unknown(dialect, limit)
         if unknown:
             yield dialect.write_each(dialect.sql("park"), [seq for seq, _ in unknown], now_us)
-        return tuple(sorted({task for _, task in unknown}))
+        return Parked(tuple(sorted({task for _, task in unknown})), dead)
 
 
 def _queues_due(dialect: Dialect) -> Steps[list[str]]:
@@ -112,7 +115,7 @@ def _queues_due(dialect: Dialect) -> Steps[list[str]]:
 def _try_gates(dialect: Dialect) -> Steps[None]:
     """Let the first job under each gate try again: should a wake-up ever be missed, none stays.
 
-    Whoever finds the gate closed is held back again by the next claim.
+    The next claim holds those back again that find the gate closed.
     """
     lines = yield Rows(dialect.sql("order_lines"), (_GATES_TRIED_MAX,))
     if lines:
@@ -120,20 +123,21 @@ def _try_gates(dialect: Dialect) -> Steps[None]:
         yield Rows(dialect.sql("order_advance"), (names,))
     gates = yield Rows(dialect.sql("gates_held"), (_GATES_TRIED_MAX,))
     for (gate,) in gates:
-        yield from let_go(dialect, gate, 1)
+        yield from unblock(dialect, gate, 1)
 
 
 def _overdue(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
     return _within(dialect, "deadlines_passed", limit)
 
 
-def _expire(dialect: Dialect, limit: int) -> Steps[int]:
+def _expire(dialect: Dialect, limit: int) -> Steps[tuple[str, ...]]:
     yield from dialect.lock_all()
     now_us = yield NOW
     overdue = yield from _overdue(dialect, limit)
-    yield from give_up(dialect, overdue, DeadReason.EXPIRED, now_us)
-    yield dialect.write(dialect.sql("deadline_forget"), {"now": now_us})
-    return len(overdue)
+    dead: tuple[str, ...] = yield from give_up(dialect, overdue, DeadReason.EXPIRED, now_us)
+    forgotten = {"now": now_us, "limit": _DEADLINES_MAX}
+    yield dialect.write(dialect.sql("deadline_forget"), forgotten)
+    return dead
 
 
 def _known_again(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
@@ -152,7 +156,7 @@ def _unknown(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
     served = yield Rows(dialect.sql("served_queues"), (now_us,))
     found: list[tuple[Any, ...]] = []
     for (queue,) in served:
-        for lane in (Lane.READY, Lane.SUSPECT, Lane.HELD_BACK):
+        for lane in (Lane.READY, Lane.SUSPECT, Lane.BLOCKED):
             chosen = {"lane": int(lane), "queue": queue, "now": now_us, "limit": limit}
             asked = {**chosen, "window": _PARK_WINDOW}
             found += yield Rows(dialect.sql("park_unknown"), asked)

@@ -13,16 +13,29 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from packhorse.durations import microseconds
-from packhorse.errors import ConfigError, StoreError, StoreUnavailable
+from packhorse.core.durations import microseconds
+from packhorse.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 
-__all__ = ["LOCKED", "Identity", "SqliteSettings", "connect", "file_at", "translated"]
+__all__ = [
+    "FAILURES",
+    "LOCKED",
+    "Identity",
+    "SqliteSettings",
+    "connect",
+    "file_at",
+    "translated",
+]
 
 #: Of a file, whatever it is called.
 Identity = tuple[int, int]
 
-#: What SQLite says when somebody else has held the lock for longer than the busy timeout.
+#: What SQLite says when another connection has held the lock beyond the busy timeout.
 LOCKED: Final = "database is locked"
+
+#: What is raised for a value that SQLite, or its driver, can never hold.
+_REFUSED: Final = (sqlite3.DataError, OverflowError, UnicodeError)
+#: What is raised when a statement fails.
+FAILURES: Final = (sqlite3.Error, *_REFUSED)
 
 #: RETURNING and UPDATE FROM.
 _VERSION_MIN: Final = (3, 35, 0)
@@ -83,10 +96,11 @@ class SqliteSettings:
         """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with `?synchronous=NORMAL`."""
         before, _, rest = url.partition("sqlite:///")
         named, _, query = rest.partition("?")
+        shown = "the URL" if "@" in url else repr(url)  # it may be another store's, with a password
         path = os.fsdecode(unquote_to_bytes(os.fsencode(named)))
         if before or path in ("", ":memory:") or "\0" in path or "#" in rest:
             raise ConfigError(
-                f"{url!r} names no SQLite file; write sqlite:///jobs.db (relative to the working "
+                f"{shown} names no SQLite file; write sqlite:///jobs.db (relative to the working "
                 "directory) or sqlite:////var/lib/jobs.db, with # as %23 and ? as %3F; "
                 "for memory use memory://"
             )
@@ -96,7 +110,7 @@ class SqliteSettings:
         if synchronous not in _SYNCHRONOUS or options:
             wrong = ", ".join(options) or f"synchronous={synchronous}"
             raise ConfigError(
-                f"{url!r}: {wrong} is not an option of a SQLite URL; there are "
+                f"{shown}: {wrong} is not an option of a SQLite URL; there are "
                 f"synchronous ({', '.join(_SYNCHRONOUS)}) and busy_timeout (such as 10s)"
             )
         busy_timeout_s = min(busy_us / 1_000_000, _BUSY_TIMEOUT_S_MAX)
@@ -106,7 +120,7 @@ class SqliteSettings:
 def connect(settings: SqliteSettings, *, patient: bool = True) -> sqlite3.Connection:
     """A connection in autocommit mode; transactions are begun by hand.
 
-    One that is not patient says at once that somebody else has the lock.
+    One that is not patient fails at once when another connection has the lock.
     """
     if sqlite3.sqlite_version_info < _VERSION_MIN:
         raise ConfigError(
@@ -135,7 +149,7 @@ def connect(settings: SqliteSettings, *, patient: bool = True) -> sqlite3.Connec
 
 
 def file_at(path: Path) -> Identity | None:
-    """Which file is there now; None: none, or nobody may know."""
+    """Which file is there now; None: none, or it may not be read."""
     try:
         found = os.stat(path)  # noqa: PTH116 - asked again and again, and this costs half as much
     except OSError:
@@ -157,9 +171,13 @@ def _use_write_ahead_log(connection: sqlite3.Connection, settings: SqliteSetting
             return
 
 
-def translated(error: sqlite3.Error, path: Path) -> StoreError:
+def translated(error: Exception, path: Path) -> StoreError:
     """The same trouble in Packhorse's words: what happened, and what to do."""
     text = str(error)
+    if isinstance(error, _REFUSED):
+        return StoreRefused(
+            f"SQLite file {path}: {text}; it can never hold this value: give another one"
+        )
     for known, what_to_do in _DAMAGED.items():
         if known in text:
             return StoreError(f"SQLite file {path}: {text}; {what_to_do.format(path=path)}")

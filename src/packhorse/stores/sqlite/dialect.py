@@ -1,44 +1,166 @@
 # SPDX-License-Identifier: MIT
-"""SQLite's own ways of what the SQL stores do alike. There is one writer, so nobody waits here."""
+"""SQLite's own ways of what the SQL stores do alike. There is one writer, so no plan waits here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from packhorse.job import NewJob, Priority
-from packhorse.policies.gates import Gate, JobKeys
+from packhorse.core.job import Job, NewJob, Priority
+from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.gates import Gate, JobKeys
+from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.requests import QueueSettings
-from packhorse.stores.sql.dialect import Column, Dialect, Level, Needs, Promoted
-from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
-from packhorse.stores.sql.queue_row import QueueRow
-from packhorse.stores.sql.rows import AGED, PASSES, Lane, json_text
-from packhorse.stores.sql.steps import Change, ChangeMany, Parameters, Rows
-from packhorse.stores.sqlite import claiming, counting, settling, submitting
-from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of, read_record
+from packhorse.stores.requests import ClaimRequest
+from packhorse.stores.sql.dialect import (
+    CANDIDATE_COLUMNS,
+    Column,
+    Dialect,
+    Isolation,
+    Needs,
+    Promoted,
+    scope,
+)
+from packhorse.stores.sql.finish import lifetimes
+from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
+from packhorse.stores.sql.rows import AGED, PASSES, Lane, QueueRow, json_text
+from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
+from packhorse.stores.sqlite.rows import (
+    RECORD_COLUMNS,
+    extra_of,
+    index_rare,
+    insert_rows,
+    queue_rows,
+    read_record,
+)
 from packhorse.stores.sqlite.statements import sql
 
 __all__ = ["ONE_WRITER", "SQLITE", "nothing"]
 
-_CONDITIONS: Final = MappingProxyType(
-    {
-        "queue": "job.queue = :queue",
-        "task": "job.task = :task",
-        "tenant": "job.tenant = :tenant",
-        "tag": "job.seq in (select seq from packhorse_tags where tag = :tag)",
-        "created_by": "json_extract(job.extra, '$.created_by') = :created_by",
-        "dead_reason": "job.dead_reason = :dead_reason",
-        "dead_letter": "job.dead_letter = :dead_letter",
-        "statuses": "job.status in (select value from json_each(:statuses))",
-        "ids": "job.id in (select value from json_each(:ids))",
-        "below": "job.seq < :below",
-        "after": "job.seq > :after",
-    }
+_jobs: Final = msgspec.json.Decoder(list[Job])
+_TAKEN: Final = (
+    "seq, rank, place, id, task, queue, fence, payload, priority, tenant, attempts, failures, "
+    "crashes, lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key, "
+    "concurrency_key"
 )
+#: Tasks of a worker whose ready jobs are merged; a worker with more walks past those it ignores.
+_MERGED_MAX: Final = 32
+#: Before every rank and place.
+_BEGINNING: Final = MappingProxyType({"rank": -1, "after": -1})
+
+
+def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
+    """Hand over the next jobs of a queue; no gate is asked."""
+    tasks = _merged_tasks(request, chosen)
+    if tasks:
+        text = _of_tasks("claim_batch", _TAKEN, len(tasks))
+        chosen = {**_BEGINNING, **chosen, **tasks}
+    else:
+        text = sql(
+            "claim_batch", next=sql.filled("claim_next", columns=_TAKEN, scope=scope(request))
+        )
+    [(jobs, seqs, count)] = yield Rows(text, chosen)
+    if count == 0:
+        return []
+    yield Change(sql("claim"), _handed(request, seqs, chosen["now"]))
+    return _jobs.decode(jobs)
+
+
+def _candidates(request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
+    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
+    tasks = _merged_tasks(request, chosen)
+    if not tasks:
+        return Rows(sql("claim_candidates", scope=scope(request)), chosen)
+    text = _of_tasks("claim_candidates_of_tasks", CANDIDATE_COLUMNS, len(tasks))
+    return Rows(text, {**chosen, **tasks})
+
+
+def _merged_tasks(request: ClaimRequest, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The tasks whose jobs are read by the index of ready jobs, as parameters; none: not by it."""
+    tasks = dict.fromkeys(request.tasks)
+    indexed = chosen["lane"] == Lane.READY and not (chosen["any_task"] or request.tenants)
+    if not indexed or len(tasks) > _MERGED_MAX:
+        return {}
+    return {f"task_{number}": task for number, task in enumerate(tasks)}
+
+
+@cache
+def _of_tasks(name: str, columns: str, count: int) -> str:
+    """A query of the ready jobs of so many tasks."""
+    one = [
+        sql.filled("claim_next_of_task", columns=columns, task=f":task_{number}")
+        for number in range(count)
+    ]
+    return sql(name, next="\nunion all\n".join(one))
+
+
+def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
+    """Hand over these jobs, in this order."""
+    chosen = json_text(list(seqs))
+    [(jobs,)] = yield Rows(sql("claim_chosen"), {"seqs": chosen})
+    yield Change(sql("claim"), _handed(request, chosen, now_us))
+    return _jobs.decode(jobs)
+
+
+def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
+    return {
+        "seqs": seqs,
+        "worker": request.worker,
+        "alone": int(request.quarantine),
+        "now": now_us,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
+    }
+
+
+def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
+    """One statement for all of the same fence and lifetimes, nearly always one; says how many."""
+    groups: dict[tuple[int, int | None, int | None], dict[str, str | None]] = {}
+    for one in completed:
+        group = groups.setdefault((one.fence, one.keep_us, one.result_keep_us), {})
+        group[one.job_id] = one.result
+    applied = 0
+    for (fence, keep_us, result_keep_us), results in groups.items():
+        kept = lifetimes(now_us, keep_us, result_keep_us)
+        given = {"results": json_text(results), "fence": fence, "now": now_us, **kept}
+        applied += yield Change(sql("settle_completed"), given)
+    return applied
+
+
+#: SQLite groups by sorting, in memory that grows with what it counts. So what is unfinished is
+#: read in the order of its index, where groups lie together, and what is finished in pages.
+#: Entries of an index that are grouped in one go: about three megabytes.
+_PAGE: Final = 50_000
+#: The statuses of unfinished jobs, as the statement has them.
+_UNFINISHED: Final = (0, 1, 2, 4, 6)
+#: Before every job that is not kept for ever.
+_FIRST: Final = (-1, "", -1, -1)
+
+
+def _counted_jobs() -> Steps[list[tuple[str, int, int]]]:
+    """Queue, status and number of jobs, where there are any."""
+    found: Counter[tuple[str, int]] = Counter()
+    for queue, *numbers in (yield Rows(sql("counts"))):
+        for status, number in zip(_UNFINISHED, numbers, strict=True):
+            found[queue, status] += number
+    for queue, status, number in (yield Rows(sql("counts_kept"))):
+        found[queue, status] += number
+    behind: tuple[Any, ...] | None = _FIRST
+    while behind is not None:
+        names = ("expires_us", "queue", "status", "seq")
+        asked = {**dict(zip(names, behind, strict=True)), "size": _PAGE}
+        for queue, status, number in (yield Rows(sql("counts_page"), asked)):
+            found[queue, status] += number
+        ends = yield Rows(sql("counts_page_end"), asked)
+        behind = ends[0] if ends else None
+    return [(queue, status, number) for (queue, status), number in found.items() if number]
+
+
 #: How many of a queue's ready jobs of a priority are looked at for the one that waits longest.
 _OLDEST_WINDOW: Final = 10_000
 
@@ -52,7 +174,7 @@ class _OneWriter:
     """A transaction that writes has everything for itself."""
 
     alone = True
-    plain = False
+    unconstrained = False
     gated_tasks = ()
 
     def enter(self) -> Steps[None]:
@@ -80,20 +202,18 @@ class _OneWriter:
 class _Sqlite:
     """See `Dialect`."""
 
-    conditions = _CONDITIONS
+    sql = staticmethod(sql)
     record_columns = RECORD_COLUMNS
     read_record = staticmethod(read_record)
-    queue_rows = staticmethod(submitting.queue_rows)
-    insert_rows = staticmethod(submitting.insert_rows)
-    take = staticmethod(claiming.take)
-    hand_over = staticmethod(claiming.hand_over)
-    complete = staticmethod(settling.complete)
-    counted = staticmethod(counting.counted)
+    queue_rows = staticmethod(queue_rows)
+    insert_rows = staticmethod(insert_rows)
+    take = staticmethod(_take_jobs)
+    candidates = staticmethod(_candidates)
+    hand_over = staticmethod(_hand_over_jobs)
+    complete = staticmethod(_complete_jobs)
+    counted = staticmethod(_counted_jobs)
 
     # ------------------------------------------------------------------------------- statements
-
-    def sql(self, name: str, **parts: str) -> str:
-        return sql(name).format(**parts) if parts else sql(name)
 
     def many(self, values: Iterable[Any]) -> str:
         return json_text(list(values))
@@ -105,8 +225,6 @@ class _Sqlite:
         return Change(text, parameters)
 
     def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> ChangeMany:
-        if now_us is None:
-            return ChangeMany(text, [(seq,) for seq in seqs])
         return ChangeMany(text, [{"seq": seq, "now": now_us} for seq in seqs])
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> ChangeMany:
@@ -135,13 +253,13 @@ class _Sqlite:
 
     def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
         del seqs  # found by their ids
-        return submitting.index_rare(jobs)
+        return index_rare(jobs)
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         chosen = (json_text(list(seqs)),)
         for table in ("attempts", "tags", "interests", "keys", "stash"):
-            yield Change(self.sql("remove", table=table), chosen)
-        removed: int = yield Change(self.sql("remove", table="jobs"), chosen)
+            yield Change(sql("remove", table=table), chosen)
+        removed: int = yield Change(sql("remove", table="jobs"), chosen)
         return removed
 
     def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
@@ -186,16 +304,16 @@ class _Sqlite:
         return Needs(*row)
 
     def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        return Rows(self.sql("aftermath", column=column), (json_text(list(values)),))
+        return Rows(sql("aftermath", column=column), (json_text(list(values)),))
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
         """In one statement, however many."""
         given = {**ORDER_LINE, "values": json_text(list(values))}
-        rows = yield Rows(self.sql("order_advance_after", column=column), given)
+        rows = yield Rows(sql("order_advance_after", column=column), given)
         yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
-        del tasks  # whoever cares for them stands under a gate
+        del tasks  # jobs that wait for them stand under a gate
         rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (json_text(gates),))
         return rows
 
@@ -211,18 +329,14 @@ class _Sqlite:
     def lock_all(self) -> Steps[None]:
         return nothing()
 
-    def go_alone(self) -> Steps[Level]:
+    def go_alone(self) -> Steps[Isolation]:
         yield from ()
         return ONE_WRITER
-
-    def judges(self, settings: QueueSettings) -> bool:
-        judged = (settings.max_depth, settings.ageing_us, settings.tenant_rate)
-        return any(setting is not None for setting in judged)
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         del task
         return nothing()
 
 
-ONE_WRITER: Final[Level] = _OneWriter()
+ONE_WRITER: Final[Isolation] = _OneWriter()
 SQLITE: Final[Dialect] = _Sqlite()

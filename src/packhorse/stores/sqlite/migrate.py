@@ -25,7 +25,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> int:
         return version
     connection.execute("begin immediate")
     try:
-        version = _version(connection)  # somebody may have been faster
+        version = _version(connection)  # another process may have been faster
         _refuse_newer(version, path)
         for number, text in enumerate(_migrations()[version:], start=version + 1):
             for statement in _statements(text):
@@ -40,11 +40,11 @@ def migrate(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def is_migrated(path: Path) -> bool:
-    """Whether a file has a schema of ours, or trouble that whoever opens it will tell."""
+    """Whether a file has a schema of ours, or trouble that opening it will tell."""
     if not path.exists():
         return False
     try:
-        # Not as we open it to work with it: that turns the write-ahead log on, in anybody's file.
+        # Not as we open it to work with it: that turns the write-ahead log on, in any file.
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             return _version(connection) > 0
     except sqlite3.Error:

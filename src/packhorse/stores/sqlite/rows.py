@@ -1,15 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""A job's row in SQLite: its columns, and what few jobs have in one of them."""
+"""A job's row in SQLite: its columns, and how rows are added."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any, Final
 
-from packhorse.job import JobRecord, NewJob
-from packhorse.stores.sql.rows import Extra, json_text, read_extra, record_of
+from packhorse.core.job import JobRecord, NewJob
+from packhorse.stores.plan import Steps
+from packhorse.stores.sql.rows import (
+    Extra,
+    QueueRow,
+    json_text,
+    payload_text,
+    queue_settings,
+    read_extra,
+    record_of,
+    trace_of,
+)
+from packhorse.stores.sql.statements import Change, Rows
+from packhorse.stores.sql.submit import due_us_of
+from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["RECORD_COLUMNS", "extra_of", "read_record"]
+__all__ = [
+    "RECORD_COLUMNS",
+    "extra_of",
+    "index_rare",
+    "insert_rows",
+    "queue_rows",
+    "read_record",
+]
 
 RECORD_COLUMNS: Final = (
     "seq, id, task, queue, status, priority, tenant, attempts, failures, crashes, lone_crashes, "
@@ -40,3 +62,62 @@ def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobR
     """A job from `RECORD_COLUMNS`; without `bodies`, payload and result stay out."""
     values = dict(zip(_RECORD_NAMES, row, strict=True))
     return record_of(values, read_extra(values["extra"]), now_us, bodies=bodies)
+
+
+#: Rows in one insert: enough to spread the cost of a statement, below SQLite's parameter limit.
+_ROWS_MAX: Final = 50
+_COLUMNS: Final = 19
+
+
+def queue_rows(queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+    """The queues of these names, known or not."""
+    rows = yield Rows(sql("queue_rows"), (json_text(list(queues)),))
+    return {
+        name: QueueRow(
+            queue_settings(name, settings),
+            closed=bool(closed),
+            tenanted=bool(tenanted),
+            shelf=bool(shelf),
+            limited_tasks=bool(limited_tasks),
+            last=last,
+        )
+        for name, settings, closed, tenanted, shelf, last, limited_tasks in rows
+    }
+
+
+def insert_rows(
+    jobs: Sequence[NewJob],
+    seqs: Sequence[int],
+    where: Sequence[tuple[int, int, int]],
+    now_us: int,
+) -> Steps[int]:
+    """Add those whose id is new; says how many."""
+    rows = [
+        (
+            *(seq, job.id, job.task, job.queue, *stands, seq, job.priority, due_us_of(job, now_us)),
+            *(now_us, now_us, now_us, job.timeout_us, job.deadline_us, job.tenant),
+            *(trace_of(job), extra_of(job), payload_text(job)),
+        )
+        for seq, job, stands in zip(seqs, jobs, where, strict=True)
+    ]
+    inserted = 0
+    for start in range(0, len(rows), _ROWS_MAX):
+        chunk = rows[start : start + _ROWS_MAX]
+        inserted += yield Change(_insert(len(chunk)), tuple(chain.from_iterable(chunk)))
+    return inserted
+
+
+@cache
+def _insert(rows: int) -> str:
+    row = "(" + ", ".join("?" * _COLUMNS) + ")"
+    return sql("submit", rows=", ".join([row] * rows))
+
+
+def index_rare(jobs: Sequence[NewJob]) -> Steps[None]:
+    """Deadlines and tags, of the jobs that have some."""
+    with_deadline = [job.id for job in jobs if job.deadline_us is not None]
+    if with_deadline:
+        yield Change(sql("submit_deadlines"), (json_text(with_deadline),))
+    with_tags = [job.id for job in jobs if job.tags]
+    if with_tags:
+        yield Change(sql("submit_tags"), (json_text(with_tags),))

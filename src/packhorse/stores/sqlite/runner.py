@@ -3,7 +3,7 @@
 
 SQLite has one writer at a time and pays for a commit with an fsync, so plans that wait together
 share a transaction. If one of them fails, the group is run again with a savepoint around each, so
-that nobody suffers from a neighbour.
+that no connection suffers from another.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from packhorse.clock import Clock, SystemClock
+from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps, Wake, drive
-from packhorse.stores.sqlite.connection import LOCKED, Identity, SqliteSettings, file_at, translated
-from packhorse.stores.sqlite.intake import INTAKE_MAX, is_loaded, unload
-from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows, Short
+from packhorse.stores.sqlite.connection import (
+    FAILURES,
+    LOCKED,
+    Identity,
+    SqliteSettings,
+    file_at,
+    translated,
+)
+from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
+from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, unload
 
 __all__ = ["PlanRunner", "RunnerParts"]
 
@@ -70,7 +77,7 @@ class PlanRunner:
                 short = plan.short
                 answer = self._look(plan) if short is None else self._shortly(short)
                 return self._alone(plan) if answer is None else answer
-            except sqlite3.Error as error:
+            except FAILURES as error:
                 raise self._translated(error) from error
 
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
@@ -89,14 +96,14 @@ class PlanRunner:
             return answers
 
     def close(self) -> None:
-        """Close the connection once the plan that runs now is finished; later use opens anew."""
+        """Close the connection once the plan that runs now is finished; later use reopens it."""
         with self._lock:
             connection, self._connection, self._cursor = self._connection, None, None
             if connection is not None:
                 connection.close()
 
     def hold(self) -> None:
-        """Close the connection, and let nobody open one before `let_go`."""
+        """Close the connection, and open none before `let_go`."""
         self._lock.acquire()
         self.close()
 
@@ -112,7 +119,7 @@ class PlanRunner:
         return self._connection
 
     def _look_at_file(self) -> None:
-        """Now and then: who removes an open file leaves us one that nobody else will ever see."""
+        """Check now and then whether the file was removed: no other process would see ours."""
         now_s = self._time.monotonic()
         if now_s - self._looked_s < _LOOK_AGAIN_S:
             return
@@ -127,14 +134,14 @@ class PlanRunner:
             "use a file before you move it"
         )
 
-    def _translated(self, error: sqlite3.Error) -> StoreError:
+    def _translated(self, error: Exception) -> StoreError:
         return translated(error, self._parts.settings.path)
 
     def _answer(self, run: Callable[[Plan[Any]], Any], plan: Plan[Any]) -> Any:
         """What `run` returns, or the exception it raised in Packhorse's words."""
         try:
             return run(plan)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             return self._translated(error)
         except Exception as error:  # noqa: BLE001 - belongs to the caller who waits for it
             return error
@@ -193,7 +200,7 @@ class PlanRunner:
         self._parts.send(wakes)
         return answers
 
-    def _shortly(self, short: Short) -> Any:
+    def _shortly(self, short: IntakeSubmit) -> Any:
         """The common case, in the transaction that one statement is; None when it is not that."""
         parts = self._parts
         cursor = self._cursor or self._connected().cursor()
@@ -220,8 +227,8 @@ class PlanRunner:
         if changed != 1:
             return None
         parts.send_new(short.job.queue)
-        if short.taken_in and number >= INTAKE_MAX:
-            # The job is stored whatever becomes of this; whoever comes next tries it again.
+        if number >= INTAKE_MAX:
+            # The job is stored whatever becomes of this; the next plan tries it again.
             with suppress(sqlite3.Error):
                 self._transact(lambda: unload(connection), writes=True)
         return answer
@@ -237,7 +244,7 @@ class PlanRunner:
                 topic = f"queue:{short.job.queue}"
                 if topic not in wakes:
                     wakes.append(topic)
-                if short.taken_in and (cursor.lastrowid or 0) >= INTAKE_MAX:
+                if (cursor.lastrowid or 0) >= INTAKE_MAX:
                     unload(connection)
                 stored: T = answer
                 return stored

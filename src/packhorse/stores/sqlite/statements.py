@@ -1,42 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""What a SQLite plan may ask for, and the `.sql` files its words come from."""
+"""What a SQLite plan may ask for, and its queries."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Final
 
-from packhorse.job import NewJob
-from packhorse.stores.sql.steps import NOW, Change, ChangeMany, Now, Parameters, Rows
+from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Queries, Rows
 
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "Short", "sql"]
+__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "sql"]
 
 
-class Short(Protocol):
-    """A verb's common case: one statement, which is a transaction by itself.
+_LISTED: Final = "in (select value from json_each({0}))"
+_FRAGMENTS: Final = MappingProxyType(
+    {
+        "true": "1",
+        "false": "0",
+        "greatest": "max",
+        "least": "min",
+        "is": "is",
+        "text": "{0}",
+        "number": "{0}",
+        "each": "= {0}",
+        "in_texts": _LISTED,
+        "in_numbers": _LISTED,
+        "in_column": _LISTED,
+        "texts": "json_each({0}) as {2}",
+        "elements": "json_each({0}) as {2}",
+        "field": "json_extract({0}, '$.{1}')",
+        "options": "json_extract({0}.extra, '$.options')",
+        "created_by": "json_extract({0}.extra, '$.created_by')",
+        "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
+        "unindexed": "+{0}",
+        "unsorted": "{0}",
+        "apart": "",
+        "lock": "",
+        "skip_locked": "",
+    }
+)
 
-    It changes one row, or none: then this is not the common case, and the plan's steps are taken.
-    """
-
-    taken_in: ClassVar[bool]  #: the row goes to the intake
-
-    @property
-    def text(self) -> str:
-        """The statement."""
-        ...
-
-    @property
-    def job(self) -> NewJob:
-        """The job it is about."""
-        ...
-
-    def at(self, now_us: int) -> tuple[Parameters, Any]:
-        """What is put into the text, and the answer of the verb when a row was changed."""
-        ...
-
-
-@cache
-def sql(name: str) -> str:
-    """The statement in `sql/<name>.sql`."""
-    return (files("packhorse.stores.sqlite") / "sql" / f"{name}.sql").read_text("utf-8")
+sql: Final = Queries(
+    "packhorse.stores.sqlite", _FRAGMENTS, table="packhorse_{}", named=":{}", unnamed="?"
+)

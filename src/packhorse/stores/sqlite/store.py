@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from packhorse.clock import Clock, SystemClock
+from packhorse.core.clock import Clock, SystemClock
 from packhorse.stores.plan import Plan
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.transfer import SqlTransfer
@@ -24,12 +24,10 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import SQLITE, nothing
-from packhorse.stores.sqlite.inspection import SqliteInspection
-from packhorse.stores.sqlite.jobs import SqliteJobs
-from packhorse.stores.sqlite.leases import SqliteLeases
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
+from packhorse.stores.sqlite.verbs import SqliteInspection, SqliteJobs, SqliteLeases
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 __all__ = ["SqliteStore"]
@@ -121,7 +119,7 @@ class SqliteStore:
         return connect(self._settings, patient=False)
 
     def hold(self) -> None:
-        """Before a fork: nothing open, nobody at work. Whoever runs a plan finishes it first."""
+        """Before a fork: finish the plans that run, and close every connection."""
         for part in (self._local, self._writer, self._reader, self.wakeups):
             part.hold()
         self._migrating.acquire()
@@ -139,8 +137,8 @@ class SqliteStore:
         A process that forks behind Python's back may have left connections open. To close them
         here would disturb the parent, so they are kept, unused.
         """
-        ears = self.wakeups.forget()
-        self._left_to_parent.append((self._local, self._writer, self._reader, ears))
+        sockets = self.wakeups.forget()
+        self._left_to_parent.append((self._local, self._writer, self._reader, sockets))
         self._set_up()
 
 

@@ -29,7 +29,7 @@ _GROUP_MAX: Final = 512
 
 
 class _Presence:
-    """Goes with its thread, whoever made that: not all threads are known to `threading`."""
+    """Ends with its thread, also with one that `threading` does not know."""
 
     __slots__ = ("__weakref__",)
 
@@ -59,7 +59,7 @@ class LocalRunner:
             runner.close()
 
     def hold(self) -> None:
-        """Before a fork: nothing open, nobody at work."""
+        """Before a fork: finish what runs, and close every connection."""
         self._lock.acquire()
         for _, runner in self._known:
             runner.hold()
@@ -87,7 +87,7 @@ class LocalRunner:
 
 
 class _Ticket:
-    """A plan that waits for the owner thread, and whom to tell."""
+    """A plan that waits for the owner thread, and the future of its answer."""
 
     __slots__ = ("future", "loop", "plan")
 
@@ -128,7 +128,7 @@ class OwnerThread:
             thread.join()
 
     def hold(self) -> None:
-        """Before a fork: nothing open, nobody at work."""
+        """Before a fork: finish what runs, and close every connection."""
         self._runner.hold()  # may take its time, during which event loops may still put tickets
         self._lock.acquire()
 
@@ -193,7 +193,7 @@ def _deliver(group: Sequence[_Ticket], answers: Sequence[object]) -> None:
     for loop, results in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, results)
-        except RuntimeError:  # the loop was closed while we worked: nobody is left to tell
+        except RuntimeError:  # the loop was closed meanwhile: no caller is left to answer
             continue
 
 

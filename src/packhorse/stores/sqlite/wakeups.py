@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Wake-ups between processes that share a SQLite file.
 
-Every event loop that listens binds a datagram socket in a folder beside the file; whoever commits
-something worth hearing sends its topic to all of them. That is an accelerator. Below it lies a
-floor that cannot fail: `pragma data_version`, read every 100 ms, changes with every commit.
+Every event loop that listens binds a datagram socket in a folder beside the file; a writer sends
+the topics of its commit to all of them. That only speeds things up. Listeners also poll
+`pragma data_version` every 100 ms, which changes with every commit and cannot fail.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from packhorse.clock import Clock, SystemClock
+from packhorse.core.clock import Clock, SystemClock
+from packhorse.stores.listener import TopicListener
 from packhorse.stores.sqlite.connection import SqliteSettings
-from packhorse.stores.sqlite.listening import TOPIC_BYTES_MAX, Ear, SqliteListener, is_trusted
+from packhorse.stores.sqlite.listener import TOPIC_BYTES_MAX, ListenerSocket, is_trusted
 
 __all__ = ["SqliteWakeups"]
 
@@ -31,7 +32,7 @@ __all__ = ["SqliteWakeups"]
 _FOLDER_BYTES_MAX: Final = 80
 #: A folder or socket that changed so short ago may change again without a new time stamp.
 _FRESH_NS: Final = 1_000_000_000
-#: Who submits one job after the other does not look for new workers each time.
+#: A thread that submits one job after the other looks for new workers only so often.
 _LOOK_AGAIN_S: Final = 0.002
 
 
@@ -45,23 +46,23 @@ class SqliteWakeups:
         self._time: Clock = SystemClock()  # that of the file system, whatever the store judges by
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
-        self._ears: dict[asyncio.AbstractEventLoop, Ear] = {}
+        self._sockets: dict[asyncio.AbstractEventLoop, ListenerSocket] = {}
         self._known: tuple[int, list[str]] = (-1, [])
         self._looked_s = -_LOOK_AGAIN_S
 
-    def listen(self, topics: frozenset[str]) -> SqliteListener:
+    def listen(self, topics: frozenset[str]) -> TopicListener:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._looked_s = -_LOOK_AGAIN_S
-            if loop not in self._ears:
+            if loop not in self._sockets:
                 self._forget_closed()
-                self._ears[loop] = Ear(self._settings, self._folder, self._drop)
-            return self._ears[loop].listener(topics)
+                self._sockets[loop] = ListenerSocket(self._settings, self._folder, self._drop)
+            return self._sockets[loop].listener(topics)
 
     def send_new(self, queue: str) -> None:
-        """Tell a queue's workers of a job; who has come in this moment may have to look himself.
+        """Wake a queue's workers for a new job.
 
-        A worker looks when it has come, so it is late by the floor at most, and only then.
+        A worker that began to listen just now may be missed: it finds the job by polling.
         """
         now_s = self._time.monotonic()
         if now_s - self._looked_s >= _LOOK_AGAIN_S:
@@ -71,7 +72,7 @@ class SqliteWakeups:
             self._send((f"queue:{queue}",), self._known[1])
 
     def send(self, topics: Sequence[str]) -> None:
-        """Tell every listener, after the commit. What cannot be delivered is left to the floor."""
+        """Wake every listener, after the commit. What cannot be delivered is found by polling."""
         if topics:
             self._send(topics, self._listeners())
 
@@ -86,48 +87,48 @@ class SqliteWakeups:
                     self._deliver(sender, message, f"{self._folder}/{name}")
 
     def close(self) -> None:
-        """Let go of the socket and of every connection; who still listens goes on hearing."""
+        """Close the socket and every connection; listeners go on hearing."""
         with self._lock:
             self._forget_closed()
-            ears = list(self._ears.values())
+            sockets = list(self._sockets.values())
             sender, self._socket = self._socket, None
         if sender is not None:
             sender.close()
-        for ear in ears:
-            ear.shut()
+        for one in sockets:
+            one.disconnect()
 
     def hold(self) -> None:
         """Before a fork: no connection open."""
         self._lock.acquire()
-        for ear in self._ears.values():
-            ear.hold()
+        for one in self._sockets.values():
+            one.hold()
 
     def let_go(self) -> None:
         """After a fork, in the parent."""
-        for ear in self._ears.values():
-            ear.let_go()
+        for one in self._sockets.values():
+            one.let_go()
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
-    def forget(self) -> list[Ear]:
-        """After a fork, in the child: those who listen are the parent's, and so are their names."""
-        ears = list(self._ears.values())
-        for ear in ears:
-            ear.forget()
+    def forget(self) -> list[ListenerSocket]:
+        """After a fork, in the child: the listeners and their addresses are the parent's."""
+        sockets = list(self._sockets.values())
+        for one in sockets:
+            one.forget()
         if self._socket is not None:
             self._socket.close()
-        self._lock, self._ears, self._socket = threading.RLock(), {}, None
-        return ears
+        self._lock, self._sockets, self._socket = threading.RLock(), {}, None
+        return sockets
 
-    def _drop(self, ear: Ear) -> None:
+    def _drop(self, one: ListenerSocket) -> None:
         with self._lock:
-            if self._ears.get(ear.loop) is ear:
-                del self._ears[ear.loop]
+            if self._sockets.get(one.loop) is one:
+                del self._sockets[one.loop]
 
     def _forget_closed(self) -> None:
-        """Clear up behind event loops that were closed before their listeners."""
-        for ear in [ear for loop, ear in self._ears.items() if loop.is_closed()]:
-            ear.close()
+        """Close the sockets of event loops that were closed before their listeners."""
+        for one in [one for loop, one in self._sockets.items() if loop.is_closed()]:
+            one.close()
 
     def _sender(self) -> socket.socket | None:
         """Any thread may send; None where there are no such sockets, or no more of them."""

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, Priority
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, Priority
+from packhorse.core.settlement import SettlementKind
 from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, submit

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, JobStatus, Progress
-from packhorse.lifecycle import CancelAnswer, cancel
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobStatus, Progress
+from packhorse.core.lifecycle import CancelAnswer, cancel
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import ProgressNote
 from packhorse.testing.conformance.samples import (
     ANNA,
@@ -16,9 +16,11 @@ from packhorse.testing.conformance.samples import (
     OWNER_KINDS,
     TASK,
     new_job,
+    rescue_of,
     settlement_of,
 )
 from packhorse.testing.conformance.trial import Trial
+from packhorse.testing.conformance.words import given, limit_queue, limit_task, submit
 
 __all__ = ["TestCancelling", "TestProgress", "bring_to"]
 
@@ -120,6 +122,60 @@ class TestCancelling:
         assert trial.rescue(ANNA) == {job.id: Verdict.CANCELLED}
         assert trial.status(job.id) is JobStatus.CANCELLED
 
+    @pytest.mark.req("S1-45")
+    @pytest.mark.parametrize("flagged", [False, True])
+    def test_a_job_whose_worker_is_gone_ends_at_once(self, trial: Trial, *, flagged: bool) -> None:
+        job = trial.take()
+        if flagged:
+            _cancel(trial, job.id)
+        trial.let_lease_expire()
+
+        assert _cancel(trial, job.id) is CancelAnswer.CANCELLED
+
+        record = trial.record(job.id)
+        assert (record.status, record.finished_us) == (JobStatus.CANCELLED, trial.now_us())
+        assert (record.counters.attempts, record.counters.crashes) == (1, 1)
+        assert record.error == rescue_of(job).error
+        (attempt,) = trial.history(job.id)
+        assert (attempt.status, attempt.will_retry) == (JobStatus.CANCELLED, False)
+        assert attempt.error == record.error
+        assert trial.orphans(ANNA) == {}
+
+    def test_a_job_held_too_long_ends_at_once_however_alive_its_worker_is(
+        self, trial: Trial
+    ) -> None:
+        held, overdue = trial.take(new_job("a")), trial.take(new_job("b", timeout_us=1))
+        trial.advance_us(31 * SECOND_US)
+        trial.renew(ANNA)
+
+        assert _cancel(trial, overdue.id) is CancelAnswer.CANCELLED
+        assert _cancel(trial, held.id) is CancelAnswer.FLAGGED
+
+    @pytest.mark.parametrize("kind", OWNER_KINDS, ids=lambda kind: kind.name.lower())
+    def test_an_owner_that_lives_after_all_is_stale(
+        self, trial: Trial, kind: SettlementKind
+    ) -> None:
+        job = trial.take()
+        trial.let_lease_expire()
+        _cancel(trial, job.id)
+        before = trial.picture(job.id)
+        trial.renew(ANNA)
+
+        assert trial.end(job, kind) is Verdict.STALE
+        assert trial.picture(job.id) == before
+
+    def test_what_a_lost_job_held_is_free_once_it_is_cancelled(self, trial: Trial) -> None:
+        limit_task(trial, concurrency=1)
+        limit_queue(trial, concurrency=1)
+        submit(trial, "lost", "next", ordering_key="line")
+        assert given(trial) == ["lost"]
+        trial.let_lease_expire()
+        assert given(trial, BEN) == []
+
+        _cancel(trial, "lost")
+
+        assert given(trial, BEN) == ["next"]
+
     @pytest.mark.req("S3-14")
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD])
     def test_a_finished_job_is_left_as_it_is(self, trial: Trial, status: JobStatus) -> None:
@@ -192,6 +248,15 @@ class TestProgress:
         assert trial.record(job.id).progress == Progress(done=1)
         assert _note(trial, job, newest) is Verdict.APPLIED
         assert trial.record(job.id).progress == newest
+
+    def test_numbers_of_progress_read_back_as_one_kind(self, trial: Trial) -> None:
+        job = trial.take()
+
+        _note(trial, job, Progress(done=1, total=2))
+
+        progress = trial.record(job.id).progress
+        assert progress is not None
+        assert (type(progress.done), type(progress.total)) == (float, float)
 
     def test_of_several_notes_in_one_call_the_last_is_kept(self, trial: Trial) -> None:
         trial.submit(new_job("a"), new_job("b"))

@@ -6,11 +6,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobOptions, JobStatus, Priority
-from packhorse.lifecycle import hold_until_us, next_fence
-from packhorse.settlement import SettlementKind
-from packhorse.stores.requests import EVERY_TASK
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobOptions, JobStatus, Priority
+from packhorse.core.lifecycle import hold_until_us, next_fence
+from packhorse.core.settlement import SettlementKind
+from packhorse.stores.requests import EVERY_TASK, QueueSettings
 from packhorse.testing.conformance.samples import (
     ANNA,
     BEN,
@@ -22,7 +22,7 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestClaiming", "TestSuspects"]
+__all__ = ["TestClaiming", "TestSuspects", "TestTenantsOfClaims"]
 
 
 class TestClaiming:
@@ -99,7 +99,6 @@ class TestClaiming:
 
         assert trial.claim(tasks=()) == ()
 
-    @pytest.mark.req("S3-1")
     def test_a_worker_that_knows_every_task_is_given_any_in_the_usual_order(
         self, trial: Trial
     ) -> None:
@@ -139,7 +138,7 @@ class TestClaiming:
     def test_a_parked_job_is_not_given(self, trial: Trial) -> None:
         trial.submit(new_job("parked", task="resize"))
         trial.renew(BEN, queues=(QUEUE,), tasks=(TASK,))
-        assert trial.run(trial.store.upkeep.park(after_us=SECOND_US, limit=10)) == ("resize",)
+        assert trial.run(trial.store.upkeep.park(after_us=SECOND_US, limit=10)).tasks == ("resize",)
 
         assert trial.claim(tasks=("resize",)) == ()
 
@@ -246,6 +245,53 @@ class TestClaiming:
         assert (first.attempt, second.attempt, third.attempt) == (1, 2, 3)
         assert (third.attempts, third.failures, third.snoozes) == (2, 1, 1)
         assert trial.record("tried").counters.attempts == 2
+
+
+class TestTenantsOfClaims:
+    """With `tenants`, only their jobs are given."""
+
+    @pytest.mark.req("S3-45")
+    def test_only_jobs_of_the_tenants_asked_for_are_given(self, trial: Trial) -> None:
+        owners = {"a": "acme", "b": "beta", "c": "", "d": "acme", "e": "corp"}
+        trial.submit(*(new_job(name, tenant=owner) for name, owner in owners.items()))
+
+        assert {job.id for job in trial.claim(tenants=("acme", "corp"))} == {"a", "d", "e"}
+        assert trial.claim(tenants=("acme",)) == ()
+        assert {job.id for job in trial.claim()} == {"b", "c"}
+
+    @pytest.mark.req("S3-45")
+    def test_jobs_of_others_do_not_use_up_the_limit(self, trial: Trial) -> None:
+        trial.submit(*(new_job(f"beta {number}", tenant="beta") for number in range(200)))
+        trial.submit(new_job("first", tenant="acme"), new_job("second", tenant="acme"))
+
+        assert [job.id for job in trial.claim(tenants=("acme",), limit=1)] == ["first"]
+        assert [job.id for job in trial.claim(tenants=("acme",), limit=1)] == ["second"]
+
+    @pytest.mark.req("S3-45")
+    def test_jobs_of_others_that_become_due_are_left_ready(self, trial: Trial) -> None:
+        trial.submit(*(new_job(name, tenant=name, delay_us=SECOND_US) for name in ("acme", "beta")))
+        trial.advance_us(SECOND_US)
+
+        assert [job.id for job in trial.claim(tenants=("acme",))] == ["acme"]
+        assert trial.status("beta") is JobStatus.QUEUED
+
+    @pytest.mark.req("S3-45")
+    def test_limits_give_no_job_of_another_tenant(self, trial: Trial) -> None:
+        trial.declare(QueueSettings(QUEUE, concurrency=2))
+        trial.submit(*(new_job(name, tenant=name[0]) for name in ("b1", "a1", "b2", "a2", "a3")))
+
+        assert {job.id for job in trial.claim(tenants=("a",))} == {"a1", "a2"}
+        assert trial.claim(tenants=("b",)) == ()
+
+    @pytest.mark.req("S3-45")
+    def test_suspects_of_others_are_neither_given_nor_told(self, trial: Trial) -> None:
+        trial.make_suspect(new_job("job", tenant="acme"))
+        trial.renew()
+
+        assert not trial.ask(tenants=("beta",)).suspects
+        assert trial.claim(tenants=("beta",), quarantine=True) == ()
+        assert trial.ask(tenants=("acme",)).suspects
+        assert [job.id for job in trial.claim(tenants=("acme",), quarantine=True)] == ["job"]
 
 
 class TestSuspects:

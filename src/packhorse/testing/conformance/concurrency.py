@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, JobStatus
-from packhorse.policies.concurrency import has_room
-from packhorse.policies.gates import concurrency_gate
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobStatus
+from packhorse.core.policies.gates import concurrency_gate, has_room
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import ClaimRequest
 from packhorse.testing.conformance.contention import at_once
 from packhorse.testing.conformance.properties import a_few_examples

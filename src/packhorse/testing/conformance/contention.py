@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, JobStatus
-from packhorse.lifecycle import CancelAnswer, rescue
-from packhorse.policies.retention import DAY_US
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobStatus
+from packhorse.core.lifecycle import CancelAnswer, rescue
+from packhorse.core.policies.retention import DAY_US
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, JobFilter, RedriveAnswer, Renewal
 from packhorse.testing.conformance.samples import (

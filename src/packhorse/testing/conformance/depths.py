@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, IdempotencyRule, JobStatus, NewJob, Priority, UniqueRule
+from packhorse.core.policies.depth import OnFull
+from packhorse.core.settlement import SettlementKind
 from packhorse.errors import IdempotencyMismatch, PayloadError, QueueFull
-from packhorse.job import DeadReason, IdempotencyRule, JobStatus, NewJob, Priority, UniqueRule
-from packhorse.policies.depth import OnFull
-from packhorse.settlement import SettlementKind
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, QueueSettings
 from packhorse.testing.conformance.contention import at_once
@@ -205,6 +205,7 @@ class TestDropping:
 
         assert [answer.status for answer in answers] == [JobStatus.QUEUED, JobStatus.DEAD]
         assert not any(answer.deduplicated for answer in answers)
+        assert [sorted(answer.shed) for answer in answers] == [[], ["low", "low2"]]
         for name in ("low", "low2"):
             record = trial.record(name)
             assert (record.status, record.dead_reason) == (JobStatus.DEAD, DeadReason.SHED)

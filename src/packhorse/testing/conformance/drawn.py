@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
     DeadReason,
     JobOptions,
     JobStatus,
@@ -17,8 +17,8 @@ from packhorse.job import (
     Progress,
     RetryRule,
 )
-from packhorse.lifecycle import Limits
-from packhorse.outcome import (
+from packhorse.core.lifecycle import Limits
+from packhorse.core.outcome import (
     Cancelled,
     Failed,
     GivenUp,
@@ -28,7 +28,7 @@ from packhorse.outcome import (
     Succeeded,
     TimedOut,
 )
-from packhorse.policies.retention import DAY_US, Retention
+from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.samples import EXCEPTION, LEASE_US, TIMEOUT
 

@@ -8,10 +8,17 @@ from typing import Any, Final
 import msgspec
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import IdempotencyRule, OnConflict, Priority, RateRule, UniqueRule, UniqueScope
-from packhorse.outcome import Limited, Outcome
-from packhorse.policies.retention import Retention
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
+    IdempotencyRule,
+    OnConflict,
+    Priority,
+    RateRule,
+    UniqueRule,
+    UniqueScope,
+)
+from packhorse.core.outcome import Limited, Outcome
+from packhorse.core.policies.retention import Retention
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.testing.conformance import drawn
 from packhorse.testing.conformance.drawn import QUEUES, SHELF, TASKS

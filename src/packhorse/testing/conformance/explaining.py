@@ -8,18 +8,19 @@ from typing import Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, RateRule
-from packhorse.policies.explain import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RateRule
+from packhorse.core.policies.explain import (
     JOBS_NAMED_MAX,
     JobFacts,
-    Reason,
+    Obstacle,
     ReasonCode,
     explain,
 )
-from packhorse.settlement import SettlementKind
+from packhorse.core.policies.lease import taken_back_us
+from packhorse.core.settlement import SettlementKind
 from packhorse.testing.conformance.cancelling import bring_to
-from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job
+from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import (
     cancel,
@@ -106,6 +107,32 @@ class TestExplaining:
         assert reason.at_us == began_us
         assert ANNA in reason.text
 
+    def test_a_job_whose_worker_is_gone_says_since_when_and_when_it_is_taken_back(
+        self, trial: Trial
+    ) -> None:
+        heard_us = trial.now_us()
+        trial.take(new_job("a"))
+        trial.let_lease_expire()
+        trial.renew(BEN)
+
+        reason = _only(trial, "a")
+
+        assert reason.code is ReasonCode.WORKER_LOST
+        assert reason.at_us == taken_back_us(heard_us + LEASE_US, LEASE_US) > trial.now_us()
+        assert f"{ANNA} has not been heard of for 31s" in reason.text
+
+    def test_a_job_that_was_held_too_long_or_by_a_forgotten_worker_says_so(
+        self, trial: Trial
+    ) -> None:
+        trial.take(new_job("a", timeout_us=1))
+        trial.let_lease_expire()
+        trial.renew(ANNA)
+        assert "has held it for too long" in _only(trial, "a").text
+
+        trial.renew(ANNA, lease_us=0)
+
+        assert "no worker lives that could take it back" in _only(trial, "a").text
+
     def test_a_passed_deadline_is_told(self, trial: Trial) -> None:
         _serve(trial)
         submit(trial, "late", deadline_us=trial.now_us() + 1)
@@ -127,6 +154,15 @@ class TestExplaining:
         submit(trial, "a", task="resize")
 
         assert ReasonCode.UNKNOWN_TASK in _codes(trial, "a")
+
+    def test_workers_that_are_all_quiet_are_told(self, trial: Trial) -> None:
+        trial.renew(ANNA, queues=(QUEUE,), tasks=(TASK,), quiet=True)
+        submit(trial, "a")
+        assert _codes(trial, "a") == [ReasonCode.WORKERS_QUIET]
+
+        trial.renew(BEN, queues=(QUEUE,), tasks=(TASK,))
+
+        assert _codes(trial, "a") == [ReasonCode.READY]
 
     def test_a_suspect_says_so(self, trial: Trial) -> None:
         trial.make_suspect(new_job("suspect"))
@@ -272,6 +308,6 @@ def _codes(trial: Trial, job_id: str) -> list[ReasonCode]:
     return [reason.code for reason in explain(_facts(trial, job_id))]
 
 
-def _only(trial: Trial, job_id: str, tenant: str | None = None) -> Reason:
+def _only(trial: Trial, job_id: str, tenant: str | None = None) -> Obstacle:
     (reason,) = explain(_facts(trial, job_id, tenant))
     return reason

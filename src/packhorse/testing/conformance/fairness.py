@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Priority
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Priority
+from packhorse.core.settlement import SettlementKind
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, redrive, submit

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, JobStatus, Progress
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobStatus, Progress
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.requests import JobFilter, ProgressNote
 from packhorse.testing.conformance.samples import (
     ANNA,

@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import AttemptRecord, JobStatus
-from packhorse.lifecycle import Limits
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import AttemptRecord, JobStatus
+from packhorse.core.lifecycle import Limits
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.testing.conformance.samples import (
     ANNA,
     BEN,

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import IdempotencyRule, JobStatus, NewJob
+from packhorse.core.policies.retention import Retention
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import IdempotencyMismatch, QueueClosed
-from packhorse.job import IdempotencyRule, JobStatus, NewJob
-from packhorse.policies.retention import Retention
-from packhorse.settlement import SettlementKind
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter, RedriveAnswer
 from packhorse.testing.conformance.contention import at_once
@@ -46,7 +46,7 @@ class TestIdempotency:
         assert trial.search() == ["first"]
         assert trial.picture("first") == before
 
-    @pytest.mark.req("S0-17", "S0-19")
+    @pytest.mark.req("S0-17")
     def test_a_completed_job_and_its_result_answer_until_the_window_ends(
         self, trial: Trial
     ) -> None:
@@ -64,6 +64,27 @@ class TestIdempotency:
 
         assert (answer.job_id, answer.deduplicated) == ("third", False)
         assert trial.find("first") is None
+
+    @pytest.mark.req("S0-19")
+    def test_a_worker_lost_before_it_settled_leaves_one_job_of_the_key_and_one_result(
+        self, trial: Trial
+    ) -> None:
+        lost = trial.take(new_job("first", idempotency=_same()), worker="lost")
+        trial.let_lease_expire()
+        (while_lost,) = submit(trial, "second", idempotency=_same())
+        assert trial.rescue("lost") == {"first": Verdict.APPLIED}
+        trial.advance_us(2 * SECOND_US)
+        again = trial.claim_any()
+        late = trial.end(lost)
+        assert trial.end(again) is Verdict.APPLIED
+
+        (afterwards,) = submit(trial, "third", idempotency=_same())
+
+        assert [while_lost.job_id, afterwards.job_id] == ["first", "first"]
+        assert late is Verdict.STALE
+        assert afterwards.status is JobStatus.COMPLETED
+        assert trial.record("first").result is not None
+        assert trial.search() == ["first"]
 
     def test_a_result_kept_longer_than_the_window_outlasts_the_key(self, trial: Trial) -> None:
         trial.finish(new_job("first", idempotency=_same()))
@@ -104,6 +125,16 @@ class TestIdempotency:
 
         assert refused.value.job_id == "first"
         assert trial.search() == ["first"]
+
+    def test_digests_that_were_made_in_different_ways_are_not_compared(self, trial: Trial) -> None:
+        submit(trial, "first", idempotency=_same(digest="d"))
+
+        (answer,) = submit(trial, "second", idempotency=_same(digest="2:d"))
+        assert (answer.job_id, answer.deduplicated) == ("first", True)
+
+        submit(trial, "third", idempotency=_same("other", digest="2:d"))
+        with pytest.raises(IdempotencyMismatch):
+            submit(trial, "fourth", idempotency=_same("other", digest="2:e"))
 
     def test_keys_of_other_tenants_and_tasks_are_other_keys(self, trial: Trial) -> None:
         answers = trial.submit(

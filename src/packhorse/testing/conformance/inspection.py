@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import DeadReason, JobStatus
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import (
     EVERY_TASK,
     Counts,
@@ -33,7 +33,6 @@ _MINUTE_US = 60 * SECOND_US
 class TestJobs:
     """The job, or None."""
 
-    @pytest.mark.req("S2-2")
     def test_an_unknown_job_is_none(self, trial: Trial) -> None:
         assert trial.find("nobody") is None
 
@@ -84,6 +83,9 @@ class TestSearch:
             {"created_by": "somebody"},
             {"dead_reason": DeadReason.REJECTED},
             {"dead_letter": "mail_dead"},
+            {"created_before_us": 1_000_000},
+            {"id_part": "mea"},
+            {"id_part": "ant"},
             {"queue": "mail", "task": "resize", "tag": "blue", "tenant": "acme"},
         ],
         ids=str,
@@ -98,7 +100,11 @@ class TestSearch:
             tags=("blue", "red"),
             created_by="somebody",
         )
+        began_us = trial.now_us()
         trial.finish(meant, SettlementKind.DEAD)
+        trial.advance_us(1_000_000)
+        if "created_before_us" in chosen:
+            chosen = {"created_before_us": began_us + chosen["created_before_us"]}
         trial.submit(new_job("other", tags=("reddish", "re"), created_by="somebody else"))
 
         assert trial.search(**chosen) == ["meant"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from packhorse.clock import SECOND_US
-from packhorse.job import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
     IdempotencyRule,
     Job,
     JobOptions,
@@ -19,7 +19,7 @@ from packhorse.job import (
     RetryRule,
     UniqueRule,
 )
-from packhorse.settlement import SettlementKind
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote, QueueSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Counters, JobStatus
-from packhorse.settlement import SettlementKind, Verdict
-from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Counters, JobStatus
+from packhorse.core.settlement import SettlementKind, Verdict
+from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Totals, WorkerRecord
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 
@@ -216,7 +216,7 @@ class TestWorkers:
             pid=7,
             version="1.2",
             concurrency=5,
-            running=3,
+            quiet=True,
         )
 
         assert _workers(trial) == (
@@ -228,13 +228,41 @@ class TestWorkers:
                 queues=(QUEUE, "mail"),
                 tasks=(TASK, "resize"),
                 concurrency=5,
-                running=3,
+                quiet=True,
+                running=0,
                 started_us=began_us,
                 renewed_us=trial.now_us(),
                 expires_us=trial.now_us() + LEASE_US,
                 live=True,
             ),
         )
+
+    def test_a_worker_is_shown_with_as_many_jobs_as_it_holds_now(self, trial: Trial) -> None:
+        trial.renew(BEN)
+        first, _ = trial.take(), trial.take()
+        assert [record.running for record in _workers(trial)] == [2, 0]
+
+        trial.end(first)
+
+        assert [record.running for record in _workers(trial)] == [1, 0]
+
+    @pytest.mark.req("S1-64")
+    def test_totals_of_a_worker_only_rise(self, trial: Trial) -> None:
+        trial.renew(ANNA, totals=Totals(3, 1, 7_000_000))
+        trial.renew(BEN, totals=Totals(2**40, 5, 2**50))
+        trial.renew(ANNA)  # as its supervisor may renew, which does not know them
+        trial.renew(ANNA, totals=Totals(2, 4, 8_000_000))
+
+        told = {record.worker: record.totals for record in _workers(trial)}
+        assert told == {ANNA: Totals(3, 4, 8_000_000), BEN: Totals(2**40, 5, 2**50)}
+
+    def test_a_worker_is_quiet_until_it_says_otherwise(self, trial: Trial) -> None:
+        trial.renew(ANNA, quiet=True)
+        assert [record.quiet for record in _workers(trial)] == [True]
+
+        trial.renew(ANNA)
+
+        assert [record.quiet for record in _workers(trial)] == [False]
 
     def test_workers_are_in_the_order_of_their_ids_live_or_not(self, trial: Trial) -> None:
         trial.renew("carl")

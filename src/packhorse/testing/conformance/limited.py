@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, RateRule
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RateRule
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, settlement_of
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import (

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import TERMINAL, DeadReason, Job, JobStatus, Priority
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import TERMINAL, DeadReason, Job, JobStatus, Priority
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import JobFilter, RedriveAnswer
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import BEN, QUEUE, new_job, settlement_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from packhorse.job import TERMINAL, AttemptRecord, Counters, JobRecord
-from packhorse.lifecycle import Orphan
+from packhorse.core.job import TERMINAL, AttemptRecord, Counters, JobRecord
+from packhorse.core.lifecycle import Orphan
 from packhorse.stores.requests import Counts, ExpiredLease, JobFilter, Page
 from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
@@ -32,11 +32,17 @@ class Observation(msgspec.Struct, frozen=True):
     rest: dict[str, Any]
 
 
-def observe(trial: Trial) -> Observation:
-    """Read everything a store can tell."""
+def observe(trial: Trial, known: Observation | None = None) -> Observation:
+    """Read everything a store can tell; histories of jobs that are as in `known` stand there."""
     store, run = trial.store, trial.store.run  # whatever runs the steps: it is the same to see
     found = run(store.inspection.search(JobFilter(), limit=EVERYTHING)).jobs
     records = {job.id: _there(run(store.inspection.job(job.id))) for job in found}
+    histories: dict[str, tuple[AttemptRecord, ...]] = {}
+    for job_id, record in records.items():
+        if known is not None and known.records.get(job_id) == record:
+            histories[job_id] = known.histories[job_id]
+        else:
+            histories[job_id] = run(store.inspection.history(job_id))
     rest = {
         "search": found,
         "counts": run(store.inspection.counts()),
@@ -53,7 +59,7 @@ def observe(trial: Trial) -> Observation:
     }
     return Observation(
         records=records,
-        histories={job_id: run(store.inspection.history(job_id)) for job_id in records},
+        histories=histories,
         rest={name: comparable(answer) for name, answer in rest.items()},
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.claim`: who goes first, compared with `policies.priority`."""
+"""`JobStore.claim`: who goes first, compared with `policies.fairness`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, NewJob, Priority
-from packhorse.policies.priority import claim_rank, queue_order
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, NewJob, Priority
+from packhorse.core.policies.fairness import claim_rank, queue_order
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, new_job

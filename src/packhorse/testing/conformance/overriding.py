@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule, RetryRule
+from packhorse.core.policies.autoscale import ScaleRule
+from packhorse.core.policies.retention import Retention
 from packhorse.errors import ConfigError
-from packhorse.job import RateRule, RetryRule
-from packhorse.policies.autoscale import ScaleRule
-from packhorse.policies.retention import Retention
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import ConfigError, QueueClosed
-from packhorse.job import JobStatus
-from packhorse.settlement import SettlementKind, Verdict
 from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import WAITING, JobStatus, RetryRule
+from packhorse.core.policies.retention import Retention
+from packhorse.core.settlement import Verdict
 from packhorse.errors import ConfigError
-from packhorse.job import WAITING, JobStatus, RetryRule
-from packhorse.policies.retention import Retention
-from packhorse.settlement import Verdict
 from packhorse.stores.requests import QueueSettings, QueueState
 from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.samples import QUEUE, new_job

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Job, JobStatus, Progress
-from packhorse.lifecycle import CancelAnswer, rescue
-from packhorse.policies.retention import DAY_US
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobStatus, Progress
+from packhorse.core.lifecycle import CancelAnswer, rescue
+from packhorse.core.policies.retention import DAY_US
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job, rescue_of
 from packhorse.testing.conformance.trial import Trial

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, RateRule
-from packhorse.policies.rate_limit import RateLog, granted, next_free_us
-from packhorse.policies.retention import DAY_US
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RateRule
+from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX, RateLog, granted, next_free_us
+from packhorse.core.policies.retention import DAY_US
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import ClaimRequest
 from packhorse.testing.conformance.contention import at_once
 from packhorse.testing.conformance.properties import a_few_examples
@@ -106,6 +106,55 @@ class TestRates:
                     expected = granted(expected, rule, charged, now_us)
                     starts.append((now_us, charged))
             _check_windows(starts, rule)
+
+    @everywhere
+    @pytest.mark.req("S1-66")
+    def test_the_time_a_claim_allows_for_starting_is_counted_in(
+        self, trial: Trial, where: str
+    ) -> None:
+        limit_rate(trial, where, _ONE)
+        submit(trial, "a", "b")
+        trial.renew(lease_us=10 * _WINDOW_US)
+        claimed = trial.ask(limit=1, allowance_us=ALLOWANCE_US_MAX)
+        started_us = trial.record("a").started_us
+
+        told = trial.ask().next_due_us
+
+        assert claimed.rated == {"a"}
+        assert told == _oracle_us(started_us, _ONE, ALLOWANCE_US_MAX)
+        pass_until(trial, told - 1)
+        assert trial.ask().jobs == ()
+        pass_until(trial, told)
+        assert trial.ask().rated == {"b"}
+
+    @everywhere
+    @pytest.mark.req("S1-66")
+    def test_claims_that_allow_more_and_less_are_counted_side_by_side(
+        self, trial: Trial, where: str
+    ) -> None:
+        limit_rate(trial, where, _TWO)
+        submit(trial, "a", "b", "c")
+        trial.renew(lease_us=10 * _WINDOW_US)
+        trial.ask(limit=1, allowance_us=ALLOWANCE_US_MAX)
+        trial.ask(limit=1)
+
+        told = trial.ask().next_due_us
+
+        assert told == _oracle_us(trial.record("b").started_us, _ONE)
+        pass_until(trial, told)
+        assert [job.id for job in trial.ask().jobs] == ["c"]
+
+    def test_a_job_that_no_rate_let_go_is_not_told_as_one(self, trial: Trial) -> None:
+        limit_queue(trial, concurrency=1)
+        limit_queue(trial, "rated", rate=_ONE)
+        submit(trial, "a")
+        submit(trial, "b", queue="rated")
+        trial.renew()
+
+        claimed = trial.ask(queues=(QUEUE, "rated"))
+
+        assert [job.id for job in claimed.jobs] == ["a", "b"]
+        assert claimed.rated == {"b"}
 
     @everywhere
     @a_few_examples
@@ -269,7 +318,7 @@ class TestRates:
 
         trial.clock.step(-3600)
         assert given(trial) == []
-        trial.advance_us(_WINDOW_US + _SLOT_US)
+        trial.advance_us(_WINDOW_US + _SLOT_US + ALLOWANCE_US_MAX)
 
         assert given(trial) == ["b"]
 
@@ -321,10 +370,10 @@ def _asking(worker: str) -> ClaimRequest:
     return ClaimRequest(worker, (QUEUE,), (TASK,), 3, TIMEOUT_US)
 
 
-def _oracle_us(started_us: int | None, rule: RateRule) -> int:
+def _oracle_us(started_us: int | None, rule: RateRule, allowance_us: int = 0) -> int:
     """When the oldest of two grants made at one instant counts no more."""
     assert started_us is not None
-    log = granted((), rule, rule.max, started_us)
+    log = granted((), rule, rule.max, started_us, allowance_us=allowance_us)
     free_us = next_free_us(log, rule, 1, started_us)
     assert free_us is not None
     return free_us

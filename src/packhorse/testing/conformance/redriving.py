@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import TERMINAL, Counters, JobStatus
-from packhorse.lifecycle import redrive_allowed
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import TERMINAL, Counters, JobStatus
+from packhorse.core.lifecycle import redrive_allowed
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import QueueSettings, RedriveAnswer
 from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.samples import ANNA, new_job, settlement_of
@@ -144,7 +144,7 @@ class TestRedriving:
         _redrive(trial, "job")
 
         assert trial.record("job").deadline_us is None
-        assert trial.run(trial.store.upkeep.expire(limit=10)) == 0
+        assert trial.run(trial.store.upkeep.expire(limit=10)) == ()
         assert trial.claim_only().id == "job"
 
     def test_a_deadline_still_to_come_is_kept(self, trial: Trial) -> None:
@@ -155,7 +155,7 @@ class TestRedriving:
 
         assert trial.record("job").deadline_us == deadline_us
         trial.advance_us(60 * SECOND_US)
-        assert trial.run(trial.store.upkeep.expire(limit=10)) == 1
+        assert len(trial.run(trial.store.upkeep.expire(limit=10))) == 1
 
     def test_a_redriven_job_takes_a_new_place_at_the_end(self, trial: Trial) -> None:
         trial.finish(new_job("old"), SettlementKind.DEAD)

@@ -6,10 +6,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import Counters, DeadReason, JobOptions, JobStatus
-from packhorse.lifecycle import MAX_CRASHES_DEFAULT, Orphan, hold_until_us, rescue
-from packhorse.settlement import SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Counters, DeadReason, JobOptions, JobStatus, RetryRule
+from packhorse.core.lifecycle import (
+    MAX_CRASHES_DEFAULT,
+    Limits,
+    Orphan,
+    hold_until_us,
+    rescue,
+    settle,
+)
+from packhorse.core.outcome import Released
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.testing.conformance.samples import (
     ANNA,
     BEN,
@@ -222,6 +230,24 @@ class TestRescuing:
 
         record = trial.record("job")
         assert (record.status, record.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+
+    @pytest.mark.req("X-13", "S0-10")
+    def test_where_no_crash_may_be_a_job_given_back_after_it_began_starts_no_more_than_it_may(
+        self, trial: Trial
+    ) -> None:
+        limits = Limits(retry=RetryRule(max_retries=2), max_crashes=0)
+        trial.submit(new_job("job", options=JobOptions(retry=limits.retry, max_crashes=0)))
+
+        for _ in range(3):
+            job = trial.claim_only()
+            trial.settle(settle(job, Released(started=True), limits, roll=0.5))
+
+        record = trial.record("job")
+        assert (record.status, record.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+        assert (record.counters.attempts, record.counters.releases) == (3, 3)
+        assert record.error is not None
+        assert record.error.code == "WORKER_STOPPED"
+        assert trial.claim() == ()
 
     def test_a_rescue_after_the_deadline_expires_the_job(self, trial: Trial) -> None:
         job = trial.take(new_job(deadline_us=trial.now_us() + LEASE_US), worker=ANNA)

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 import pytest
 
+from packhorse.core.job import JobStatus
+from packhorse.core.settlement import SettlementKind
 from packhorse.errors import ConfigError
-from packhorse.job import FreshJobs, JobStatus
-from packhorse.settlement import SettlementKind
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, Submitted
@@ -33,7 +33,7 @@ class TestRunners:
         jobs = [new_job(str(number)) for number in range(_PLANS)]
 
         async def scenario() -> list[tuple[Submitted, ...]]:
-            plans = [trial.store.jobs.submit(FreshJobs((job,))) for job in jobs]
+            plans = [trial.store.jobs.submit((job,), ids_are_new=True) for job in jobs]
             return await asyncio.gather(*(trial.arun(plan) for plan in plans))
 
         answers = trial.play(scenario())
@@ -48,7 +48,7 @@ class TestRunners:
 
         async def scenario() -> list[tuple[Submitted, ...] | BaseException]:
             jobs = (*good[:3], bad, *good[3:])
-            plans = [trial.store.jobs.submit(FreshJobs((job,))) for job in jobs]
+            plans = [trial.store.jobs.submit((job,), ids_are_new=True) for job in jobs]
             waiting = (trial.arun(plan) for plan in plans)
             return await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -60,7 +60,7 @@ class TestRunners:
 
     def test_many_threads_may_run_plans_at_once(self, trial: Trial) -> None:
         names = [str(number) for number in range(8)]
-        plans = [trial.store.jobs.submit(FreshJobs((new_job(name),))) for name in names]
+        plans = [trial.store.jobs.submit((new_job(name),), ids_are_new=True) for name in names]
 
         answers = at_once(*(partial(trial.store.run, plan) for plan in plans))
 
@@ -97,9 +97,9 @@ class TestRunners:
         assert "sure" in trial.search()
 
     def test_what_one_runner_wrote_the_other_reads(self, trial: Trial) -> None:
-        sync, other = (FreshJobs((new_job(name),)) for name in ("sync", "async"))
-        trial.store.run(trial.store.jobs.submit(sync))
-        asyncio.run(trial.store.arun(trial.store.jobs.submit(other)))
+        store = trial.store
+        store.run(store.jobs.submit([new_job("sync")], ids_are_new=True))
+        asyncio.run(store.arun(store.jobs.submit([new_job("async")], ids_are_new=True)))
 
         assert trial.search() == ["async", "sync"]
 

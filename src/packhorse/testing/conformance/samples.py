@@ -7,10 +7,10 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from packhorse.clock import SECOND_US, new_id
-from packhorse.job import AttemptError, DeadReason, Job, NewJob
-from packhorse.lifecycle import Limits, Orphan, rescue, settle
-from packhorse.outcome import (
+from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.job import AttemptError, DeadReason, Job, NewJob
+from packhorse.core.lifecycle import Limits, Orphan, rescue, settle
+from packhorse.core.outcome import (
     Cancelled,
     Failed,
     GivenUp,
@@ -21,7 +21,7 @@ from packhorse.outcome import (
     Succeeded,
     TimedOut,
 )
-from packhorse.settlement import Settlement, SettlementKind
+from packhorse.core.settlement import Settlement, SettlementKind
 
 __all__ = [
     "ANNA",

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US, new_id
-from packhorse.job import TERMINAL, Counters, DeadReason, Job, JobRecord, JobStatus
-from packhorse.lifecycle import Limits, resolve
-from packhorse.policies.retry import retry_delay_us
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.job import TERMINAL, Counters, DeadReason, Job, JobRecord, JobStatus
+from packhorse.core.lifecycle import Limits, resolve
+from packhorse.core.policies.retry import retry_delay_us
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import (

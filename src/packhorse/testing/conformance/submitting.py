@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.clock import SECOND_US
-from packhorse.errors import ConfigError
-from packhorse.job import Counters, JobOptions, JobStatus, NewJob, Priority, RetryRule
-from packhorse.lifecycle import status_at_submit
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
+from packhorse.core.job import (
+    Counters,
+    JobOptions,
+    JobStatus,
+    NewJob,
+    OnConflict,
+    Priority,
+    RetryRule,
+    UniqueRule,
+)
+from packhorse.core.lifecycle import status_at_submit
+from packhorse.core.settlement import SettlementKind
+from packhorse.errors import ConfigError, JobConflict
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
@@ -152,7 +164,7 @@ class TestSubmitting:
         before = trial.picture("same")
         trial.advance_us(SECOND_US)
 
-        (answer,) = trial.submit(new_job("same", payload=b"{}", queue="other", delay_us=1))
+        (answer,) = trial.submit(new_job("same", queue="other", delay_us=1))
 
         assert (answer.job_id, answer.deduplicated) == ("same", True)
         assert answer.status is JobStatus.QUEUED
@@ -181,6 +193,79 @@ class TestSubmitting:
         assert (first.deduplicated, second.deduplicated, other.deduplicated) == (False, True, False)
         assert trial.record("same").tags == ("first",)
         assert [job.id for job in trial.claim()] == ["same", "other"]
+
+    def test_the_last_date_there_is_can_be_read_again(self, trial: Trial) -> None:
+        last = datetime.max.replace(tzinfo=UTC)
+        last_us = from_datetime(last)
+        trial.submit(new_job("never", scheduled_us=last_us, deadline_us=last_us))
+
+        record = trial.record("never")
+        assert to_datetime(record.due_us) == last
+        assert to_datetime(record.deadline_us or 0) == last
+        assert trial.search() == ["never"]
+        assert trial.claim() == ()
+
+    @pytest.mark.parametrize("tags", [(), ("x",)])
+    @pytest.mark.parametrize(
+        "other",
+        [{"task": "other"}, {"tenant": "them"}, {"payload": b'{"number":8}'}, {"payload": b"[]"}],
+    )
+    def test_a_known_id_of_another_job_is_a_conflict_that_stores_nothing(
+        self, trial: Trial, other: dict[str, Any], tags: tuple[str, ...]
+    ) -> None:
+        trial.submit(new_job("same", payload=b'{"number":7}', tags=tags))
+        before = trial.picture("same")
+        stranger = new_job("same", **{"payload": b'{"number":7}', "tags": tags, **other})
+
+        for jobs in ([stranger], [new_job("fine"), stranger], [stranger, new_job("fine")]):
+            with pytest.raises(JobConflict) as refused:
+                trial.submit(*jobs)
+            assert refused.value.job_id == "same"
+            assert str(7) not in str(refused.value)
+
+        assert trial.search() == ["same"]
+        assert trial.picture("same") == before
+
+    def test_one_id_twice_in_a_call_is_one_job_or_a_conflict(self, trial: Trial) -> None:
+        with pytest.raises(JobConflict):
+            trial.submit(new_job("a", payload=b"{}"), new_job("a", payload=b'{"x":1}'))
+        with pytest.raises(JobConflict):
+            trial.submit(
+                new_job("a", payload=b"{}", tenant="us"), new_job("a", payload=b"{}", tenant="them")
+            )
+
+        assert trial.search() == []
+
+    @pytest.mark.parametrize("rule", [None, UniqueRule("k")])
+    def test_ids_are_looked_at_before_all_else(self, trial: Trial, rule: UniqueRule | None) -> None:
+        trial.declare(QueueSettings("mail", dead_letter="mail_dead"))
+        trial.submit(new_job("same", payload=b"{}"))
+
+        with pytest.raises(JobConflict):
+            trial.submit(
+                new_job("lost", queue="mail_dead", unique=rule), new_job("same", payload=b"[]")
+            )
+
+    @pytest.mark.parametrize("tenant", ["", "us"])
+    def test_a_known_id_is_the_same_job_in_whatever_order_its_arguments_stand(
+        self, trial: Trial, tenant: str
+    ) -> None:
+        trial.submit(new_job("same", payload=b'{"a":1,"b":{"c":null,"d":[1.5]}}', tenant=tenant))
+
+        again = new_job("same", payload=b'{"b":{"d":[1.5],"c":null},"a":1}', tenant=tenant)
+        (answer,) = trial.submit(again)
+
+        assert (answer.job_id, answer.deduplicated) == ("same", True)
+
+    def test_a_job_whose_payload_was_replaced_is_still_known_by_its_id(self, trial: Trial) -> None:
+        newest = UniqueRule("k", on_conflict=OnConflict.REPLACE)
+        trial.submit(new_job("first", payload=b'{"a":1}', unique=newest))
+        trial.submit(new_job("second", payload=b'{"a":2}', unique=newest))
+
+        (answer,) = trial.submit(new_job("first", payload=b'{"a":1}', unique=newest))
+
+        assert (answer.job_id, answer.deduplicated) == ("first", True)
+        assert trial.record("first").payload == b'{"a":2}'
 
     def test_a_known_id_is_found_by_the_tags_it_has_and_by_no_others(self, trial: Trial) -> None:
         trial.submit(new_job("known", tags=("old",)))

@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.testing.conformance.ageing import TestAgeing
 from packhorse.testing.conformance.cancelling import TestCancelling, TestProgress
-from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects
+from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects, TestTenantsOfClaims
 from packhorse.testing.conformance.concurrency import TestConcurrency
 from packhorse.testing.conformance.contention import TestContention
 from packhorse.testing.conformance.depths import TestDropping, TestFullQueues
@@ -40,7 +40,7 @@ from packhorse.testing.conformance.runners import TestRunners
 from packhorse.testing.conformance.settling import TestSettling
 from packhorse.testing.conformance.submitting import TestSubmitting
 from packhorse.testing.conformance.transferring import TestTransferring
-from packhorse.testing.conformance.trial import RUNNERS, Trial, Trials
+from packhorse.testing.conformance.trial import RUNNERS, RunnerName, Trial, Trials
 from packhorse.testing.conformance.uniqueness import TestKeepLatest, TestUniqueness
 from packhorse.testing.conformance.upkeep import TestExpiring, TestParking, TestPromoting
 from packhorse.testing.conformance.wakeups import TestWakeups
@@ -53,6 +53,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestSubmitting,
     TestClaiming,
     TestSuspects,
+    TestTenantsOfClaims,
     TestOrdering,
     TestSettling,
     TestHistories,
@@ -117,9 +118,15 @@ def suite(make: HarnessFactory) -> type:
             return Trials(make, tmp_path)
 
         @pytest.fixture(params=RUNNERS)
-        def trial(self, request: pytest.FixtureRequest, trials: Trials) -> Iterator[Trial]:
+        def runner(self, request: pytest.FixtureRequest) -> RunnerName:
+            """The runner under test: every test runs once with each."""
+            runner: RunnerName = request.param
+            return runner
+
+        @pytest.fixture
+        def trial(self, runner: RunnerName, trials: Trials) -> Iterator[Trial]:
             """One empty store, once for each of its runners."""
-            with trials.fresh(request.param) as fresh:
+            with trials.fresh(runner) as fresh:
                 yield fresh
 
     for topic in TOPICS:

@@ -9,9 +9,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.errors import ConfigError
-from packhorse.job import (
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
     IdempotencyRule,
     Job,
     JobStatus,
@@ -20,9 +19,10 @@ from packhorse.job import (
     UniqueRule,
     UniqueScope,
 )
-from packhorse.settlement import SettlementKind
+from packhorse.core.settlement import SettlementKind
+from packhorse.errors import ConfigError
 from packhorse.stores.requests import RedriveAnswer
-from packhorse.stores.transfer import CarryAnswer
+from packhorse.stores.transfer import CarryAnswer, Copied
 from packhorse.testing.conformance.journeys import (
     QUEUES,
     Journey,
@@ -109,6 +109,14 @@ class TestTransferring:
         assert shown(trial) == []
         assert trial.run(trial.store.transfer.carry_in([])) == ()
         assert trial.run(trial.store.transfer.carried([])) == ()
+
+    def test_a_mark_is_kept_until_it_is_forgotten(self, trial: Trial) -> None:
+        transfer, marks = trial.store.transfer, [Copied("there", 1), Copied("elsewhere", 2), None]
+
+        assert trial.run(transfer.copied()) is None
+        for mark in marks:
+            trial.run(transfer.mark(mark))
+            assert trial.run(transfer.copied()) == mark
 
     def test_chosen_jobs_are_shown_as_they_would_be_carried(self, trial: Trial) -> None:
         submit(trial, "a", "b", "c")
@@ -314,7 +322,7 @@ class TestTransferring:
         source = journey.source
         submit(source, "job")
         source.renew("narrow", queues=(QUEUE,), tasks=("another",))
-        assert source.run(source.store.upkeep.park(after_us=_DAY_US, limit=9)) == (TASK,)
+        assert source.run(source.store.upkeep.park(after_us=_DAY_US, limit=9)).tasks == (TASK,)
 
         journey.carry()
 
@@ -337,7 +345,7 @@ class TestTransferring:
         journey.carry()
         journey.source.advance_us(SECOND_US)
 
-        assert journey.target.run(journey.target.store.upkeep.expire(limit=9)) == 1
+        assert len(journey.target.run(journey.target.store.upkeep.expire(limit=9))) == 1
 
     def test_workers_are_woken(self, trial: Trial) -> None:
         with journeys(trial, "in") as journey:

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from packhorse.clock import SECOND_US
-from packhorse.job import AttemptRecord, FreshJobs, Job, JobRecord, JobStatus, NewJob
-from packhorse.lifecycle import Limits, Orphan, rescue
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
+from packhorse.core.lifecycle import Limits, Orphan, rescue
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import (
@@ -100,12 +100,11 @@ class Trial:
     # ------------------------------------------------------------------------------------ jobs
 
     def submit(self, *jobs: NewJob) -> tuple[Submitted, ...]:
-        """Store jobs; one whose id has not been used here goes the way of those just made."""
+        """Store jobs, with `ids_are_new` unless an id has been used here before."""
         ids = {job.id for job in jobs}
-        fresh = ids.isdisjoint(self._used)
+        new = len(ids) == len(jobs) and ids.isdisjoint(self._used)
         self._used |= ids
-        given = FreshJobs(jobs) if fresh and len(ids) == len(jobs) else jobs
-        return self.run(self.store.jobs.submit(given))
+        return self.run(self.store.jobs.submit(jobs, ids_are_new=new))
 
     def ask(
         self,
@@ -115,6 +114,8 @@ class Trial:
         tasks: Sequence[str] = (TASK,),
         limit: int = EVERYTHING,
         quarantine: bool = False,
+        allowance_us: int = 0,
+        tenants: Sequence[str] = (),
     ) -> Claimed:
         """Claim and see the whole answer, without touching the worker's lease."""
         request = ClaimRequest(
@@ -124,6 +125,8 @@ class Trial:
             limit=limit,
             default_timeout_us=TIMEOUT_US,
             quarantine=quarantine,
+            allowance_us=allowance_us,
+            tenants=tuple(tenants),
         )
         return self.run(self.store.jobs.claim(request))
 

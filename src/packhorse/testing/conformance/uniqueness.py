@@ -8,11 +8,18 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import (
+    IdempotencyRule,
+    JobStatus,
+    NewJob,
+    OnConflict,
+    UniqueRule,
+    UniqueScope,
+)
+from packhorse.core.policies.retention import Retention
+from packhorse.core.settlement import SettlementKind
 from packhorse.errors import QueueClosed
-from packhorse.job import IdempotencyRule, JobStatus, NewJob, OnConflict, UniqueRule, UniqueScope
-from packhorse.policies.retention import Retention
-from packhorse.settlement import SettlementKind
 from packhorse.stores.requests import JobFilter, RedriveAnswer, Submitted
 from packhorse.testing.conformance.contention import at_once
 from packhorse.testing.conformance.samples import QUEUE, new_job

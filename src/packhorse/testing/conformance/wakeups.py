@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import FreshJobs, Job, NewJob
-from packhorse.settlement import SettlementKind
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, NewJob
+from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Renewal
@@ -176,7 +176,7 @@ class TestWakeups:
     def test_what_is_told_before_the_wait_begins_is_heard(self, trial: Trial) -> None:
         async def scenario() -> None:
             listener = trial.store.wakeups.listen(frozenset({f"queue:{QUEUE}"}))
-            await trial.arun(trial.store.jobs.submit(FreshJobs((new_job(),))))
+            await trial.arun(trial.store.jobs.submit((new_job(),), ids_are_new=True))
             assert await listener.wait(_PATIENCE_S)
             listener.close()
 
@@ -205,7 +205,7 @@ class TestWakeups:
             topics = frozenset({f"queue:{QUEUE}"})
             stores = (trial.store, trial.store, trial.elsewhere())
             listeners = [store.wakeups.listen(topics) for store in stores]
-            await trial.arun(trial.store.jobs.submit(FreshJobs((new_job(),))))
+            await trial.arun(trial.store.jobs.submit((new_job(),), ids_are_new=True))
             heard = await asyncio.gather(*(each.wait(_PATIENCE_S) for each in listeners))
             for listener in listeners:
                 listener.close()
@@ -271,7 +271,7 @@ async def _heard(
 
 
 def _submitting(*jobs: NewJob) -> Doing:
-    return lambda store: store.jobs.submit(FreshJobs(jobs))
+    return lambda store: store.jobs.submit(jobs, ids_are_new=True)
 
 
 def _settling(kind: SettlementKind, job: Job) -> Doing:

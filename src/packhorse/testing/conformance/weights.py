@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import RateRule
 from packhorse.errors import ConfigError
-from packhorse.job import RateRule
 from packhorse.testing.conformance.samples import TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import (

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.clock import SECOND_US
-from packhorse.job import JobStatus, RateRule
-from packhorse.lifecycle import CancelAnswer
-from packhorse.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RateRule
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Listener, Store
 from packhorse.stores.requests import (

@@ -44,7 +44,7 @@ create table {jobs} (
     suspect boolean not null default false,
     alone boolean not null default false,    -- the running attempt runs alone
     cancel_requested boolean not null default false,
-    awaited boolean not null default false,  -- somebody waits for its end
+    awaited boolean not null default false,  -- a caller waits for its end
     keyed boolean not null default false,    -- it wants a unique or an idempotency key
     tenant text collate "C" not null,
     payload text not null,
@@ -129,7 +129,7 @@ create table {queues} (
     dead_letter text collate "C",
     paused boolean not null default false,
     closed boolean not null default false,
-    limited boolean not null default false,  -- somebody may wait for its jobs to end
+    limited boolean not null default false,  -- workers or producers may wait for its jobs to end
     tenanted boolean not null default false, -- a job with a tenant was submitted: passes are dealt
     lined boolean not null default false,    -- a job that gates may hold back was submitted
     tasked boolean not null default false,   -- one of a task with limits of its own

@@ -1,19 +1,23 @@
 -- SPDX-License-Identifier: MIT
+-- Claim, the general route; lua/fast.lua has the fast one.
+
+-- script: claim
 -- Hands ready jobs to one worker alone.
--- Arguments: worker, limit, default timeout, 1 for a quarantine claim else 0, the number of queues,
--- the queues, the tasks.
+-- Arguments: worker, limit, default timeout, 1 for a quarantine claim else 0, how long after the claim
+-- jobs with a rate limit may start, the tenants as msgpack or '' for all, the number of queues, the
+-- queues, the tasks.
 -- Answer: clock, next due or -1, 1 if a suspect waits, 1 if the lease is lost, 1 if there may be
--- more to look at, then id, state, definition and payload of each job.
--- needs: keys clock wakes jobs queues sigs pending lines index places promoting serving rates gates sources
+-- more to look at, the ids that a rate limit let go, then id, state, definition and payload of each job.
+-- needs: candidates places limits
 local PROMOTED_MAX = 1000
 local REFUSED_MAX = 1000 -- lines that are found held back, and jobs found expired, in one script
-local HOLD_GRACE_US = 30000000
 local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local quarantine, queues_given = ARGV[5] == '1', tonumber(ARGV[6])
-local answer, given, refusals, opens = {clock.now, -1, 0, 0, 0}, 0, 0, nil
-local turnstile = gates.turnstile()
+local quarantine, queues_given = ARGV[5] == '1', tonumber(ARGV[8])
+candidates.scope(ARGV[7])
+local answer, given, refusals, opens = {clock.now, -1, 0, 0, 0, {}}, 0, 0, nil
+local turnstile = gates.turnstile(tonumber(ARGV[6]))
 
-local lease = redis.call('ZSCORE', tag .. ':leases', worker)
+local lease = redis.call('ZSCORE', tag .. KEY.leases, worker)
 if not lease or tonumber(lease) <= clock.now then
   answer[4] = 1
   return answer
@@ -26,13 +30,11 @@ local function earlier(instant)
 end
 
 local function hand_over(job, definition, payload)
-  job.status, job.updated, job.started, job.worker = PROCESSING, clock.now, clock.now, worker
-  job.fence = clock.given and job.fence + 1 or math.max(job.fence + 1, clock.now)
+  candidates.hold(job, worker, default_timeout)
   job.alone = quarantine or nil
-  job.hold = clock.now + (job.timeout or default_timeout) + HOLD_GRACE_US
   index.enter(job)
-  local state = jobs.pack(job)
-  redis.call('HSET', keys.job(job.id), 's', state)
+  local state = pack_state(job)
+  redis.call('HSET', keys.job(job.id), FIELD.state, state)
   if queues.get(job.queue).conf.max_depth then
     wakes.add('room:' .. job.queue)
   end
@@ -52,72 +54,72 @@ end
 -- Whether a refusal holds for all jobs of the queue.
 local function whole_queue(refused)
   local kind = string.sub(refused.gate.name, 1, 1)
-  return refused.closes and (kind == 'Q' or kind == 'U')
+  return refused.closes and (kind == GATE.queue_concurrency or kind == GATE.queue_rate)
 end
 
 -- Give out the head of a line and those behind it that come before `bound`. Returns the jobs that
 -- have left the line, and the refusal that ended it.
 local function serve_line(source, bound)
   local head = jobs.load(keys.ranked_id(source.first[2]))
-  local line, left = keys.line(source.queue, source.task, head.sig), {}
+  local line, left = keys.line(source.queue, source.task, head.signature), {}
   local entries = {source.first[2], source.first[1]}
-  if not sigs.read(head.sig).ordering then
+  if not signatures.read(head.signature).ordering then
     entries = redis.call('ZRANGE', line, 0, limit - given - 1, 'WITHSCORES')
   end
   for at = 1, #entries, 2 do
     local member = entries[at]
-    if at > 1 and bound and not serving.before({tonumber(entries[at + 1]), member}, bound) then
+    if at > 1 and bound and not candidates.before({tonumber(entries[at + 1]), member}, bound) then
       break
     end
     local id = keys.ranked_id(member)
-    local found = redis.call('HMGET', keys.job(id), 's', 'd', 'p', 'b')
+    local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload, FIELD.own)
     local job = jobs.read(id, found[1], found[4])
-    if job.deadline and job.deadline <= clock.now then
+    if job.deadline_us and job.deadline_us <= clock.now then
       refusals = refusals + 1 -- upkeep ends it; until then it is out of the way
       index.set_late(job)
     else
       local refused = gates.pass(turnstile, job)
       if refused then
-        return head.sig, left, refused
+        return head.signature, left, refused
       end
       index.unready(job)
       hand_over(job, found[2], found[3])
     end
     left[#left + 1] = member
   end
-  return head.sig, left, nil
+  return head.signature, left, nil
 end
 
 -- Serve one line of the source that comes first. Returns false when the queue has no more.
 local function serve_first(all)
-  local source, bound = sources.best(all)
+  local source, bound = candidates.best(all)
   if not source then
     return false
   end
-  local sig, left, refused = serve_line(source, bound)
+  local signature, left, refused = serve_line(source, bound)
   if #left > 0 then
-    pending.many('ZREM', keys.line(source.queue, source.task, sig), left)
+    pending.many('ZREM', keys.line(source.queue, source.task, signature), left)
   end
   if refused and whole_queue(refused) then
-    lines.place_head(source.queue, source.task, sig)
+    lines.place_head(source.queue, source.task, signature)
     return false
   elseif refused then
-    local group, from = waiting_group(refused, sigs.read(sig).weight)
-    lines.place_head(source.queue, source.task, sig, group, from)
+    local group, from = waiting_group(refused, signatures.read(signature).weight)
+    lines.place_head(source.queue, source.task, signature, group, from)
     lines.open_group(source.queue, source.task, group, from)
     refusals = refusals + 1
     for _, other in ipairs(all) do
       other.spent = other.spent or (other.task == source.task and other.gate == group)
     end
   else
-    lines.place_head(source.queue, source.task, sig)
+    lines.place_head(source.queue, source.task, signature)
   end
-  sources.read(source)
+  candidates.read_heads(source)
   return true
 end
 
 local function serve_ready(queue, tasks)
-  local all, later = sources.of(queue, serving.known(tag .. ':t:' .. queue, tasks))
+  local all, later = candidates.sources(queue, candidates.known(tag .. KEY.ready_tasks .. queue, tasks))
   opens = later and math.min(opens or later, later) or opens
   while given < limit and refusals < REFUSED_MAX and serve_first(all) do
     -- one line after the other
@@ -125,11 +127,11 @@ local function serve_ready(queue, tasks)
 end
 
 local function serve_suspects(queue, tasks)
-  for _, job in ipairs(serving.suspects(queue, tasks)) do
+  for _, job in ipairs(candidates.suspects(queue, tasks)) do
     if given >= limit then
       return
     elseif not gates.pass(turnstile, job) then
-      local found = redis.call('HMGET', keys.job(job.id), 'd', 'p')
+      local found = redis.call('HMGET', keys.job(job.id), FIELD.definition, FIELD.payload)
       index.leave(job)
       hand_over(job, found[1], found[2])
     end
@@ -140,7 +142,7 @@ end
 local function suspects_wait(open, tasks)
   local alone = gates.turnstile()
   for _, queue in ipairs(open) do
-    for _, job in ipairs(serving.suspects(queue, tasks)) do
+    for _, job in ipairs(candidates.suspects(queue, tasks)) do
       if not gates.pass(alone, job) then
         return true
       end
@@ -150,15 +152,15 @@ local function suspects_wait(open, tasks)
   return false
 end
 
-local open = serving.open_queues({unpack(ARGV, 7, 6 + queues_given)})
-local tasks = serving.tasks({unpack(ARGV, 7 + queues_given)})
+local open = candidates.queue_order({unpack(ARGV, 9, 8 + queues_given)})
+local tasks = candidates.tasks({unpack(ARGV, 9 + queues_given)})
 for _, queue in ipairs(open) do
-  local due = promoting.next_due(queue)
+  local due = queues.next_due(queue)
   if due and due <= clock.now then
-    promoting.promote(queue, PROMOTED_MAX)
+    places.promote(queue, PROMOTED_MAX)
     pending.flush()
     lines.flush()
-    due = promoting.next_due(queue)
+    due = queues.next_due(queue)
   end
   earlier(due)
 end
@@ -177,5 +179,6 @@ if given < limit then
 end
 answer[3] = suspects_wait(open, tasks) and 1 or 0
 answer[5] = refusals >= REFUSED_MAX and given < limit and 1 or 0
+answer[6] = turnstile.rated
 wakes.flush()
 return answer

@@ -129,7 +129,7 @@ create table packhorse_queues (
     dead_letter text,
     paused integer not null default 0,
     closed integer not null default 0,
-    limited integer not null default 0,      -- somebody may wait for its jobs to end
+    limited integer not null default 0,      -- workers or producers may wait for its jobs to end
     tenanted integer not null default 0,     -- a job with a tenant was submitted: passes are dealt
     special integer not null default 0,      -- a submit has to look at its settings
     declared text,                           -- JSON; null: never declared

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""Print how large the core is, and how far a reader walks through it.
+
+Sizes are counted from the files. A walk is measured by running it on SQLite and recording every
+function of the package that takes part: submitting one job, taking a job from claim to settled, and
+holding a job back for its rate limit until it may run. What a loop beside the job happens to do in
+between is left out: only what every repetition of a walk has in common counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from packhorse import Packhorse
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "src" / "packhorse"
+#: Words that no comparable project uses, in place of the thing that acts.
+ODD_WORDS: Final = re.compile(r"\b(whoever|whom|somebody|nobody|anybody|anew)\b", re.IGNORECASE)
+#: Public names that an error and an event share, or the client and the worker protocol.
+PUBLIC_TWICE: Final = frozenset({"JobCancelled", "JobDead", "Task"})
+SMALL_MODULE_LINES: Final = 40
+_REPETITIONS: Final = 5
+_PATIENCE_S: Final = 30.0
+
+#: One function of the package that was run: file, name, first line and number of lines.
+Step = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure, and what it should be at most."""
+
+    name: str
+    value: int
+    most: int
+
+    @property
+    def is_met(self) -> bool:
+        return self.value <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far a reader goes: the functions that took part, their files, their lines."""
+
+    name: str
+    functions: int
+    files: int
+    lines: int
+
+
+def main() -> int:
+    """Print all of it; 1 if a size is above its bound."""
+    sizes = measures(PACKAGE)
+    print("| Measure | Now | At most |\n| --- | ---: | ---: |")
+    for measure in sizes:
+        print(f"| {measure.name} | {measure.value:,} | {measure.most:,} |")
+    print("\n| Walk on SQLite | Functions | Files | Lines |\n| --- | ---: | ---: | ---: |")
+    for walk in walks():
+        print(f"| {walk.name} | {walk.functions} | {walk.files} | {walk.lines} |")
+    return 0 if all(measure.is_met for measure in sizes) else 1
+
+
+def measures(package: Path) -> list[Measure]:
+    """The sizes of the core: the package without its test suite."""
+    files = list(_core_files(package))
+    texts = {path: path.read_text(encoding="utf-8").splitlines() for path in files}
+    modules = {path: text for path, text in texts.items() if path.suffix == ".py"}
+    return [
+        Measure("core files", len(files), 330),
+        Measure("core lines", sum(map(len, texts.values())), 35_000),
+        Measure("query files", sum(path.suffix == ".sql" for path in files), 30),
+        Measure("lines with odd words", sum(len(_odd_lines(text)) for text in texts.values()), 0),
+        Measure("class names used twice", len(repeated_class_names(modules)), 0),
+        Measure(f"modules under {SMALL_MODULE_LINES} lines", _small(modules), len(modules)),
+    ]
+
+
+def repeated_class_names(modules: dict[Path, list[str]]) -> list[str]:
+    """The names that more than one class of the core has."""
+    names = Counter(
+        node.name
+        for text in modules.values()
+        for node in ast.walk(ast.parse("\n".join(text)))
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1 and name not in PUBLIC_TWICE)
+
+
+def _core_files(package: Path) -> Iterator[Path]:
+    for path in sorted(package.rglob("*")):
+        if path.suffix in {".py", ".sql", ".lua"} and "testing" not in path.parts:
+            yield path
+
+
+def _odd_lines(text: Sequence[str]) -> list[str]:
+    return [line for line in text if ODD_WORDS.search(line)]
+
+
+def _small(modules: dict[Path, list[str]]) -> int:
+    small = (
+        len(text) < SMALL_MODULE_LINES for path, text in modules.items() if path.stem[0] != "_"
+    )
+    return sum(small)
+
+
+class Recorder:
+    """Notes the functions of the package that run while it is switched on, in chosen threads."""
+
+    def __init__(self) -> None:
+        self._steps: set[Step] | None = None
+        self._thread: int | None = None
+        self._elsewhere = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Trace this thread and every one that is started inside the block."""
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def start(self, *, elsewhere: bool) -> None:
+        """Record this thread, or all but this one."""
+        self._thread, self._elsewhere = threading.get_ident(), elsewhere
+        self._steps = set()
+
+    def stop(self) -> set[Step]:
+        """What was run since `start`."""
+        steps, self._steps = self._steps, None
+        return steps or set()
+
+    def _trace(self, frame: FrameType, *_: Any) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
+            return None  # a comprehension is read with the function around it
+        steps = self._steps
+        if steps is not None and (threading.get_ident() != self._thread) is self._elsewhere:
+            lines = {line for _, _, line in code.co_lines() if line is not None}
+            first = code.co_firstlineno
+            steps.add((code.co_filename, code.co_qualname, first, max(lines) - first + 1))
+        return self._trace
+
+
+def walks() -> list[Walk]:
+    """The three walks, each on a store of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return [
+            _measured("submit one", _submit_one, Path(folder) / "submit.db"),
+            _measured("claim to settled", _claim_to_settled, Path(folder) / "claim.db"),
+            _measured("rate-limited, held back, let go", _rate_limited, Path(folder) / "rate.db"),
+        ]
+
+
+def _measured(name: str, walk: Callable[[Packhorse, Recorder], list[set[Step]]], db: Path) -> Walk:
+    recorder = Recorder()
+    app = Packhorse(f"sqlite:///{db}")
+    with recorder.installed():
+        steps = set.intersection(*walk(app, recorder))
+    app.close()
+    files = {file for file, _, _, _ in steps}
+    return Walk(name, len(steps), len(files), sum(lines for _, _, _, lines in steps))
+
+
+def _submit_one(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+    @app.task
+    async def nothing() -> None: ...
+
+    nothing.enqueue()  # what is done once for an app is not part of the walk
+    seen = []
+    for _ in range(_REPETITIONS):
+        recorder.start(elsewhere=False)
+        nothing.enqueue()
+        seen.append(recorder.stop())
+    return seen
+
+
+def _claim_to_settled(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+    @app.task
+    async def nothing() -> None: ...
+
+    return _worked(app, recorder, lambda: [nothing.enqueue()])
+
+
+def _rate_limited(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+    app.queue("slow", rate_limit=(1, "100ms"))
+
+    @app.task(queue="slow")
+    async def nothing() -> None: ...
+
+    return _worked(app, recorder, lambda: [nothing.enqueue(), nothing.enqueue()])
+
+
+def _worked(app: Packhorse, recorder: Recorder, submit: Callable[[], list[Any]]) -> list[set[Step]]:
+    """What a worker in another thread does with jobs that this thread submits."""
+    threading.Thread(target=app.run, daemon=True).start()
+    _finish(submit())
+    seen = []
+    for _ in range(_REPETITIONS):
+        recorder.start(elsewhere=True)
+        _finish(submit())
+        seen.append(recorder.stop())
+    return seen
+
+
+def _finish(jobs: list[Any]) -> None:
+    for job in jobs:
+        job.result(timeout=_PATIENCE_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

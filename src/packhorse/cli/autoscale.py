@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse worker --autoscale`: run as many worker processes as the queues ask for.
+
+Scaling down stops no running job: a process that is not wanted any more gets one signal, and then
+all the time its jobs need. The processes run without a shutdown timeout; this parent enforces it
+when everything stops. A process that ends by itself is replaced, unless it ended right away.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import click
+
+from packhorse.cli.discovery import found_app
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.options import Bounds
+from packhorse.cli.serving import chosen_queues, chosen_run_options
+from packhorse.cli.worker import set_up_logs, shows_banner, worker_command
+from packhorse.client.run_options import run_options
+from packhorse.client.scaling import QueueSnapshot, loads, next_scaling, snapshot
+from packhorse.core.clock import SECOND_US, Clock, SystemClock
+from packhorse.core.policies.autoscale import ScaleRule, Scaling, check_scale
+from packhorse.errors import ConfigError, StoreError
+from packhorse.runtime.supervisor.posix import STOP_SIGNALS, stop_signals
+from packhorse.stores.protocol import Store
+
+__all__ = [
+    "ENDLESS",
+    "Fleet",
+    "Process",
+    "Scaler",
+    "bounded_rules",
+    "run_fleet",
+    "run_scaled",
+    "start_process",
+]
+
+_LOG: Final = logging.getLogger("packhorse")
+#: The shutdown timeout of the processes; this parent enforces the real one.
+ENDLESS: Final = "3650d"
+#: How often the store is asked for the demand.
+_LOOK_S: Final = 1.0
+#: A process that fails sooner than this would fail again.
+_STILLBORN_S: Final = 5.0
+#: The number of signals that ask a worker to stop, and to give back its jobs.
+_STOP, _HURRY = 1, 2
+#: Exit codes of a process that gave back its jobs.
+_HURRIED: Final = (ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+
+
+def _refuse_others(flags: Mapping[str, Any]) -> None:
+    if flags["burst"] or flags["processes"] > 1:
+        raise click.UsageError(
+            "--autoscale decides by itself how many processes there are, and goes on until told to "
+            "stop; leave --processes and --burst out"
+        )
+    if flags["http"] or flags["reload"] or flags["in_process"]:
+        raise click.UsageError(
+            "--autoscale runs several workers, which come and go; leave --http, --reload and "
+            "--in-process out (`packhorse health` and `packhorse workers list` tell how they are)"
+        )
+
+
+def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -> int:
+    """Run worker processes, each under its own supervisor; return the exit code."""
+    _refuse_others(flags)
+    set_up_logs(flags)
+    clock, quiet = SystemClock(), not shows_banner(flags)
+    found = found_app(app_name, flags["include"], url=flags["url"], quiet=quiet)
+    app, options = found.app, chosen_run_options(flags)
+    try:
+        if app.store.label.startswith("memory:"):
+            raise ConfigError(
+                "memory:// lives inside one process, so processes cannot share its work; give the "
+                "app a URL such as sqlite:///jobs.db"
+            )
+        app.store.migrate()
+        effective = run_options(chosen_queues(flags["queues"]) or app.known_queues, options)
+        rules = bounded_rules(effective.queues, app.scales, chosen)
+        scaler = Scaler(app.store, rules, least=chosen[0], slots=effective.concurrency, clock=clock)
+        command = worker_command(app_name, {**flags, "shutdown_timeout": ENDLESS, "banner": False})
+        return run_fleet(
+            lambda: start_process(command),
+            scaler.wanted,
+            shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
+            clock=clock,
+        )
+    finally:
+        app.close()
+
+
+def bounded_rules(
+    queues: tuple[str, ...], declared: Mapping[str, ScaleRule], chosen: Bounds
+) -> dict[str, ScaleRule]:
+    """Return the scaling rule per queue: its own thresholds within the bounds given here.
+
+    A queue whose autoscale is switched off has none.
+    """
+    rules = {}
+    for name in queues:
+        own = declared.get(name, ScaleRule(enabled=True))
+        if not own.enabled:
+            continue
+        rules[name] = ScaleRule(
+            enabled=True,
+            min_workers=chosen[0],
+            max_workers=chosen[1],
+            scale_up=own.scale_up,
+            scale_down=own.scale_down,
+        )
+        try:
+            check_scale(rules[name])
+        except ConfigError as error:
+            raise ConfigError(f"queue {name!r}: {error}") from None
+    return rules
+
+
+class Scaler:
+    """Ask the store how many workers there should be."""
+
+    def __init__(
+        self,
+        store: Store,
+        rules: Mapping[str, ScaleRule],
+        *,
+        least: int,
+        slots: int,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._slots = slots
+        self._clock = clock
+        self._before: QueueSnapshot | None = None
+        self._wish = Scaling(least, clock.now_us())
+        self._troubled = False
+
+    def wanted(self) -> int:
+        """Return the number of workers wanted; the last one while the store cannot be asked."""
+        try:
+            counts = self._store.run(self._store.inspection.counts())
+        except StoreError as error:
+            if not self._troubled:
+                _LOG.warning("the store cannot be asked how much there is to do: %s", error)
+            self._troubled = True
+            return self._wish.workers
+        self._troubled = False
+        now = snapshot(counts, self._rules, self._clock.monotonic())
+        asked = loads(self._before, now, slots=self._slots)
+        self._before = now
+        self._wish = next_scaling(self._rules, asked, self._wish, self._clock.now_us())
+        return self._wish.workers
+
+
+class Process(Protocol):
+    """The part of `subprocess.Popen` that is used here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+def start_process(command: Sequence[str]) -> Process:
+    """Start a worker in its own session: Ctrl-C reaches it through this parent only."""
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - this program
+
+
+@dataclass(slots=True)
+class _Child:
+    process: Process
+    started_s: float
+    told: int = 0  #: how many signals it has been sent
+    retiring: bool = False
+
+
+class Fleet:
+    """The worker processes, and the signals they were sent."""
+
+    def __init__(self, start: Callable[[], Process], clock: Clock) -> None:
+        self._start = start
+        self._clock = clock
+        self._children: list[_Child] = []
+        self._received: list[int] = []
+        self._stopping_s: float | None = None
+        self.quiet = False  #: no process claims, and none is started
+        self.exit_code = int(ExitCode.OK)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no process is left."""
+        return not self._children
+
+    @property
+    def stopping(self) -> bool:
+        """Whether everything is to stop."""
+        return self._stopping_s is not None
+
+    @property
+    def working(self) -> int:
+        """The processes that have not been told to stop."""
+        return sum(not child.retiring for child in self._children)
+
+    def stop(self, *signals: int) -> None:
+        """Stop all processes; a second signal gives back their jobs, a third leaves."""
+        self._received += signals
+        if self._stopping_s is None:
+            self._stopping_s = self._clock.monotonic()
+
+    def hand_on(self, number: int) -> None:
+        """Forward SIGUSR1 (stop claiming) or SIGUSR2 (go on) to all processes."""
+        self.quiet = number == signal.SIGUSR1
+        for child in self._children:
+            child.process.send_signal(number)
+
+    def resize(self, wanted: int) -> None:
+        """Start processes until there are `wanted`, or stop the youngest."""
+        if self.working != wanted:
+            _LOG.info("worker processes: %s running, %s wanted", self.working, wanted)
+        while self.working < wanted:
+            self._children.append(_Child(self._start(), self._clock.monotonic()))
+        # In the order they were started, so the youngest are the ones too many.
+        for child in [child for child in self._children if not child.retiring][wanted:]:
+            child.retiring = True
+            self._tell(child, _STOP)
+
+    def keep_time(self, shutdown_timeout_s: float) -> None:
+        """Forward stop signals, and send a second one when the shutdown timeout has passed."""
+        if self._stopping_s is None:
+            return
+        late = self._clock.monotonic() - self._stopping_s >= shutdown_timeout_s
+        asked = max(len(self._received), _STOP, _HURRY if late else 0)
+        for child in self._children:
+            self._tell(child, asked)
+
+    def reap(self) -> None:
+        """Remove processes that have ended."""
+        for child in list(self._children):
+            status = child.process.poll()
+            if status is not None:
+                self._children.remove(child)
+                self._note_end(child, status)
+
+    def _tell(self, child: _Child, signals: int) -> None:
+        """Send the signals a process has not been sent; one that is retiring has had the first."""
+        for index in range(child.told, signals):
+            heard = self._received[index : index + 1]
+            child.process.send_signal(heard[0] if heard else signal.SIGTERM)
+        child.told = max(child.told, signals)
+
+    def _note_end(self, child: _Child, status: int) -> None:
+        pid, code = child.process.pid, status if status >= 0 else int(ExitCode.FAILED)
+        if child.told:
+            # Dying of the signal, or giving back jobs at our request, is no failure.
+            hurried = status in _HURRIED and len(self._received) < _HURRY
+            if -status not in STOP_SIGNALS and not hurried:
+                self.exit_code = max(self.exit_code, code)
+            return
+        how = f"exit code {status}" if status >= 0 else f"signal {-status}"
+        if code and self._clock.monotonic() - child.started_s < _STILLBORN_S:
+            _LOG.error("worker process %s ended with %s as soon as it had begun; leaving", pid, how)
+            self.exit_code = max(self.exit_code, code)
+            self.stop()
+        elif not self.stopping:
+            _LOG.warning("worker process %s ended with %s; another one takes its place", pid, how)
+
+
+def run_fleet(
+    start: Callable[[], Process],
+    wanted: Callable[[], int],
+    *,
+    shutdown_timeout_s: float,
+    clock: Clock,
+) -> int:
+    """Keep as many processes as are wanted until told to stop; return the exit code."""
+    fleet, changed = Fleet(start, clock), threading.Event()
+    with _heard(fleet, changed):
+        while not (fleet.stopping and fleet.empty):
+            if not (fleet.stopping or fleet.quiet):
+                fleet.resize(wanted())
+            fleet.keep_time(shutdown_timeout_s)
+            changed.wait(_LOOK_S)
+            changed.clear()
+            fleet.reap()
+    return fleet.exit_code
+
+
+@contextmanager
+def _heard(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
+    """Handle signals while the fleet runs."""
+
+    def stop(number: int, _frame: object) -> None:
+        fleet.stop(number)
+        changed.set()
+
+    def hand_on(number: int, _frame: object) -> None:
+        fleet.hand_on(number)
+        changed.set()
+
+    def ended(_number: int, _frame: object) -> None:
+        changed.set()
+
+    handlers: dict[int, Callable[[int, Any], None]] = {
+        **dict.fromkeys(stop_signals(), stop),
+        signal.SIGUSR1: hand_on,
+        signal.SIGUSR2: hand_on,
+        signal.SIGCHLD: ended,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

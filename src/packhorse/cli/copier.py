@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""Carry jobs and settings from one store to another, and compare both afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from packhorse.cli.exits import NothingMatched
+from packhorse.cli.output import did_you_mean
+from packhorse.core.job import JobStatus
+from packhorse.errors import StoreError
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import QueueState
+from packhorse.stores.transfer import CarriedJob, CarryAnswer
+
+__all__ = [
+    "Comparison",
+    "CopyPlan",
+    "CopyTally",
+    "Remaining",
+    "Side",
+    "carry_jobs",
+    "carry_settings",
+    "compare",
+    "plan_copy",
+    "refuse_unknown",
+    "remaining_in",
+]
+
+#: Differing jobs that are named.
+NAMED_MAX: Final = 20
+#: Digests are added up below this, so that the order of jobs does not matter to the sum.
+_DIGESTS: Final = 2**256
+
+#: Pages read at most; a store with more repeats itself.
+PAGES_MAX: Final = 10_000_000
+_FINISHED: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
+
+#: Told how many jobs have been looked at.
+Progress = Callable[[int], None]
+
+
+class CopyTally(msgspec.Struct):
+    """Outcomes of the jobs carried."""
+
+    carried: int = 0
+    known: int = 0
+    conflicts: list[str] = []  #: their ids
+
+    def add(self, jobs: Sequence[CarriedJob], answers: Sequence[CarryAnswer]) -> None:
+        """Count one page."""
+        counted = Counter(answers)
+        self.carried += counted[CarryAnswer.CARRIED]
+        self.known += counted[CarryAnswer.KNOWN]
+        pairs = zip(jobs, answers, strict=True)
+        self.conflicts += [one.job.id for one, answer in pairs if answer is CarryAnswer.CONFLICT]
+
+
+class Side(msgspec.Struct):
+    """The number of carried jobs one store has, and the digest of all of them."""
+
+    jobs: int = 0
+    total: int = 0
+
+    def add(self, jobs: Sequence[CarriedJob]) -> None:
+        """Count one page."""
+        self.jobs += len(jobs)
+        self.total = (self.total + sum(map(_digest, jobs))) % _DIGESTS
+
+    @property
+    def digest(self) -> str:
+        """The digest as text."""
+        return f"{self.total:064x}"
+
+
+class Comparison(msgspec.Struct):
+    """Both stores after the copy."""
+
+    source: Side
+    target: Side
+    differing: list[str] = []  #: ids that are missing or different, the first of them
+
+    @property
+    def equal(self) -> bool:
+        """Whether every job arrived as it was."""
+        return self.source == self.target
+
+
+class Remaining(msgspec.Struct, frozen=True):
+    """The number of jobs that are not carried."""
+
+    finished: int = 0  #: completed or cancelled
+    running: int = 0
+
+
+class CopyPlan(msgspec.Struct, frozen=True):
+    """The jobs to be carried."""
+
+    found: Counter[str]  #: by status
+    known: int = 0  #: of these, the jobs whose ids the target has already
+
+
+def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
+    """Refuse a mistyped queue: without jobs both stores would compare equal."""
+    known = {one.settings.name for one in source.run(source.queues.queues())}
+    for name in queues:
+        if name not in known:
+            hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
+            raise NothingMatched(f"{source.label} has no queue {name!r}; {hint}")
+
+
+def remaining_in(source: Store, queues: Sequence[str]) -> Remaining:
+    """Count the jobs of these queues, or of all, that are not carried."""
+    counted: Counter[JobStatus] = Counter()
+    for one in source.run(source.inspection.counts()):
+        if not queues or one.queue in queues:
+            counted.update(one.by_status)
+    return Remaining(sum(counted[status] for status in _FINISHED), counted[JobStatus.PROCESSING])
+
+
+def plan_copy(source: Store, target: Store | None, queues: Sequence[str], batch: int) -> CopyPlan:
+    """Count what would be carried. `target` is None if it does not exist yet."""
+    found: Counter[str] = Counter()
+    known = 0
+    for page in _pages(source, queues, batch):
+        found.update(str(one.status) for one in page)
+        known += 0 if target is None else _known(target, [one.job.id for one in page])
+    return CopyPlan(found, known)
+
+
+def _known(target: Store, job_ids: Sequence[str]) -> int:
+    """Count the jobs that exist in the target, in whatever status."""
+    alike = {one.job.id for one in target.run(target.transfer.carried(job_ids))}
+    others = (job_id for job_id in job_ids if job_id not in alike)
+    return len(alike) + sum(target.run(target.inspection.job(one)) is not None for one in others)
+
+
+def carry_jobs(
+    source: Store, target: Store, queues: Sequence[str], batch: int, progress: Progress
+) -> CopyTally:
+    """Carry every job. Known ones are skipped, so a second run continues the first."""
+    tally, seen = CopyTally(conflicts=[]), 0
+    for page in _pages(source, queues, batch):
+        answers = target.run(target.transfer.carry_in(page))
+        tally.add(page, answers)
+        seen += len(page)
+        progress(seen)
+    return tally
+
+
+def compare(
+    source: Store, target: Store, queues: Sequence[str], batch: int, left_out: Sequence[str]
+) -> Comparison:
+    """Read both sides again; jobs `left_out` because of a key are not compared."""
+    result, missing = Comparison(Side(), Side(), []), frozenset(left_out)
+    for page in _pages(source, queues, batch):
+        sent = [one for one in page if one.job.id not in missing]
+        arrived = target.run(target.transfer.carried([one.job.id for one in sent]))
+        result.source.add(sent)
+        result.target.add(arrived)
+        there = {one.job.id: one for one in arrived}
+        differing = [one.job.id for one in sent if there.get(one.job.id) != one]
+        result.differing += differing[: NAMED_MAX - len(result.differing)]
+    return result
+
+
+def _pages(source: Store, queues: Sequence[str], batch: int) -> Iterator[list[CarriedJob]]:
+    """Read a store's jobs page by page."""
+    after: str | None = None
+    for _ in range(PAGES_MAX):
+        page = source.run(source.transfer.carry_out(after=after, limit=batch))
+        yield [one for one in page.jobs if not queues or one.job.queue in queues]
+        if page.after is None:
+            return
+        after = page.after
+    raise StoreError(
+        f"{source.label} has more than {PAGES_MAX} pages of jobs; use a larger --batch"
+    )
+
+
+def _digest(job: CarriedJob) -> int:
+    return int.from_bytes(hashlib.sha256(msgspec.json.encode(job)).digest(), "big")
+
+
+def carry_settings(source: Store, target: Store, queues: Sequence[str]) -> list[str]:
+    """Carry settings, pauses and limits unless the target has its own; name what was carried."""
+    theirs = {one.settings.name: one for one in target.run(target.queues.queues())}
+    chosen = [
+        one
+        for one in source.run(source.queues.queues())
+        if not queues or one.settings.name in queues
+    ]
+    declared = [
+        one.settings
+        for one in chosen
+        if one.declared and not one.overridden and not _set(theirs.get(one.settings.name))
+    ]
+    target.run(target.queues.declare(declared))
+    carried = [f"queue {one.name}" for one in declared]
+    for one in chosen:
+        carried += _carry_state(target, one, theirs.get(one.settings.name))
+    return carried + _carry_tasks(source, target)
+
+
+def _set(state: QueueState | None) -> bool:
+    return state is not None and (state.declared or state.overridden)
+
+
+def _carry_state(target: Store, state: QueueState, theirs: QueueState | None) -> list[str]:
+    """Carry what an operator set for a queue."""
+    name, carried = state.settings.name, []
+    if state.overridden and not _set(theirs):
+        target.run(target.queues.override(name, state.settings))
+        carried.append(f"queue {name}, overridden")
+    pauses: list[dict[str, str]] = [{}] if state.paused else []
+    pauses += [{"key": key} for key in state.paused_keys]
+    pauses += [{"tenant": tenant} for tenant in state.paused_tenants]
+    carried += [
+        " ".join(["pause of queue", name, *pause.values()])
+        for pause in pauses
+        if target.run(target.queues.pause(name, paused=True, **pause))
+    ]
+    if state.closed and target.run(target.queues.close_queue(name, closed=True)):
+        carried.append(f"closing of queue {name}")
+    return carried
+
+
+def _carry_tasks(source: Store, target: Store) -> list[str]:
+    known = {task.name for task in target.run(target.queues.tasks())}
+    tasks = [task for task in source.run(source.queues.tasks()) if task.name not in known]
+    target.run(target.queues.declare_tasks(tasks))
+    return [f"limits of task {task.name}" for task in tasks]

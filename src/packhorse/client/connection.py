@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: MIT
+"""An app's way to its store: opened on first use, its queues declared before the first submit.
+
+One connection serves all threads, event loops and forked children of a process; which physical
+connection a plan runs on is the store's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from packhorse.client.backpressure import FillingWatch, patience, submit_with_room
+from packhorse.client.declarations import Declarations, changed_tasks
+from packhorse.client.registry import Registry
+from packhorse.client.waiting import WaitLoop
+from packhorse.core.clock import Clock
+from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.process import at_fork, in_event_loop
+from packhorse.errors import QueueFull, StoreCopied, StoreError, StoreUnavailable, UsageError
+from packhorse.events import (
+    EventBus,
+    JobDead,
+    QueueConflict,
+    QueueFilling,
+    TaskConflict,
+    dead_event,
+)
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
+from packhorse.stores.transfer import Copied
+
+__all__ = ["DOUBTED_AFTER_S", "Ask", "Connection"]
+
+T = TypeVar("T")
+S = TypeVar("S", QueueSettings, TaskSettings)
+
+#: After so long a submit to a queue, or of a task, with limits looks whether the store knows them.
+DOUBTED_AFTER_S: Final = 1.0
+#: Builds a plan for the store it will run on.
+Ask = Callable[[Store], Plan[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class _RoomWait:
+    """A step that waits until a full queue has room, and submits then."""
+
+    full: QueueFull
+    work: Callable[[Store], Coroutine[Any, Any, tuple[Submitted, ...]]]
+
+
+#: What a verb asks of the store, step by step; a runner answers each step, or throws its error.
+_Steps = Generator[Ask[Any] | _RoomWait, Any, T]
+
+
+class Connection:
+    """Runs what an app and its handles ask of the store."""
+
+    def __init__(
+        self, opener: Callable[[], Store], *, registry: Registry, bus: EventBus, clock: Clock
+    ) -> None:
+        self.registry = registry
+        self.bus = bus
+        self.clock = clock
+        self.declarations = Declarations(registry)
+        self._opener = opener
+        self._lock = threading.RLock()
+        self._opening = False
+        self._store: Store | None = None
+        self._filling = FillingWatch(bus, clock)
+        self._waits = WaitLoop()
+        at_fork(self._forget_lock)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened on first use."""
+        store = self._store
+        if store is not None:
+            return store
+        with self._lock:
+            if self._opening:  # by this very thread, as others wait for the lock
+                raise UsageError(
+                    "the store is just being opened by the code that this call interrupts, as a "
+                    "signal handler does; leave a note there, and call when the handler is done"
+                )
+            if self._store is None:
+                self._opening = True
+                try:
+                    self._store = self._opener()
+                finally:
+                    self._opening = False
+            return self._store
+
+    @property
+    def opened(self) -> Store | None:
+        """The store, if it is open."""
+        return self._store
+
+    async def astore(self) -> Store:
+        """The store; opening it may touch a disk, so that is done off the event loop."""
+        if self._store is not None:
+            return self._store
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        return await asyncio.to_thread(lambda: self.store)
+
+    @property
+    def queues(self) -> dict[str, QueueSettings]:
+        """The queues declared in this process, by name."""
+        return self.declarations.queues
+
+    def run(self, ask: Ask[T]) -> T:
+        """Run a plan in this thread."""
+        store = self.store
+        return store.run(ask(store))
+
+    async def arun(self, ask: Ask[T]) -> T:
+        """Run a plan without blocking the event loop."""
+        store = await self.astore()
+        return await store.arun(ask(store))
+
+    def wait(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """Run a wait on the loop that serves waits, while this thread blocks."""
+        store = self.store
+        return self._waits.run(lambda: work(store))
+
+    def _do(self, steps: _Steps[T]) -> T:
+        """Run steps in this thread."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._answer(step)
+                except Exception as error:  # noqa: BLE001 - thrown into the steps
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    async def _ado(self, steps: _Steps[T]) -> T:
+        """Run steps without blocking the event loop."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._aanswer(step)
+                except Exception as error:  # noqa: BLE001 - thrown into the steps
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _answer(self, step: Ask[Any] | _RoomWait) -> Any:
+        if not isinstance(step, _RoomWait):
+            store = self._store or self.store
+            return store.run(step(store))
+        if in_event_loop():
+            raise UsageError(
+                f"queue {step.full.queue!r} is full, and waiting for room would block the running "
+                "event loop, which may have to make it: use 'await task.aenqueue()', or "
+                "wait=0 to be told at once; nothing was stored"
+            ) from step.full
+        return self.wait(step.work)
+
+    async def _aanswer(self, step: Ask[Any] | _RoomWait) -> Any:
+        store = self._store or await self.astore()
+        if isinstance(step, _RoomWait):
+            return await step.work(store)
+        return await store.arun(step(store))
+
+    # ------------------------------------------------------------------------------ submitting
+
+    def submit(
+        self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
+    ) -> tuple[Submitted, ...]:
+        """Store jobs, all or none, after the queues were declared; wait for room if that is asked.
+
+        `wait_us` is how long at most; None is what the queue says. `ids_are_new`: see `JobStore`.
+        """
+        return self._do(self._submitting(jobs, wait_us, ids_are_new=ids_are_new))
+
+    async def asubmit(
+        self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
+    ) -> tuple[Submitted, ...]:
+        """As `submit`, without blocking the event loop."""
+        return await self._ado(self._submitting(jobs, wait_us, ids_are_new=ids_are_new))
+
+    def _submitting(
+        self, jobs: Sequence[NewJob], wait_us: int | None, *, ids_are_new: bool
+    ) -> _Steps[tuple[Submitted, ...]]:
+        def ask(store: Store) -> Plan[tuple[Submitted, ...]]:
+            return store.jobs.submit(jobs, ids_are_new=ids_are_new)
+
+        try:
+            if self.declarations.told != self.registry.news or self._doubts(jobs):
+                yield from self._declaring()
+            try:
+                answers: tuple[Submitted, ...] = yield ask
+            except QueueFull as full:
+                answers = yield from self._waiting_for_room(ask, jobs, full, wait_us)
+        except StoreUnavailable as error:
+            self.declarations.told = 0  # it may come back without what it knew
+            raise _named(error, jobs) from error
+        if QueueFilling in self.bus.observers:
+            yield from self._watching(jobs)
+        if JobDead in self.bus.observers:
+            yield from self._telling_shed(answers)
+        return answers
+
+    def _waiting_for_room(
+        self,
+        ask: Ask[tuple[Submitted, ...]],
+        jobs: Sequence[NewJob],
+        full: QueueFull,
+        wait_us: int | None,
+    ) -> _Steps[tuple[Submitted, ...]]:
+        states = yield lambda store: store.queues.queues()
+        patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
+        if patient is None:
+            raise full
+        topics = frozenset(f"room:{job.queue}" for job in jobs)
+        answers: tuple[Submitted, ...] = yield _RoomWait(
+            full, lambda store: submit_with_room(store, ask, topics, patient, self.clock)
+        )
+        return answers
+
+    def _telling_shed(self, answers: Sequence[Submitted]) -> _Steps[None]:
+        """Tell observers of the jobs that full queues gave up; the others are stored anyway."""
+        with contextlib.suppress(StoreError):
+            for job_id in [job_id for each in answers for job_id in each.shed]:
+                record = yield _record_of(job_id)
+                if record is not None and record.dead_reason is not None:
+                    self.bus.emit(dead_event(record))
+
+    def _doubts(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether to look first if the store still knows the limits of these jobs.
+
+        A store that was emptied or brought back from a copy has lost them, and does not say so.
+        """
+        declarations = self.declarations
+        if self.clock.monotonic() - declarations.told_at < DOUBTED_AFTER_S:
+            return False
+        if not declarations.limit(jobs):
+            return False
+        declarations.told = 0
+        return True
+
+    def _watching(self, jobs: Sequence[NewJob]) -> _Steps[None]:
+        """Tell observers of queues that fill up; the jobs are stored whatever happens here."""
+        watch = self._filling
+        with contextlib.suppress(StoreError):
+            if watch.stale:
+                watch.learn((yield lambda store: store.queues.queues()))
+            for queue in watch.watched(job.queue for job in jobs):
+                watch.note(queue, (yield _depth_of(queue)))
+
+    # ------------------------------------------------------------------------------- declaring
+
+    async def adeclare(self) -> None:
+        """Tell the store of declarations it has not heard."""
+        await self._ado(self._declaring())
+
+    def declare_all(self) -> None:
+        """As `adeclare_all`, from a thread."""
+        self._do(self._declaring_all())
+
+    async def adeclare_all(self) -> None:
+        """Tell the store of everything, as a worker does: it forgets limits that are gone."""
+        await self._ado(self._declaring_all())
+
+    def _declaring(self) -> _Steps[None]:
+        # Told twice is harmless, so that no thread has to hold a lock while the store works.
+        news = self.registry.news
+        if self.declarations.told == news:
+            return
+        self.declarations.check_all()
+        copied: Copied | None = yield lambda store: store.transfer.copied()
+        if copied is not None:  # jobs would run twice: there, and in the store it was copied to
+            raise StoreCopied(self.store.label, to=copied.to)
+        queues = tuple(self.queues.values())
+        if queues:
+            before = yield lambda store: store.queues.declare(queues)
+            for was, now in _conflicts(before, queues):
+                self.bus.emit(QueueConflict(queue=now.name, **_difference(was, now)))
+        yield from self._declaring_tasks(self.declarations.limits(everything=False))
+        self.declarations.told, self.declarations.told_at = news, self.clock.monotonic()
+
+    def _declaring_all(self) -> _Steps[None]:
+        self.declarations.told = 0  # the store may have lost what it heard
+        yield from self._declaring()
+        known = yield lambda store: store.queues.tasks()
+        yield from self._declaring_tasks(
+            changed_tasks(self.declarations.limits(everything=True), known)
+        )
+
+    def _declaring_tasks(self, tasks: tuple[TaskSettings, ...]) -> _Steps[None]:
+        if tasks:
+            before = yield lambda store: store.queues.declare_tasks(tasks)
+            for was, now in _conflicts(before, tasks):
+                self.bus.emit(TaskConflict(task=now.name, **_difference(was, now)))
+
+    # ---------------------------------------------------------------------------------- ending
+
+    def close(self) -> Store | None:
+        """End waits, and return the store for its owner to close; a later use opens it again."""
+        self._waits.close()
+        with self._lock:
+            store, self._store = self._store, None
+            self.declarations.told = 0  # the next store hears it all
+        return store
+
+    def _forget_lock(self) -> None:
+        """In a forked child: some thread of the parent may have held it."""
+        self._lock, self._opening = threading.RLock(), False
+        self.declarations.renew_lock()
+
+
+def _depth_of(queue: str) -> Ask[int]:
+    return lambda store: store.queues.depth(queue)
+
+
+def _record_of(job_id: str) -> Ask[JobRecord | None]:
+    return lambda store: store.inspection.job(job_id)
+
+
+def _conflicts(before: Iterable[S | None], now: Iterable[S]) -> Iterator[tuple[S, S]]:
+    """Each of the settings that replaced others, behind those."""
+    pairs = zip(before, now, strict=True)
+    return ((was, settings) for was, settings in pairs if was is not None)
+
+
+def _difference(before: msgspec.Struct, now: msgspec.Struct) -> dict[str, str]:
+    """What differs between two settings of the same thing, as JSON objects."""
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+    names = [name for name in new if old[name] != new[name]]
+    return {
+        when: msgspec.json.encode({name: values[name] for name in names}).decode()
+        for when, values in (("before", old), ("now", new))
+    }
+
+
+def _named(error: StoreUnavailable, jobs: Sequence[NewJob]) -> StoreUnavailable:
+    """The same trouble with the job in it, so that the caller can submit the same id again."""
+    if len(jobs) == 1:
+        job_id = jobs[0].id
+        what = f"job {job_id} of task {jobs[0].task}"
+        stored = "may have been stored" if error.maybe_stored else "was not stored"
+    else:
+        job_id = None
+        what = f"{len(jobs)} jobs of this call"
+        stored = "may all have been stored" if error.maybe_stored else "were not stored"
+    return StoreUnavailable(
+        f"{error}; {what} {stored}: submitting again with the same job_id is safe",
+        job_id=job_id,
+        maybe_stored=error.maybe_stored,
+    )

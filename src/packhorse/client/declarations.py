@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: MIT
+"""What an app declares of its queues and tasks: read from options, checked, told to the store.
+
+The store hears declarations before the first submit or run, and again when there are new ones.
+Producers tell the limits of the tasks that have some; workers tell of every task, so that the store
+forgets a limit which is no longer declared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.client.registry import Registry, TaskDefinition, check_window
+from packhorse.core.durations import microseconds, positive_microseconds
+from packhorse.core.job import NewJob
+from packhorse.core.options import (
+    LimitOptions,
+    QueueOptions,
+    RetentionOptions,
+    ScaleOptions,
+    chosen_options,
+    count,
+    is_per_tenant,
+    name_text,
+    rate_rule,
+    retry_rule,
+)
+from packhorse.core.policies.autoscale import ScaleRule, check_scale
+from packhorse.core.policies.depth import check_depth
+from packhorse.core.policies.fairness import check_fairness
+from packhorse.core.policies.gates import check_concurrency, check_on_dead
+from packhorse.core.policies.retention import DAY_US, Retention
+from packhorse.errors import ConfigError
+from packhorse.stores.requests import QueueSettings, TaskSettings
+
+__all__ = [
+    "Declarations",
+    "QueueDeclaration",
+    "changed_settings",
+    "changed_tasks",
+    "checked_settings",
+    "queue_declaration",
+    "task_settings",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """What was declared of a queue: for the store, and for this process alone."""
+
+    settings: QueueSettings
+    wait_us: int | None = None  #: how long a submit waits for room; None is the default
+    require_tenant: bool = False  #: take no job that belongs to no tenant
+
+
+class Declarations:
+    """Queues by name, and which of them and of the tasks the store knows; safe between threads."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._queues: dict[str, QueueDeclaration] = {}
+        #: The registry's `news` of which the store has heard all; asked at every submit.
+        self.told = 0
+        self.require_tenant = False  #: of every queue
+        self.demanding = False  #: whether any queue demands a tenant; asked at every submit
+        self.told_at = 0.0  #: when it heard them, by the monotonic clock
+
+    def add(self, declaration: QueueDeclaration) -> None:
+        """Take a queue in; a later declaration of the same name replaces it."""
+        settings = declaration.settings
+        for task in self._registry.tasks:
+            if task.queue == settings.name:
+                _check_window(task, settings)
+        with self._lock:
+            self._queues[settings.name] = declaration
+            self.demanding = self.demanding or declaration.require_tenant
+            self._registry.note_news()
+
+    @property
+    def queues(self) -> dict[str, QueueSettings]:
+        """What the store is told of each queue, by name."""
+        return {name: declared.settings for name, declared in self._queues.items()}
+
+    @property
+    def scales(self) -> dict[str, ScaleRule]:
+        """The queues whose workers are to follow their size."""
+        found = ((name, settings.autoscale) for name, settings in self.queues.items())
+        return {name: scale for name, scale in found if scale is not None}
+
+    def wait_us(self, queue: str) -> int | None:
+        """How long a submit to this queue waits for room, if anything was said about that."""
+        declared = self._queues.get(queue)
+        return None if declared is None else declared.wait_us
+
+    def demand_tenants(self) -> None:
+        """Take no job that belongs to no tenant, whatever its queue."""
+        self.require_tenant = self.demanding = True
+
+    def demands_tenant(self, queue: str) -> bool:
+        """Whether a job of this queue must belong to a tenant."""
+        declared = self._queues.get(queue)
+        return self.require_tenant or (declared is not None and declared.require_tenant)
+
+    def check(self, task: TaskDefinition) -> None:
+        """Refuse a task that contradicts what is declared of its queue."""
+        declared = self._queues.get(task.queue)
+        if declared is not None:
+            _check_window(task, declared.settings)
+
+    def idempotency_window_us(self, task: TaskDefinition, queue: str, chosen_us: int | None) -> int:
+        """How long a key of this task's jobs in this queue holds after the submit."""
+        declared = self._queues.get(queue)
+        kept_us = _result_keep_us(task, None if declared is None else declared.settings)
+        window_us = task.idempotency_window_us if chosen_us is None else chosen_us
+        if window_us is None:
+            return DAY_US if kept_us is None else min(DAY_US, kept_us)
+        check_window(window_us, kept_us, f"task {task.name} in queue {queue!r}: ")
+        return window_us
+
+    # --------------------------------------------------------------- what the store has to hear
+
+    def check_all(self) -> None:
+        """Refuse tasks that contradict their queues, now that all are declared."""
+        for task in self._registry.tasks:
+            declared = self._queues.get(task.queue)
+            _check_window(task, None if declared is None else declared.settings)
+
+    def limits(self, *, everything: bool) -> tuple[TaskSettings, ...]:
+        """The limits of tasks; with `everything`, of those too that have none."""
+        return tuple(
+            settings
+            for task in self._registry.tasks
+            if everything or task.limited
+            for settings in task_settings(task)
+        )
+
+    def limit(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether anything was declared that the store goes by when it takes these jobs."""
+        for queue, name in {(job.queue, job.task) for job in jobs}:
+            declared, task = self._queues.get(queue), self._registry.get(name)
+            if declared is not None and declared.settings != QueueSettings(queue):
+                return True
+            if task is not None and task.limited:
+                return True
+        return False
+
+    def renew_lock(self) -> None:
+        """In a forked child: some thread of the parent may have held it."""
+        self._lock = threading.Lock()
+
+
+def task_settings(task: TaskDefinition) -> tuple[TaskSettings, ...]:
+    """A task's limits; jobs that wait under an older name have the same."""
+    return tuple(
+        TaskSettings(name, concurrency=task.concurrency, rate=task.rate)
+        for name in (task.name, *task.aliases)
+    )
+
+
+def changed_tasks(
+    told: Iterable[TaskSettings], known: Iterable[TaskSettings]
+) -> tuple[TaskSettings, ...]:
+    """Those the store does not know so; a task it has never heard of has no limits."""
+    held: Mapping[str, TaskSettings] = {settings.name: settings for settings in known}
+    return tuple(one for one in told if held.get(one.name, TaskSettings(one.name)) != one)
+
+
+def _check_window(task: TaskDefinition, settings: QueueSettings | None) -> None:
+    if task.idempotency_window_us is not None:
+        where = f"task {task.name} in queue {task.queue!r}: "
+        check_window(task.idempotency_window_us, _result_keep_us(task, settings), where)
+
+
+def _result_keep_us(task: TaskDefinition, settings: QueueSettings | None) -> int | None:
+    """How long a result of this task is kept, in a queue that is set so."""
+    if task.result_keep_us is not None:
+        return task.result_keep_us
+    retention = None if settings is None else settings.retention
+    return (retention or Retention()).results_us
+
+
+def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclaration:
+    """What was declared of a queue, checked; the message of a refusal names queue and option."""
+    queue = name_text(name, "the name of a queue")
+    where = f"queue {queue!r}"
+    chosen = chosen_options(options, QueueOptions, where)
+    wait = chosen.pop("wait_timeout", None)
+    demanded = _flag(chosen.pop("require_tenant", False), f"{where}: require_tenant")
+    fields = {**_read(chosen, where), "name": queue}
+    # One of the two orders a queue; asking for ageing switches fairness off.
+    fields.setdefault("fair", "ageing_us" not in fields)
+    settings = checked_settings(QueueSettings(**fields), where)
+    if wait is not None and settings.on_full != "wait":
+        raise ConfigError(
+            f"{where}: wait_timeout is set and on_full is {settings.on_full!r}, so no submit "
+            "waits; set on_full='wait', or leave wait_timeout out"
+        )
+    return QueueDeclaration(
+        settings,
+        wait_us=None if wait is None else microseconds(wait, setting=f"{where}: wait_timeout"),
+        require_tenant=demanded,
+    )
+
+
+def changed_settings(before: QueueSettings, options: Mapping[str, Any]) -> QueueSettings:
+    """Settings with some limits changed; None takes a limit away."""
+    where = f"queue {before.name!r}"
+    chosen = chosen_options(options, LimitOptions, where)
+    if not options:
+        raise ConfigError(
+            f"{where}: no limit is named; give some, such as concurrency=5, or None alone to end "
+            "what was set"
+        )
+    fields = _read(chosen, where)
+    for option in options.keys() - chosen.keys():
+        field = _READERS[option][0]
+        fields[field] = _DEFAULTS[field]
+    if "ageing" in options and "fair" not in options:
+        fields["fair"] = fields["ageing_us"] is None
+    return checked_settings(msgspec.structs.replace(before, **fields), where)
+
+
+def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
+    """Settings whose parts do not contradict each other."""
+    try:
+        check_depth(
+            max_depth=settings.max_depth, soft_depth=settings.soft_depth, on_full=settings.on_full
+        )
+        check_fairness(fair=settings.fair, weights=settings.weights, ageing_us=settings.ageing_us)
+        check_on_dead(settings.on_dead)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return settings
+
+
+Reader = Callable[[Any, str], Any]
+
+
+def _concurrency(value: Any, setting: str) -> int:
+    check_concurrency(value, setting=setting)
+    return int(value)
+
+
+def _flag(value: object, setting: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{setting} is {value!r}; give True or False")
+    return value
+
+
+def _weights(value: object, setting: str) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(tenant, str) for tenant in value):
+        raise ConfigError(f'{setting} is {value!r}; give tenants and shares, such as {{"acme": 2}}')
+    return dict(value)
+
+
+def _retention(value: Any, where: str) -> Retention:
+    """One span for finished jobs and their results, or each by its own name."""
+    if not isinstance(value, Mapping):
+        span_us = microseconds(value, setting=where)
+        return Retention(finished_us=span_us, results_us=span_us)
+    chosen_options(value, RetentionOptions, where)
+    spans = {
+        f"{name}_us": None if span is None else microseconds(span, setting=f"{where} {name}")
+        for name, span in value.items()
+    }
+    return Retention(**spans)
+
+
+def _scale(value: object, setting: str) -> ScaleRule:
+    """When there should be more or fewer workers."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{setting} is {value!r}; give its settings by name, such as "
+            '{"min_workers": 1, "max_workers": 4}'
+        )
+    chosen = chosen_options(value, ScaleOptions, setting)
+    enabled = _flag(chosen.pop("enabled", True), f"{setting}: enabled")
+    numbers = {name: count(number, f"{setting}: {name}") for name, number in chosen.items()}
+    rule = ScaleRule(enabled=enabled, **numbers)
+    try:
+        check_scale(rule)
+    except ConfigError as error:
+        raise ConfigError(f"{setting.removesuffix('autoscale')}{error}") from None
+    return rule
+
+
+def _as_given(value: Any, setting: str) -> Any:  # noqa: ARG001 - its policy checks it
+    return value
+
+
+#: Each option, the setting it decides, and how its value is read.
+_READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
+    {
+        "priority": ("priority", count),
+        "concurrency": ("concurrency", _concurrency),
+        "rate_limit": ("rate", rate_rule),
+        "tenant_rate_limit": ("tenant_rate", rate_rule),
+        "max_depth": ("max_depth", _as_given),
+        "on_full": ("on_full", _as_given),
+        "soft_depth": ("soft_depth", _as_given),
+        "fair": ("fair", _flag),
+        "weights": ("weights", _weights),
+        "ageing": ("ageing_us", lambda value, at: positive_microseconds(value, setting=at)),
+        "on_dead": ("on_dead", _as_given),
+        "dead_letter": ("dead_letter", name_text),
+        "retry": ("retry", retry_rule),
+        "retention": ("retention", _retention),
+        "autoscale": ("autoscale", _scale),
+    }
+)
+#: What a setting is when nothing is said about it.
+_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {**msgspec.structs.asdict(QueueSettings("")), "fair": True}
+)
+
+
+def _read(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if is_per_tenant(chosen.get("rate_limit")):  # a contract's way to say it
+        if chosen.get("tenant_rate_limit") is not None:
+            raise ConfigError(
+                f"{where}: rate_limit is {chosen['rate_limit']!r}, and tenant_rate_limit is given "
+                "too; give the limit of each tenant once"
+            )
+        chosen = {**chosen, "tenant_rate_limit": chosen["rate_limit"]}
+        del chosen["rate_limit"]
+    return {
+        _READERS[option][0]: _READERS[option][1](value, f"{where}: {option}")
+        for option, value in chosen.items()
+    }

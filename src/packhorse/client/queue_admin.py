@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""What an operator does to queues while they are in use: look, pause, close, and set limits."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypedDict, Unpack, overload
+
+from packhorse.client.connection import Ask, Connection
+from packhorse.client.declarations import changed_settings
+from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
+from packhorse.errors import ConfigError
+from packhorse.stores.requests import QueueSettings, QueueState
+
+__all__ = ["PartOptions", "QueueAdmin"]
+
+
+class PartOptions(TypedDict, total=False):
+    """Which jobs of a queue are meant; all of them where neither is given."""
+
+    key: str  #: those with that ordering, concurrency or rate key
+    tenant: str  #: that tenant's; "" are those that belong to none
+
+
+class QueueAdmin:
+    """The verbs of an app that are about queues. Every one has an a-twin."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def depth(self, queue: str) -> int:
+        """How many jobs of a queue wait: pending, queued, failed or timeout."""
+        return self._connection.run(lambda store: store.queues.depth(queue))
+
+    async def adepth(self, queue: str) -> int:
+        """As `depth`, without blocking the event loop."""
+        return await self._connection.arun(lambda store: store.queues.depth(queue))
+
+    def pause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+        """Stop giving out a queue's jobs; running ones go on. Says whether it was not paused.
+
+        With `key` only those with that ordering, concurrency or rate key, with `tenant` only that
+        tenant's. A key or a tenant that is None is a `ConfigError`: it would mean all of them.
+        """
+        return self._connection.run(_pause(queue, part, paused=True))
+
+    async def apause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+        """As `pause`, without blocking the event loop."""
+        return await self._connection.arun(_pause(queue, part, paused=True))
+
+    def resume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+        """Give out again what `pause` with the same arguments stopped; says whether it was so."""
+        return self._connection.run(_pause(queue, part, paused=False))
+
+    async def aresume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+        """As `resume`, without blocking the event loop."""
+        return await self._connection.arun(_pause(queue, part, paused=False))
+
+    def close_queue(self, queue: str) -> bool:
+        """Take no new jobs: submits are `QueueClosed`, what is there goes on. Says if it was open.
+
+        Retries and redrives of the jobs that are there go on too.
+        """
+        return self._connection.run(_close(queue, closed=True))
+
+    async def aclose_queue(self, queue: str) -> bool:
+        """As `close_queue`, without blocking the event loop."""
+        return await self._connection.arun(_close(queue, closed=True))
+
+    def open_queue(self, queue: str) -> bool:
+        """Take new jobs again after `close_queue`; says whether it was closed."""
+        return self._connection.run(_close(queue, closed=False))
+
+    async def aopen_queue(self, queue: str) -> bool:
+        """As `open_queue`, without blocking the event loop."""
+        return await self._connection.arun(_close(queue, closed=False))
+
+    def drain(self, queue: str) -> bool:
+        """Do what `close_queue` does; this older name goes with the next release."""
+        _warn_of_older_name("drain", "close_queue")
+        return self.close_queue(queue)
+
+    async def adrain(self, queue: str) -> bool:
+        """As `drain`, without blocking the event loop."""
+        _warn_of_older_name("adrain", "aclose_queue")
+        return await self.aclose_queue(queue)
+
+    def open(self, queue: str) -> bool:
+        """Do what `open_queue` does; this older name goes with the next release."""
+        _warn_of_older_name("open", "open_queue")
+        return self.open_queue(queue)
+
+    async def aopen(self, queue: str) -> bool:
+        """As `open`, without blocking the event loop."""
+        _warn_of_older_name("aopen", "aopen_queue")
+        return await self.aopen_queue(queue)
+
+    @overload
+    def set_limits(self, queue: str, limits: None, /) -> bool: ...
+    @overload
+    def set_limits(self, queue: str, /, **options: Unpack[LimitOptions]) -> bool: ...
+    def set_limits(self, queue: str, /, *ending: None, **options: Any) -> bool:
+        """Set limits of a queue for all workers, at once; says whether that changed anything.
+
+        They beat what is declared anywhere, until `set_limits(queue, None)` ends that. What is not
+        named stays as it is now; an option that is None takes its limit away.
+        """
+        if _ends(queue, ending, options):
+            return self._connection.run(_override(queue, None))
+        states = self._connection.run(lambda store: store.queues.queues())
+        return self._connection.run(_override(queue, self._changed(queue, states, options)))
+
+    @overload
+    async def aset_limits(self, queue: str, limits: None, /) -> bool: ...
+    @overload
+    async def aset_limits(self, queue: str, /, **options: Unpack[LimitOptions]) -> bool: ...
+    async def aset_limits(self, queue: str, /, *ending: None, **options: Any) -> bool:
+        """As `set_limits`, without blocking the event loop."""
+        if _ends(queue, ending, options):
+            return await self._connection.arun(_override(queue, None))
+        states = await self._connection.arun(lambda store: store.queues.queues())
+        return await self._connection.arun(_override(queue, self._changed(queue, states, options)))
+
+    def _changed(
+        self, queue: str, states: tuple[QueueState, ...], options: dict[str, Any]
+    ) -> QueueSettings:
+        """Settings as they hold, or would once this app's declarations were told, and changed."""
+        name = name_text(queue, "the name of a queue")
+        known = {state.settings.name: state for state in states}.get(name)
+        if known is not None and (known.declared or known.overridden):
+            return changed_settings(known.settings, options)
+        before = self._connection.queues.get(name) or QueueSettings(name)
+        return changed_settings(before, options)
+
+
+def _warn_of_older_name(older: str, newer: str) -> None:
+    warnings.warn(
+        f"{older}() is called {newer}(), and goes under its older name with the next release",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _pause(queue: str, part: PartOptions, *, paused: bool) -> Ask[bool]:
+    where = f"{'pause' if paused else 'resume'}({queue!r})"
+    chosen_options(part, PartOptions, where)
+    meant = {name: stored_text(value, f"{where}: {name}") for name, value in part.items()}
+    return lambda store: store.queues.pause(queue, paused=paused, **meant)
+
+
+def _close(queue: str, *, closed: bool) -> Ask[bool]:
+    return lambda store: store.queues.close_queue(queue, closed=closed)
+
+
+def _override(queue: str, settings: QueueSettings | None) -> Ask[bool]:
+    return lambda store: store.queues.override(queue, settings)
+
+
+def _ends(queue: str, ending: tuple[object, ...], options: dict[str, Any]) -> bool:
+    """Whether limits are to be ended, and not set."""
+    if ending and (ending != (None,) or options):
+        raise ConfigError(
+            f"queue {queue!r}: give limits by name, such as concurrency=5, or None alone to end "
+            "what was set"
+        )
+    return bool(ending)

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""The tasks an app declares: each function with its name, its queue and its limits."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from packhorse.context import Context
+from packhorse.core.codec import RESULT_BYTES_MAX, Signature
+from packhorse.core.durations import microseconds, positive_microseconds
+from packhorse.core.job import RateRule, RetryRule
+from packhorse.core.keys import KeySource, check_source, normal
+from packhorse.core.options import (
+    TaskOptions,
+    chosen_options,
+    count,
+    is_per_tenant,
+    name_text,
+    rate_rule,
+    retry_rule,
+    text_tuple,
+    unique_choice,
+)
+from packhorse.core.policies.gates import check_concurrency
+from packhorse.core.policies.uniqueness import check_idempotency
+from packhorse.core.type_hints import Hints, label_of, read_hints
+from packhorse.errors import ConfigError
+from packhorse.unique import Unique, check_unique_arguments
+
+__all__ = ["DEFAULT_QUEUE", "Registry", "TaskDefinition", "check_window", "define_task"]
+
+DEFAULT_QUEUE: Final = "default"
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
+_EXECUTORS: Final = (None, "thread", "process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition:
+    """One declared task."""
+
+    name: str
+    function: Callable[..., Any]
+    queue: str = DEFAULT_QUEUE
+    kind: Literal["coroutine", "thread", "process"]
+    coroutine: bool = False  #: the function is one, wherever it runs
+    wants_context: bool  #: the first parameter is a Context, given by the worker
+    signature: Signature
+    timeout_us: int | None = None  #: per attempt; None is the worker's default
+    retry: RetryRule | None = None  #: None follows the queue
+    max_crashes: int | None = None
+    max_snoozes: int | None = None  #: None is no limit
+    result_keep_us: int | None = None  #: None follows the queue's retention
+    result_bytes_max: int = RESULT_BYTES_MAX
+    aliases: tuple[str, ...] = ()  #: older names, under which jobs may still wait
+    where: str = ""  #: "file:line" of the function
+    concurrency: int | None = (
+        None  #: jobs running at once over all workers, per key if there is one
+    )
+    concurrency_key: KeySource | None = None
+    rate: RateRule | None = None  #: over all workers, per key if there is one
+    rate_key: KeySource | None = None
+    unique: Unique | None = None
+    idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
+    #: Whether its jobs have keys taken from arguments, or options; asked at every submit.
+    adds_fields: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        added = (self.unique, self.max_crashes, self.concurrency_key, self.rate_key)
+        object.__setattr__(self, "adds_fields", any(each is not None for each in added))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its parameters, without a context."""
+        return self.signature.names
+
+    @property
+    def limited(self) -> bool:
+        """Whether the store has to know of a limit."""
+        return self.concurrency is not None or self.rate is not None
+
+    def normal_arguments(self, payload: bytes) -> Mapping[str, Any]:
+        """The arguments of a call in their normal form; those left out as the defaults."""
+        arguments = self.signature.decode(payload)
+        return {**_normal_defaults(self.defaults), **normal(arguments)}
+
+    def typed_arguments(self, payload: bytes) -> Mapping[str, Any]:
+        """The arguments of a call as the handler will get them."""
+        return {**self.defaults, **self.signature.decode(payload)}
+
+
+def _normal_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults as keys know them; one that is none, as a mark of its own, cannot be part of one."""
+    found = {}
+    for name, value in defaults.items():
+        with contextlib.suppress(TypeError, ValueError, NotImplementedError):
+            found[name] = normal(value)
+    return found
+
+
+class Registry:
+    """Tasks by name; two of one name are a mistake that shows at once."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, TaskDefinition] = {}
+        #: Another number whenever there is something new to check or to tell the store.
+        self.news = 1
+        self._numbers = itertools.count(2)
+        #: Imports what may declare more tasks; called when one is looked up and not there.
+        self.load: Callable[[], None] = _load_nothing
+
+    def add(self, definition: TaskDefinition) -> None:
+        """Take a task in, under its name and its aliases."""
+        names = (definition.name, *definition.aliases)
+        for name in names:
+            other = self._by_name.get(name)
+            if other is not None and _is_typed_again(definition, other):
+                self._forget(other)
+            elif other is not None:
+                raise ConfigError(
+                    f"task {name!r} is declared twice: at {other.where} and at "
+                    f"{definition.where}; give one of them another name="
+                )
+        self._by_name.update(dict.fromkeys(names, definition))
+        if definition.limited or definition.idempotency_window_us is not None:
+            self.note_news()
+
+    def _forget(self, definition: TaskDefinition) -> None:
+        kept = {name: task for name, task in self._by_name.items() if task is not definition}
+        self._by_name = kept
+
+    def note_news(self) -> None:
+        """There is something new, of a task or of a queue; safe between threads."""
+        self.news = next(self._numbers)
+
+    def get(self, name: str) -> TaskDefinition | None:
+        """The task of a name or an alias."""
+        found = self._by_name.get(name)
+        if found is None:
+            self.load()
+            found = self._by_name.get(name)
+        return found
+
+    def in_process(self) -> Registry:
+        """The same tasks, none of which runs in a process of its own."""
+        copy = Registry()
+        for task in self.tasks:
+            kind: Literal["coroutine", "thread"] = "coroutine" if task.coroutine else "thread"
+            copy.add(replace(task, kind=kind))
+        return copy
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name a job of this app may carry, aliases too."""
+        self.load()
+        return tuple(self._by_name)
+
+    @property
+    def tasks(self) -> tuple[TaskDefinition, ...]:
+        """The tasks declared so far, each once, in order of declaration."""
+        return tuple(task for name, task in self._by_name.items() if name == task.name)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues the tasks name, in order of declaration."""
+        self.load()
+        return tuple(dict.fromkeys(task.queue for task in self._by_name.values()))
+
+
+def _load_nothing() -> None:
+    """There is nothing more to import."""
+
+
+def define_task(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    scope: Mapping[str, Any] | None = None,
+    prefix: str = "",
+    whole_payload: bool = False,
+) -> TaskDefinition:
+    """Check a function and its options, and put them together as a task named with `prefix`.
+
+    With `whole_payload` the function's one parameter takes the payload as it came, which need not
+    be an object: so handlers of the worker protocol are called.
+    """
+    label = label_of(function)
+    chosen = chosen_options(options, TaskOptions, f"task {label}")
+    kind = _kind(function, label)
+    executor = chosen.get("executor")
+    if executor not in _EXECUTORS or (kind == "coroutine" and executor == "thread"):
+        raise ConfigError(
+            f"task {label}: executor is {executor!r}; leave it out: async def runs on the event "
+            "loop, and def in a thread (executor='thread'); or give executor='process'"
+        )
+    hints = read_hints(function, scope)
+    wants_context = _wants_context(hints)
+    if whole_payload and len(hints.parameters) - wants_context != 1:
+        raise ConfigError(f"{label}: a handler takes the payload, after a Context if it wants one")
+    signature = Signature.from_hints(hints, skip_first=wants_context, whole=whole_payload)
+    return TaskDefinition(
+        name=_name(chosen.get("name", getattr(function, "__name__", "")), label, prefix),
+        function=function,
+        kind="process" if executor == "process" else kind,
+        coroutine=kind == "coroutine",
+        wants_context=wants_context,
+        signature=signature,
+        where=_where(function),
+        defaults=_defaults(function, signature),
+        **_limits(chosen, f"task {label}: "),
+        **_keyed(chosen, signature.names, f"task {label}: "),
+    )
+
+
+def _kind(function: Callable[..., Any], label: str) -> Literal["coroutine", "thread"]:
+    if not callable(function):
+        raise ConfigError(f"{function!r} cannot be a task; give a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{label} yields, and a task returns its result; make it return")
+    return "coroutine" if inspect.iscoroutinefunction(function) else "thread"
+
+
+def _wants_context(hints: Hints) -> bool:
+    """Whether the first parameter is a Context; one further back would never be filled."""
+    places = [index for index, given in enumerate(hints.parameters) if _is_context(given.hint)]
+    if places not in ([], [0]):
+        name = hints.parameters[places[-1]].name
+        raise ConfigError(
+            f"{hints.label}: parameter {name!r} is a Context; only the first parameter can be one"
+        )
+    return bool(places)
+
+
+def _is_context(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Context)
+
+
+def _name(value: Any, label: str, prefix: str = "") -> str:
+    name = prefix + value if isinstance(value, str) else value
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"task {label}: {name!r} cannot name a task; give a name= of lower-case letters, "
+            "digits and underscores that does not begin with a digit, or several of them with "
+            "dots between"
+        )
+    return name
+
+
+def _limits(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The options as stores and workers keep them."""
+    readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+        "queue": ("queue", name_text),
+        "timeout": ("timeout_us", lambda value, at: positive_microseconds(value, setting=at)),
+        "retry": ("retry", retry_rule),
+        "aliases": ("aliases", _aliases),
+        "max_crashes": ("max_crashes", count),
+        "max_snoozes": ("max_snoozes", count),
+        "result_ttl": ("result_keep_us", lambda value, at: microseconds(value, setting=at)),
+        "max_result_bytes": ("result_bytes_max", count),
+        "concurrency": ("concurrency", _concurrency),
+        "rate_limit": ("rate", _rate),
+        "idempotency_window": (
+            "idempotency_window_us",
+            lambda value, at: positive_microseconds(value, setting=at),
+        ),
+    }
+    limits = {
+        field: read(chosen[option], where + option)
+        for option, (field, read) in readers.items()
+        if option in chosen
+    }
+    if "idempotency_window_us" in limits and "result_keep_us" in limits:
+        check_window(limits["idempotency_window_us"], limits["result_keep_us"], where)
+    return limits
+
+
+def check_window(window_us: int, result_keep_us: int | None, where: str) -> None:
+    """Refuse an idempotency window that outlives the result it answers with."""
+    try:
+        check_idempotency(window_us, result_keep_us=result_keep_us)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def _rate(value: Any, setting: str) -> RateRule:
+    if is_per_tenant(value):
+        raise ConfigError(
+            f"{setting} is {value!r}, and a task has no limit for each tenant; give it to the "
+            "task's queue: app.queue(..., tenant_rate_limit=...)"
+        )
+    return rate_rule(value, setting)
+
+
+def _concurrency(value: Any, setting: str) -> int:
+    check_concurrency(value, setting=setting)
+    return int(value)
+
+
+def _keyed(chosen: Mapping[str, Any], names: tuple[str, ...], where: str) -> dict[str, Any]:
+    """The options that look at arguments."""
+    keyed: dict[str, Any] = {
+        option: check_source(chosen[option], names, where + option)
+        for option in ("concurrency_key", "rate_key")
+        if option in chosen
+    }
+    # A rate key without a rate limit is what `RateLimited` closes.
+    if "concurrency_key" in chosen and "concurrency" not in chosen:
+        raise ConfigError(
+            f"{where}concurrency_key is set and concurrency is not, so nothing is limited; set "
+            "concurrency, or leave concurrency_key out"
+        )
+    if "unique" in chosen:
+        keyed["unique"] = unique_choice(chosen["unique"], f"{where}unique")
+        check_unique_arguments(keyed["unique"], names, f"{where}unique")
+    return keyed
+
+
+def _defaults(function: Callable[..., Any], signature: Signature) -> Mapping[str, Any]:
+    if not signature.optional:
+        return MappingProxyType({})
+    parameters = inspect.signature(function).parameters
+    return MappingProxyType({name: parameters[name].default for name in signature.optional})
+
+
+def _aliases(value: Any, setting: str) -> tuple[str, ...]:
+    return tuple(_name(alias, setting) for alias in text_tuple(value, setting))
+
+
+def _where(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:
+    """Whether both are one function of an interactive session, such as a cell that is run again."""
+    main = sys.modules.get("__main__")
+    interactive = not hasattr(main, "__file__") or hasattr(builtins, "__IPYTHON__")
+    names = {(task.function.__module__, task.function.__qualname__) for task in (definition, other)}
+    return interactive and len(names) == 1 and definition.function.__module__ == "__main__"

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: MIT
+"""Submit calls: build a job from each, with its defaults, an id and a trace, and store them.
+
+A store serves others between two transactions, so a bulk submit is cut into parts of bounded size,
+unless it is to be stored all or none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from packhorse.call import NO_CHOICES, Call
+from packhorse.client.connection import Connection
+from packhorse.client.declarations import Declarations
+from packhorse.client.registry import TaskDefinition
+from packhorse.core.clock import new_ids
+from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
+from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
+from packhorse.core.keys import taken_key
+from packhorse.core.process import in_event_loop
+from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
+from packhorse.handle import JobHandle
+from packhorse.stores.requests import Submitted
+from packhorse.unique import Unique, payload_digest, unique_rule
+
+__all__ = [
+    "ATOMIC_BYTES_MAX",
+    "ATOMIC_JOBS_MAX",
+    "PART_BYTES_MAX",
+    "PART_JOBS_MAX",
+    "Submission",
+    "cut_short",
+    "new_job",
+    "parts",
+    "taken_keys",
+    "trace_id_of",
+]
+
+R = TypeVar("R")
+
+#: Jobs, and bytes of their payloads, in one transaction of a bulk submit.
+PART_JOBS_MAX: Final = 1_000
+PART_BYTES_MAX: Final = 4 * 1024 * 1024
+#: The same where the caller asked for one transaction. Others may have to wait for all of it.
+ATOMIC_JOBS_MAX: Final = 5_000
+ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
+_UNCHANGED: Final = "nothing was stored"
+
+
+class Submission:
+    """Submits calls for an app; warns once of large payloads and of blocked event loops."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._warned: set[str] = set()  # at most one entry a task, and one for blocking
+
+    def submit(
+        self,
+        calls: Iterable[Call[R]],
+        verb: str,
+        *,
+        atomic: bool = False,
+        tenant: str | None = None,
+    ) -> list[JobHandle[R]]:
+        """Store calls in parts, or all or none if `atomic`; return a handle for each."""
+        calls = list(calls)
+        jobs, wait_us, ids_are_new = self._batch(calls)
+        if in_event_loop():
+            self.warn_of_blocking(verb)
+        handles: list[JobHandle[R]] = []
+        try:
+            for part in parts(jobs, atomic=atomic):
+                answers = self.connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
+                handles += self._handles(answers, tenant)
+        except PackhorseError as error:
+            cut_short(error, calls, jobs, handles)
+            raise
+        return handles
+
+    async def asubmit(
+        self, calls: Iterable[Call[R]], *, atomic: bool = False, tenant: str | None = None
+    ) -> list[JobHandle[R]]:
+        """As `submit`, without blocking the event loop."""
+        calls = list(calls)
+        jobs, wait_us, ids_are_new = self._batch(calls)
+        handles: list[JobHandle[R]] = []
+        try:
+            for part in parts(jobs, atomic=atomic):
+                answers = await self.connection.asubmit(
+                    part, wait_us=wait_us, ids_are_new=ids_are_new
+                )
+                handles += self._handles(answers, tenant)
+        except PackhorseError as error:
+            cut_short(error, calls, jobs, handles)
+            raise
+        return handles
+
+    def store(self, job: NewJob, verb: str) -> JobHandle[Any]:
+        """Store a job that was not made from a call."""
+        if in_event_loop():
+            self.warn_of_blocking(verb)
+        self._check((job,))
+        return self._handles(self.connection.submit((job,)))[0]
+
+    async def astore(self, job: NewJob) -> JobHandle[Any]:
+        """As `store`, without blocking the event loop."""
+        self._check((job,))
+        return self._handles(await self.connection.asubmit((job,)))[0]
+
+    def _handles(
+        self, answers: Sequence[Submitted], tenant: str | None = None
+    ) -> list[JobHandle[Any]]:
+        return [
+            JobHandle(one.job_id, one.deduplicated, self.connection, tenant=tenant)
+            for one in answers
+        ]
+
+    def _batch(self, calls: Sequence[Call[Any]]) -> tuple[list[NewJob], int | None, bool]:
+        """Build and check the jobs of these calls.
+
+        Also return how long they wait for room, as the least patient one, and if all ids are new.
+        """
+        for call in calls:
+            if not isinstance(call, Call):
+                raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
+        declarations, ids = self.connection.declarations, new_ids(len(calls))
+        jobs = [new_job(call, declarations, ids[at]) for at, call in enumerate(calls)]
+        self._check(jobs)
+        chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
+        if not chosen:
+            return jobs, None, True
+        wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
+        return jobs, wait_us, not any("job_id" in values for values in chosen)
+
+    def _check(self, jobs: Sequence[NewJob]) -> None:
+        """Refuse jobs that are not to be stored, before the store is asked."""
+        declarations = self.connection.declarations
+        for job in jobs:
+            if declarations.demanding and not job.tenant and declarations.demands_tenant(job.queue):
+                raise TenantRequired(job.task, job.queue)
+            size = len(job.payload)
+            if size > PAYLOAD_BYTES_MAX:
+                raise PayloadError(
+                    f"the payload of task {job.task} is {size} bytes, and {PAYLOAD_BYTES_MAX} "
+                    "are allowed; nothing was stored: keep the data elsewhere and pass a reference"
+                )
+            if size > PAYLOAD_BYTES_WARNING:
+                self._warn_of_size(job.task, size)
+
+    def _warn_of_size(self, task: str, size: int) -> None:
+        if task in self._warned:
+            return
+        self._warned.add(task)
+        message = (
+            f"a payload of task {task} is {size} bytes; above {PAYLOAD_BYTES_WARNING} they slow "
+            "the queue down: keep the data elsewhere and pass a reference"
+        )
+        import logging  # noqa: PLC0415 - rarely needed, so submitting does not pay for it
+
+        logging.getLogger("packhorse").warning(message)
+        warnings.warn(message, UserWarning, stacklevel=_user_stacklevel())
+
+    def warn_of_blocking(self, verb: str) -> None:
+        """Say, once, that a sync verb holds up the event loop it was called on."""
+        if "" in self._warned:
+            return
+        self._warned.add("")
+        warnings.warn(
+            f"{verb}() blocks the running event loop until the store has written; "
+            f"await a{verb}() instead",
+            RuntimeWarning,
+            stacklevel=_user_stacklevel(),
+        )
+
+
+def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
+    """Return a call as it is stored: under the id its caller chose, or this one."""
+    task = call.definition
+    fields: dict[str, Any] = {}
+    if call.choices is not NO_CHOICES or task.adds_fields:
+        fields = _fields(call, declarations)
+        job_id = fields.pop("id", job_id)
+    return NewJob(
+        job_id,
+        task.name,
+        call.payload,
+        fields.pop("queue", task.queue),
+        timeout_us=fields.pop("timeout_us", task.timeout_us),
+        trace_id=fields.pop("trace_id", "") or trace_id_of(job_id),
+        **fields,
+    )
+
+
+def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
+    """The fields of a job that its caller chose, or its task adds to every job."""
+    task, fields = call.definition, call.choices.fields()
+    fields.pop("wait_us", None)
+    keys = taken_keys(task, call.payload, fields.pop("unique", None))
+    retry, key = fields.pop("retry", None), fields.get("idempotency_key")
+    if retry is not None or key is not None or task.max_crashes is not None:
+        # The crash limit travels with the job: a worker that rescues it may not know the task.
+        fields["options"] = JobOptions(
+            retry=retry, max_crashes=task.max_crashes, idempotency_key=key
+        )
+    fields["idempotency"] = _idempotency(
+        call, fields.get("queue", task.queue), fields, declarations
+    )
+    return {**keys, **fields}
+
+
+def taken_keys(
+    task: TaskDefinition, payload: bytes, unique: Unique | None = None
+) -> dict[str, Any]:
+    """The fields of a job that its task takes from the arguments; most tasks take none."""
+    keys: dict[str, Any] = {}
+    if task.concurrency_key is not None:
+        keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
+    if task.rate_key is not None:
+        keys["rate_key"] = taken_key(task.rate_key, task, payload)
+    chosen = unique or task.unique
+    if chosen is not None:
+        keys["unique"] = unique_rule(chosen, task, payload)
+    return keys
+
+
+def _idempotency(
+    call: Call[Any], queue: str, chosen: dict[str, Any], declarations: Declarations
+) -> IdempotencyRule | None:
+    task, key = call.definition, chosen.pop("idempotency_key", None)
+    window_us = chosen.pop("idempotency_window_us", None)
+    if key is None:
+        if window_us is not None:
+            raise ConfigError(
+                f"a call of task {task.name} has an idempotency_window and no idempotency_key, so "
+                "the window says nothing; give a key, or leave the window out"
+            )
+        return None
+    window_us = declarations.idempotency_window_us(task, queue, window_us)
+    return IdempotencyRule(key, payload_digest(task.name, task, call.payload), window_us)
+
+
+def trace_id_of(job_id: str) -> str:
+    """The trace id of a job that came without one: its own id, which is as unique."""
+    return job_id.replace("-", "")
+
+
+def _user_stacklevel() -> int:
+    """How far up the first caller outside this package is, for `warnings.warn` called above."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterator[Sequence[NewJob]]:
+    """The jobs of each transaction, in order; `atomic`: one, or `UsageError` if it is too large."""
+    sizes = [len(job.payload) for job in jobs]
+    if atomic:
+        _refuse_large(len(jobs), sum(sizes))
+    if atomic or (len(jobs) <= PART_JOBS_MAX and sum(sizes) <= PART_BYTES_MAX):
+        if jobs:
+            yield jobs
+        return
+    begin, taken = 0, 0
+    for index, size in enumerate(sizes):
+        if index - begin == PART_JOBS_MAX or (taken + size > PART_BYTES_MAX and index > begin):
+            yield jobs[begin:index]
+            begin, taken = index, 0
+        taken += size
+    yield jobs[begin:]
+
+
+def cut_short(
+    error: PackhorseError,
+    calls: Sequence[Call[Any]],
+    jobs: Sequence[NewJob],
+    stored: Sequence[Any],
+) -> None:
+    """Say in the error that ended a bulk submit what was stored before, and what remains."""
+    remaining = zip(calls[len(stored) :], jobs[len(stored) :], strict=True)
+    error.stored = tuple(stored)
+    error.rest = tuple(call.using(job_id=job.id) for call, job in remaining)
+    if stored:
+        said = f"only the first {len(stored)} of {len(jobs)} jobs were stored"
+        text = str(error).replace(_UNCHANGED, said)
+        text = text if said in text else f"{text}; {said} for certain"
+        error.args = (f"{text}; error.stored has their handles, error.rest the other calls",)
+
+
+def _refuse_large(count: int, size: int) -> None:
+    if count <= ATOMIC_JOBS_MAX and size <= ATOMIC_BYTES_MAX:
+        return
+    raise UsageError(
+        f"enqueue_many(atomic=True) was given {count} jobs with {size} bytes of arguments, and one "
+        f"transaction takes at most {ATOMIC_JOBS_MAX} and {ATOMIC_BYTES_MAX}: others wait for it; "
+        "nothing was stored: leave atomic out, or submit fewer at once"
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""An app as one tenant sees it: that tenant's jobs, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypedDict, Unpack
+
+from packhorse.call import Call
+from packhorse.client.connection import Ask
+from packhorse.client.submission import Submission
+from packhorse.core.info import Explanation, JobInfo, job_info
+from packhorse.core.job import JobStatus
+from packhorse.core.options import chosen_options, name_text
+from packhorse.errors import ConfigError
+from packhorse.handle import JobHandle
+from packhorse.stores.requests import JobFilter, Page
+
+__all__ = ["SearchOptions", "TenantView"]
+
+#: Jobs one search may answer.
+PAGE_MAX: Final = 1_000
+
+
+class SearchOptions(TypedDict, total=False):
+    """Which of a tenant's jobs are meant; what is absent, or None, does not narrow."""
+
+    queue: str | None
+    task: str | None
+    statuses: Iterable[JobStatus] | None
+    tag: str | None
+    created_by: str | None
+
+
+class TenantView:
+    """Sees and acts on the jobs of one tenant; any other job is not found here."""
+
+    def __init__(self, tenant: str, submission: Submission) -> None:
+        # None would see the jobs of every tenant, "" those that belong to none.
+        self.tenant = name_text(tenant, "a tenant's view: tenant")
+        self._submission = submission
+
+    def job(self, job_id: str) -> JobHandle[Any]:
+        """A handle on this tenant's job; its verbs raise `JobNotFound` for other jobs."""
+        return JobHandle(job_id, False, self._submission.connection, tenant=self.tenant)
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why a job of this tenant is not running; other tenants' jobs are counted, not named."""
+        return self.job(job_id).explain()
+
+    async def aexplain(self, job_id: str) -> Explanation:
+        """As `explain`, without blocking the event loop."""
+        return await self.job(job_id).aexplain()
+
+    def enqueue_many(
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+    ) -> list[JobHandle[Any]]:
+        """Store calls as this tenant's, as `Packhorse.enqueue_many` does."""
+        own = [self._own(call) for call in calls]
+        return self._submission.submit(own, "enqueue_many", atomic=atomic, tenant=self.tenant)
+
+    async def aenqueue_many(
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+    ) -> list[JobHandle[Any]]:
+        """As `enqueue_many`, without blocking the event loop."""
+        own = [self._own(call) for call in calls]
+        return await self._submission.asubmit(own, atomic=atomic, tenant=self.tenant)
+
+    def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
+        """This tenant's jobs that fit, newest first, at most `limit`."""
+        return _infos(self._submission.connection.run(self._ask(limit, chosen)))
+
+    async def asearch(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
+        """As `search`, without blocking the event loop."""
+        return _infos(await self._submission.connection.arun(self._ask(limit, chosen)))
+
+    def _ask(self, limit: int, chosen: Mapping[str, Any]) -> Ask[Page]:
+        named = chosen_options(chosen, SearchOptions, "search()")
+        statuses = tuple(JobStatus(status) for status in named.pop("statuses", ()))
+        meant = JobFilter(tenant=self.tenant, statuses=statuses, **named)
+        bounded = max(1, min(limit, PAGE_MAX))
+        return lambda store: store.inspection.search(meant, limit=bounded)
+
+    def _own(self, call: Call[Any]) -> Call[Any]:
+        given = call.choices.values.get("tenant", self.tenant)
+        if given != self.tenant:
+            raise ConfigError(
+                f"a call of task {call.task} is for tenant {given!r} and was given to the view of "
+                f"tenant {self.tenant!r}; submit it through its own, or leave its tenant out"
+            )
+        return call.using(tenant=self.tenant)
+
+
+def _infos(page: Page) -> list[JobInfo]:
+    return [job_info(record) for record in page.jobs]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""What a worker is set to: frozen, checked when built; a refusal names setting and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from packhorse.core.clock import SECOND_US
+from packhorse.errors import ConfigError
+
+__all__ = ["WorkerOptions"]
+
+#: After which exceptions a process is replaced: those that leave its state in doubt, or any that
+#: the task does not name.
+_RECYCLE_ON: Final = ("fatal", "unexpected")
+#: Below this a lease is renewed so often that renewing is all a store would do.
+_LEASE_US_MIN: Final = 50_000
+#: A store gives a job away 30 s after its timeout; its worker must have let go before.
+_STOP_GRACE_US_MAX: Final = 20 * SECOND_US
+#: More slots in one process than this are a mistyped number.
+_CONCURRENCY_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How one worker process works."""
+
+    queues: tuple[str, ...]  #: those it serves, and no others
+    concurrency: int = 100  #: jobs running at once
+    burst: bool = False  #: leave when there is nothing left to do
+    queue_caps: Mapping[str, int] = field(default_factory=dict)  #: jobs at once, of some queues
+    max_jobs: int | None = None  #: leave after so many attempts
+    lease_us: int = 30 * SECOND_US
+    poll_interval_us: int = SECOND_US  #: how long an idle worker waits when no wake-up comes
+    default_timeout_us: int = 300 * SECOND_US  #: of an attempt whose job and task name none
+    shutdown_timeout_us: int = 30 * SECOND_US  #: how long running jobs may go on after a signal
+    stop_grace_us: int = 5 * SECOND_US  #: how long a handler may take to stop when told to
+    abandoned_threads_max: int | None = None  #: with so many the worker leaves; None: concurrency
+    handle_signals: bool = True  #: TERM and INT stop the worker, where it runs in the main thread
+    name: str = ""  #: shown beside the worker's id
+    process_slots: int | None = None  #: processes for `executor="process"`; None: one per core
+    process_memory_mib: int | None = None  #: what each may ask for; None: no limit of ours
+    process_cpu_us: int | None = None  #: CPU time of one job in a process; None: its timeout only
+    process_max_jobs: int = 1_000  #: one is replaced after so many jobs
+    process_max_failures: int = 10  #: after so many failures in a row
+    process_recycle_mib: int | None = None  #: or when it has more than this after a job
+    recycle_jobs: int | None = None  #: the worker's own process is replaced after so many jobs
+    recycle_failures: int | None = None  #: after so many failures in a row
+    recycle_mib: int | None = None  #: or when it has more than this
+    tenants: tuple[str, ...] = ()  #: whose jobs a consumer fetches; none: everyone's
+    recycle_on: str = "fatal"  #: exceptions after which a process is replaced; or "unexpected"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.queues, str):  # else its letters would be the queues
+            raise ConfigError(f"worker: queues is {self.queues!r}; give a list of names")
+        object.__setattr__(self, "queues", tuple(dict.fromkeys(self.queues)))
+        problem = next((text for wrong, text in _problems(self) if wrong), None)
+        if problem is not None:
+            raise ConfigError(f"worker: {problem}")
+
+
+def _problems(options: WorkerOptions) -> list[tuple[bool, str]]:
+    """Each thing that may be wrong, whether it is, and what to say then."""
+    return [
+        (
+            not options.queues,
+            "queues is empty, so it would never do anything; name at least one queue",
+        ),
+        (
+            not all(options.queues),
+            f"queues is {options.queues!r}; give the names of queues as non-empty texts",
+        ),
+        (
+            not _is_count(options.concurrency, 1, _CONCURRENCY_MAX),
+            f"concurrency is {options.concurrency!r}; give 1 to {_CONCURRENCY_MAX}",
+        ),
+        *_cap_problems(options),
+        *_process_problems(options),
+        (
+            options.max_jobs is not None and not _is_count(options.max_jobs, 1),
+            f"max_jobs is {options.max_jobs!r}; give 1 or more, or None for no limit",
+        ),
+        *_time_problems(options),
+        (
+            options.recycle_on not in _RECYCLE_ON,
+            f"recycle_on is {options.recycle_on!r}; give one of {', '.join(_RECYCLE_ON)}",
+        ),
+    ]
+
+
+def _time_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
+    return [
+        (
+            options.lease_us < _LEASE_US_MIN,
+            (
+                f"lease is {options.lease_us / SECOND_US:g} s; give at least 0.05 s, "
+                "and some seconds in production"
+            ),
+        ),
+        *(
+            (span_us <= 0, f"{setting} is {span_us / SECOND_US:g} s; give more than zero")
+            for setting, span_us in (
+                ("poll_interval", options.poll_interval_us),
+                ("default_timeout", options.default_timeout_us),
+                ("stop_grace", options.stop_grace_us),
+            )
+        ),
+        (
+            options.stop_grace_us > _STOP_GRACE_US_MAX,
+            (
+                f"stop_grace is {options.stop_grace_us / SECOND_US:g} s; give at most "
+                f"{_STOP_GRACE_US_MAX / SECOND_US:g} s: others may take the job soon after"
+            ),
+        ),
+        (
+            options.shutdown_timeout_us < 0,
+            f"shutdown_timeout is {options.shutdown_timeout_us / SECOND_US:g} s; give 0 or more",
+        ),
+    ]
+
+
+def _process_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
+    return [
+        (
+            value is not None and not _is_count(value, 1),
+            f"{name} is {value!r}; give 1 or more",
+        )
+        for name, value in (
+            ("process_slots", options.process_slots),
+            ("process_memory", options.process_memory_mib),
+            ("process_cpu", options.process_cpu_us),
+            ("process_max_jobs", options.process_max_jobs),
+            ("process_max_failures", options.process_max_failures),
+            ("process_recycle", options.process_recycle_mib),
+            ("recycle_jobs", options.recycle_jobs),
+            ("recycle_failures", options.recycle_failures),
+            ("recycle_mib", options.recycle_mib),
+        )
+    ]
+
+
+def _cap_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
+    return [
+        (
+            name not in options.queues or not _is_count(cap, 1),
+            f"queue_caps has {name!r}: {cap!r}; give queues it serves, and 1 or more for each",
+        )
+        for name, cap in options.queue_caps.items()
+    ]
+
+
+def _is_count(value: object, least: int, most: int | None = None) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return value >= least and (most is None or value <= most)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""What users are shown of a job: its record, its history, and why it does not run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.job import (
+    AttemptError,
+    AttemptRecord,
+    DeadReason,
+    JobRecord,
+    JobStatus,
+    Priority,
+    Progress,
+    RetryRule,
+)
+from packhorse.core.policies import explain as policy
+from packhorse.core.policies.explain import JobFacts, ReasonCode
+from packhorse.protocol import (
+    UNSET,
+    BackoffStrategy,
+    Task,
+    TaskError,
+    TaskExecutionResult,
+    TaskMetadata,
+    TaskPriority,
+    TaskRetryPolicy,
+    TaskStatus,
+    UnsetType,
+    to_wire,
+    wire_datetime,
+)
+
+__all__ = [
+    "Explanation",
+    "JobInfo",
+    "Reason",
+    "execution_results",
+    "explanation_of",
+    "job_info",
+    "wire_task",
+]
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a job, save its arguments, its result and its history."""
+
+    id: str
+    task: str
+    queue: str
+    status: JobStatus
+    priority: str
+    tenant: str  #: "" when it belongs to none
+    tags: tuple[str, ...]
+    attempts: int  #: executions begun
+    failures: int  #: those that count against `max_retries`
+    crashes: int
+    snoozes: int
+    releases: int
+    fence: int
+    worker: str | None  #: who holds it now
+    timeout: float | None  #: seconds per attempt; None is the worker's default
+    deadline: datetime | None
+    ordering_key: str | None
+    dead_reason: DeadReason | None
+    dead_letter: str | None  #: the shelf it stands on
+    error: AttemptError | None  #: the last one it met
+    progress: Progress | None
+    trace_id: str
+    created_at: datetime
+    updated_at: datetime
+    due_at: datetime
+    started_at: datetime | None  #: of the last attempt
+    finished_at: datetime | None
+    created_by: str | None
+    upstream_request_id: str | None
+    concurrency_key: str | None
+    rate_key: str | None
+    idempotency_key: str | None
+
+
+def job_info(record: JobRecord) -> JobInfo:
+    """What a store knows of a job, as people see it."""
+    counters = record.counters
+    running = record.status is JobStatus.PROCESSING
+    return JobInfo(
+        id=record.id,
+        task=record.task,
+        queue=record.queue,
+        status=record.status,
+        priority=Priority(record.priority).name.lower(),
+        tenant=record.tenant,
+        tags=record.tags,
+        attempts=counters.attempts + running,
+        failures=counters.failures,
+        crashes=counters.crashes,
+        snoozes=counters.snoozes,
+        releases=counters.releases,
+        fence=record.fence,
+        worker=record.worker,
+        timeout=None if record.timeout_us is None else record.timeout_us / SECOND_US,
+        deadline=_moment(record.deadline_us),
+        ordering_key=record.ordering_key,
+        dead_reason=record.dead_reason,
+        dead_letter=record.dead_letter,
+        error=record.error,
+        progress=record.progress,
+        trace_id=record.trace_id,
+        created_at=to_datetime(record.created_us),
+        updated_at=to_datetime(record.updated_us),
+        due_at=to_datetime(record.due_us),
+        started_at=_moment(record.started_us),
+        finished_at=_moment(record.finished_us),
+        created_by=record.created_by,
+        upstream_request_id=record.upstream_request_id,
+        concurrency_key=record.concurrency_key,
+        rate_key=record.rate_key,
+        idempotency_key=record.idempotency_key,
+    )
+
+
+def wire_task(record: JobRecord) -> Task:
+    """A job in the shape of the worker protocol, as it is now."""
+    timeout_us, retry = record.timeout_us, None if record.options is None else record.options.retry
+    running = record.status is JobStatus.PROCESSING
+    task = Task(
+        id=record.id,
+        type=record.task,
+        payload=msgspec.json.decode(record.payload),
+        queue=record.queue,
+        priority=TaskPriority(Priority(record.priority).name.lower()),
+        retry_policy=UNSET if retry is None else _retry_policy(retry),
+        timeout_ms=UNSET if timeout_us is None else max(1, timeout_us // 1000),
+        scheduled_at=wire_datetime(record.due_us) if record.due_us > record.created_us else UNSET,
+        attempts=record.counters.attempts + running,
+        status=TaskStatus(record.status),
+        metadata=TaskMetadata(
+            created_at=wire_datetime(record.created_us),
+            updated_at=wire_datetime(record.updated_us),
+            created_by=UNSET if record.created_by is None else record.created_by,
+            tags=list(record.tags),
+        ),
+    )
+    return Task.parse(to_wire(task))  # whose name may be one that the protocol does not know
+
+
+def _retry_policy(rule: RetryRule) -> TaskRetryPolicy:
+    return TaskRetryPolicy(
+        max_retries=rule.max_retries,
+        backoff_strategy=BackoffStrategy(rule.backoff),
+        initial_delay_ms=max(1, rule.initial_us // 1000),
+        max_delay_ms=max(1, rule.max_us // 1000),
+        backoff_multiplier=rule.multiplier,
+    )
+
+
+def execution_results(
+    record: JobRecord, history: tuple[AttemptRecord, ...]
+) -> list[TaskExecutionResult]:
+    """A job's history in the shape of the worker protocol, the result with the last attempt."""
+    return [
+        TaskExecutionResult(
+            task_id=record.id,
+            status=TaskStatus(attempt.status),
+            result=_result(record, attempt),
+            error=_task_error(attempt.error),
+            duration_ms=max(0, attempt.finished_us - attempt.started_us) // 1000,
+            started_at=wire_datetime(attempt.started_us),
+            completed_at=wire_datetime(attempt.finished_us),
+            attempt=attempt.attempt,
+            will_retry=attempt.will_retry,
+        )
+        for attempt in history
+    ]
+
+
+def _result(record: JobRecord, attempt: AttemptRecord) -> object:
+    last = attempt.attempt == record.counters.attempts
+    kept = attempt.status is JobStatus.COMPLETED and record.result is not None
+    return msgspec.json.decode(record.result or b"null") if last and kept else UNSET
+
+
+def _task_error(error: AttemptError | None) -> TaskError | UnsetType:
+    if error is None:
+        return UNSET
+    return TaskError(
+        message=error.message,
+        code=error.code,
+        stack=UNSET if error.stack is None else error.stack,
+    )
+
+
+def _moment(instant_us: int | None) -> datetime | None:
+    return None if instant_us is None else to_datetime(instant_us)
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that keeps a job from running, or says what it does instead."""
+
+    code: ReasonCode  #: stable: `not_due`, `rate_limit`, `behind_head`, ...
+    text: str
+    at: datetime | None = None  #: the instant it is about: when it is due, when the limit frees
+    jobs: tuple[str, ...] = ()  #: the jobs it is about: who runs, who is before it
+    count: int | None = None  #: how many it is about
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that keeps a job from running at one instant, the first to be removed first."""
+
+    job_id: str
+    status: JobStatus
+    queue: str
+    task: str
+    at: datetime  #: when that was so, by the store's clock
+    reasons: tuple[Reason, ...]  #: never none: one that runs, has finished, or is next says so
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of the reasons, in the same order."""
+        return tuple(str(reason.code) for reason in self.reasons)
+
+    def __str__(self) -> str:
+        head = f"job {self.job_id} of task {self.task} in queue {self.queue} is {self.status}:"
+        return "\n".join((head, *(f"- {reason.text}" for reason in self.reasons)))
+
+
+def explanation_of(facts: JobFacts) -> Explanation:
+    """From what a store sees of a job to what people are told."""
+    record = facts.record
+    return Explanation(
+        job_id=record.id,
+        status=record.status,
+        queue=record.queue,
+        task=record.task,
+        at=to_datetime(facts.now_us),
+        reasons=tuple(_reason(reason) for reason in policy.explain(facts)),
+    )
+
+
+def _reason(reason: policy.Obstacle) -> Reason:
+    return Reason(
+        code=reason.code,
+        text=reason.text,
+        at=None if reason.at_us is None else to_datetime(reason.at_us),
+        jobs=reason.jobs,
+        count=reason.count,
+    )

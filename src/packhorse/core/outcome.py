@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What one attempt came to. The executor says which; `lifecycle.settle` decides what follows."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+from packhorse.core.job import AttemptError, DeadReason
+
+__all__ = [
+    "Cancelled",
+    "Crashed",
+    "Failed",
+    "GivenUp",
+    "Limited",
+    "Outcome",
+    "Released",
+    "Snoozed",
+    "Succeeded",
+    "TimedOut",
+]
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The handler returned; `result` is JSON text."""
+
+    result: str
+
+
+class _Raised(msgspec.Struct, frozen=True, dict=True):
+    """An outcome that may come from an exception."""
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What was raised, if that was in this process. Not a field: it is never written."""
+        return self.__dict__.get("exception")
+
+    def carrying(self, exception: BaseException) -> Self:
+        """The same outcome, with what was raised."""
+        self.__dict__["exception"] = exception
+        return self
+
+
+class Failed(_Raised, frozen=True):
+    """The handler raised, or asked for a retry."""
+
+    error: AttemptError
+    kinds: tuple[str, ...] = ()  #: qualified names along the exception's MRO
+    asked: bool = False  #: the handler raised `Retry`: its kind is not looked at
+    retry_delay_us: int | None = None  #: a delay the handler asked for, instead of the policy's
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The attempt took longer than it may."""
+
+    error: AttemptError
+    deadline: bool = False  #: it was the whole job's deadline, so there is no retry
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """The handler asked to be called again later; nothing failed."""
+
+    delay_us: int
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """The job was cancelled while it ran, and the handler was stopped."""
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The worker gives the job back: shutdown, or look-ahead it did not use."""
+
+    started: bool  #: the handler had begun, so the attempt is part of history
+
+
+class Limited(msgspec.Struct, frozen=True):
+    """The limit of another system was met: nothing failed, and others of its kind must wait too."""
+
+    retry_after_us: int
+
+
+class Crashed(msgspec.Struct, frozen=True):
+    """The process that ran this job alone died of it; the worker did not."""
+
+    error: AttemptError
+
+
+class GivenUp(_Raised, frozen=True):
+    """There is no point in trying again: rejected, undecodable, or invalid."""
+
+    reason: DeadReason
+    error: AttemptError
+
+
+Outcome = (
+    Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | Crashed | GivenUp
+)

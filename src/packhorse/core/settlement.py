@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""What becomes of a job after an attempt: decided purely, written by a store."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Final
+
+import msgspec
+
+from packhorse.core.job import AttemptError, DeadReason, JobStatus
+
+__all__ = ["Settlement", "SettlementKind", "Verdict", "plain_text", "refused"]
+
+#: The error code of an attempt whose settlement the store can never hold.
+_STORE_REFUSED: Final = "STORE_REFUSED"
+#: Bounds of what is written then.
+_WORD_LENGTH_MAX: Final = 100
+_WHY_LENGTH_MAX: Final = 500
+
+
+class SettlementKind(IntEnum):
+    """How an attempt ended; stored beside the fence, so that a repeated write is recognised."""
+
+    COMPLETED = 1
+    FAILED = 2
+    TIMEOUT = 3
+    SNOOZED = 4
+    CANCELLED = 5
+    RELEASED = 6
+    DEAD = 7
+    RESCUED = 8
+    LIMITED = 9
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """The whole of what a store must write; it adds its clock and nothing else of its own.
+
+    Three rules run inside the store, because only there are they atomic:
+    it applies only while the job is processing with this `fence`; a cancel flag turns it into
+    cancelled; a delay that ends after the job's deadline turns it into dead `expired`.
+    """
+
+    job_id: str
+    fence: int
+    kind: SettlementKind
+    status: JobStatus  #: what the job becomes
+    delay_us: int = 0  #: for a job that waits; 0 is queued at once
+    keep_place: bool = False  #: a released or rescued job keeps its place in the line
+    ended: bool = True  #: an execution ended: attempts + 1 and a line of history
+    failures: int = 0  #: added to the counter of that name, like the next four
+    crashes: int = 0
+    lone_crashes: int = 0
+    snoozes: int = 0
+    releases: int = 0
+    result: str | None = None  #: JSON text, of a completed job
+    error: AttemptError | None = None
+    dead_reason: DeadReason | None = None
+    keep_us: int | None = None  #: lifetime of the record if it ends completed or cancelled
+    result_keep_us: int | None = None  #: lifetime of its result
+    dead_keep_us: int | None = None  #: lifetime of the record if it ends dead
+    suspect: bool = False  #: of a rescue: it is to run alone from now on
+    limit_us: int = 0  #: of a limited one: how long its task's rate gate is closed from now
+
+
+class Verdict(StrEnum):
+    """A store's answer to one settlement."""
+
+    APPLIED = "applied"  #: written, now or by the same settlement sent before
+    CANCELLED = "cancelled"  #: written as cancelled: the flag wins over every outcome
+    EXPIRED = "expired"  #: written as dead: the retry would have come after the deadline
+    STALE = "stale"  #: nothing written: another worker has the job by now
+
+
+def refused(settlement: Settlement, why: str) -> Settlement | None:
+    """What is written instead of a settlement that its store can never hold; None: nothing else.
+
+    First its error in plain words, since that the attempt failed is what matters; then, and for a
+    result, that the job is dead, in words that every store holds.
+    """
+    error = settlement.error
+    if error is not None and error.code == _STORE_REFUSED:
+        return None
+    if error is not None and error != (plain := _plain_error(error)):
+        return msgspec.structs.replace(settlement, error=plain)
+    return Settlement(
+        job_id=settlement.job_id,
+        fence=settlement.fence,
+        kind=SettlementKind.DEAD,
+        status=JobStatus.DEAD,
+        error=AttemptError(
+            type="StoreRefused",
+            message="the attempt ended, and the store can never hold what it came to: change what "
+            f"the handler returns, then redrive the job ({plain_text(why, _WHY_LENGTH_MAX)})",
+            code=_STORE_REFUSED,
+            reason="store_refused",
+        ),
+        dead_reason=DeadReason.REJECTED,
+        keep_us=settlement.keep_us,
+        dead_keep_us=settlement.dead_keep_us,
+    )
+
+
+def plain_text(text: str, longest: int) -> str:
+    """The text in ASCII, which every store holds, cut to its bound."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")[:longest]
+
+
+def _plain_error(error: AttemptError) -> AttemptError:
+    return AttemptError(
+        type=plain_text(error.type, _WORD_LENGTH_MAX),
+        message=plain_text(error.message, _WHY_LENGTH_MAX),
+        code=plain_text(error.code, _WORD_LENGTH_MAX),
+        reason=plain_text(error.reason, _WORD_LENGTH_MAX),
+    )

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+"""Events as log records: `records` writes them, `formats` says how they read.
+
+`lines` carries them out of the process without making a job wait; `setup` is for whole processes.
+`attach` and the formatters are public.
+"""
+
+from __future__ import annotations
+
+from packhorse.context import job_fields
+from packhorse.logs.formats import ConsoleFormatter, JobFields, JsonFormatter
+from packhorse.logs.records import LogFormat, attach, configure, is_for_people
+
+__all__ = [
+    "ConsoleFormatter",
+    "JobFields",
+    "JsonFormatter",
+    "LogFormat",
+    "attach",
+    "configure",
+    "is_for_people",
+    "job_fields",
+]

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: MIT
+"""Carry log lines out of the process without making a job wait.
+
+    record ─▶ LineHandler ─▶ LineWriter ─thread─▶ a descriptor      this process writes itself
+                          ─▶ LineRing ─▶ its parent's LineWriter    a process under a supervisor
+
+A write for each line costs a worker more than the job the line is about, and blocks it while a pipe
+is full. So a thread writes many lines together, a moment later. A line that finds no room is
+dropped and counted, and the count is written once lines flow again.
+
+A ring is memory that a process shares with its parent. A line is there once `put` returns, and
+outlives the process that wrote it. One process writes and one reads; neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import select
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol, TextIO
+
+import msgspec
+
+from packhorse.core.process import at_fork
+
+__all__ = ["RING_SIZE", "LineHandler", "LineRing", "LineWriter", "Lines", "StreamLines", "follow"]
+
+#: Bytes that may wait to be written.
+_BYTES_MAX: Final = 1 << 20
+#: How late lines may be, to be written together.
+_TOGETHER_S: Final = 0.1
+#: How long the end of a program waits for its last lines to be written.
+_LAST_S: Final = 1.0
+
+
+class Lines(Protocol):
+    """Where lines go."""
+
+    def put(self, line: bytes, *, urgent: bool = False) -> None:
+        """Take a line, or drop it; an urgent one is written without delay."""
+        ...
+
+    def flush(self) -> None:
+        """Have what was taken written, within a bound."""
+        ...
+
+
+class LineHandler(logging.Handler):
+    """Hands each record on as a line."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self.lines = lines
+        self._in_forks = lines
+        at_fork(self._forked)
+
+    def use_in_forks(self, lines: Lines) -> None:
+        """Where the lines of forked children go, if not there."""
+        self._in_forks = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand on a record."""
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+        else:
+            self.add(line.encode(errors="backslashreplace"), record.levelno)
+
+    def add(self, line: bytes, level: int) -> None:
+        """Hand on a line without a record."""
+        self.lines.put(line + b"\n", urgent=level >= logging.WARNING)
+
+    def flush(self) -> None:
+        """Have everything written; `logging` asks for it when the program ends."""
+        self.lines.flush()
+
+    def _forked(self) -> None:
+        self.lines = self._in_forks
+
+
+def follow(ring: LineRing) -> Callable[[], None]:
+    """Write the lines of another process as this one writes its own; returns what ends it."""
+    handlers = [each for each in logging.getLogger().handlers if isinstance(each, LineHandler)]
+    writers = [each.lines for each in handlers if isinstance(each.lines, LineWriter)]
+    for writer in writers:
+        writer.follow(ring)
+
+    def leave() -> None:
+        for writer in writers:
+            writer.leave(ring)
+
+    return leave
+
+
+class StreamLines:
+    """Writes each line to a stream at once: for programs that bring their own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def put(self, line: bytes, *, urgent: bool = False) -> None:  # noqa: ARG002 - all are
+        """Write a line."""
+        with contextlib.suppress(OSError, ValueError):  # the stream is gone
+            self._stream.write(line.decode())
+            self._stream.flush()
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+class LineWriter:
+    """Writes lines to a descriptor, from a thread of its own that alone may have to wait."""
+
+    def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
+        self._descriptor = descriptor
+        self._notice = notice  # the line that says how many were dropped
+        self._rings: list[LineRing] = []  # at most one per process
+        self._ended: list[LineRing] = []
+        self._forget()
+        at_fork(self._forget)
+
+    def put(self, line: bytes, *, urgent: bool = False) -> None:
+        """Keep a line for the thread, or drop it."""
+        with self._lock:
+            if self._size + len(line) > _BYTES_MAX:
+                self._dropped += 1
+                return
+            self._size += len(line)
+            self._waiting.append(line)
+        self._wake(hurry=urgent)
+
+    def follow(self, ring: LineRing) -> None:
+        """Write the lines of another process as well."""
+        with self._lock:
+            self._rings.append(ring)
+        self._wake()
+
+    def leave(self, ring: LineRing) -> None:
+        """A process has ended: write the last of its lines."""
+        with self._lock:
+            self._ended.append(ring)
+        self._wake(hurry=True)
+
+    def flush(self) -> None:
+        """Wait until what there is now has been written, but not for long."""
+        if self._waiting or self._rings:
+            written = threading.Event()
+            with self._lock:
+                self._told_when_written.append(written)
+            self._wake(hurry=True)
+            written.wait(_LAST_S)
+
+    def _forget(self) -> None:
+        """Begin; also in a forked child, where all this is its parent's."""
+        self._lock = threading.RLock()  # a signal's handler may log while its thread does
+        self._waiting: list[bytes] = []
+        self._size = 0  # of what waits and of what is being written
+        self._dropped = 0
+        self._rings, self._ended = [], []
+        self._due, self._hurry = threading.Event(), threading.Event()
+        self._told_when_written: list[threading.Event] = []
+        self._thread: threading.Thread | None = None
+
+    def _wake(self, *, hurry: bool = False) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="packhorse-log-lines", daemon=True)
+            try:
+                self._thread = thread
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is going down
+                self._thread = None
+                self._write()
+                return
+        if hurry:
+            self._hurry.set()
+        if not self._due.is_set():
+            self._due.set()
+
+    def _serve(self) -> None:
+        while True:
+            self._due.wait(_TOGETHER_S if self._rings else None)
+            if not self._rings:
+                self._hurry.wait(_TOGETHER_S)
+            self._due.clear()
+            self._hurry.clear()
+            self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            lines, self._waiting = self._waiting, []
+            rings, ended, self._ended = list(self._rings), self._ended, []
+            told, self._told_when_written = self._told_when_written, []
+        own, taken = b"".join(lines), [ring.take() for ring in rings]
+        self._put_out(own + b"".join(text for text, _ in taken))
+        with self._lock:
+            self._size -= len(own)
+            dropped, self._dropped = self._dropped + sum(count for _, count in taken), 0
+            self._rings = [ring for ring in self._rings if ring not in ended]
+        if dropped:
+            self._put_out(self._notice(dropped))
+        for event in told:
+            event.set()
+
+    def _put_out(self, text: bytes) -> None:
+        left = memoryview(text)
+        with contextlib.suppress(OSError):  # the descriptor is gone: there is nothing left to tell
+            while left:
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:  # others who share it have made it so
+                    select.select([], [self._descriptor], [])
+
+
+_DATA: Final = 1 << 20
+_HEAD: Final = 64
+#: Bytes of shared memory that a ring takes.
+RING_SIZE: Final = _HEAD + _DATA
+_LAST_BYTES: Final = 2_000
+_NUMBER: Final = struct.Struct("<q")
+#: Bytes written and lines dropped, by the one side; bytes taken, by the other. None ever falls.
+_WRITTEN_AT, _DROPPED_AT, _TAKEN_AT = 0, 8, 16
+
+
+class LineRing:
+    """A part of a shared memory; both sides make one of it."""
+
+    def __init__(self, memory: mmap.mmap, at: int) -> None:
+        self._memory = memory
+        self._at = at
+        self._lock = threading.RLock()  # a signal's handler may log while its thread does
+        self._written = self._taken = 0
+        self._told = 0
+
+    # -------------------------------------------------------------------------- who logs
+
+    def put(self, line: bytes, *, urgent: bool = False) -> None:  # noqa: ARG002 - as others take it
+        """Keep a line for the parent, or drop it; never waits."""
+        with self._lock:
+            if self._written + len(line) - self._taken > _DATA:
+                self._taken = self._number(_TAKEN_AT)
+            if self._written + len(line) - self._taken > _DATA:
+                self._set(_DROPPED_AT, self._number(_DROPPED_AT) + 1)
+                return
+            start = self._at + _HEAD + self._written % _DATA
+            room = self._at + RING_SIZE - start
+            self._memory[start : start + len(line[:room])] = line[:room]
+            if len(line) > room:
+                first = self._at + _HEAD
+                self._memory[first : first + len(line) - room] = line[room:]
+            self._written += len(line)
+            self._set(_WRITTEN_AT, self._written)  # from here on it is there
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    # -------------------------------------------------------------------------- its parent
+
+    def take(self) -> tuple[bytes, int]:
+        """What has been written since, and how many lines were dropped since."""
+        written, dropped = self._number(_WRITTEN_AT), self._number(_DROPPED_AT)
+        text = self._between(self._taken, written)
+        self._taken = written
+        self._set(_TAKEN_AT, written)
+        dropped, self._told = dropped - self._told, dropped
+        return text, dropped
+
+    def last_message(self) -> str:
+        """What the last line says; empty if there was none."""
+        written = self._number(_WRITTEN_AT)
+        end = self._between(max(0, written - _LAST_BYTES), written).rstrip(b"\n")
+        line = end.rpartition(b"\n")[2]
+        try:
+            return str(msgspec.json.decode(line)["message"])
+        except (msgspec.DecodeError, KeyError, TypeError):  # a line for people
+            return line.decode("utf-8", "replace")
+
+    def _between(self, start: int, end: int) -> bytes:
+        first, size = self._at + _HEAD, end - start
+        begin = start % _DATA
+        text = self._memory[first + begin : first + min(begin + size, _DATA)]
+        return text + self._memory[first : first + size - len(text)]
+
+    def _number(self, at: int) -> int:
+        value: int = _NUMBER.unpack_from(self._memory, self._at + at)[0]
+        return value
+
+    def _set(self, at: int, value: int) -> None:
+        _NUMBER.pack_into(self._memory, self._at + at, value)

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""Events to log records. Every log sentence of Packhorse lives here.
+
+All go to the standard logger `packhorse`, with the event's fields as `extra`, so that any handler
+can use them; `configure` sets up a console or JSON handler for programs that have none. Lines about
+every job (started, completed, snoozed, ...) are INFO: where the logger is set above that, no
+observer is registered, and they cost nothing. Payloads and results are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final, Literal, TextIO
+
+from packhorse import events
+from packhorse.context import job_fields
+from packhorse.core.clock import Clock, moments
+from packhorse.core.text import counted, printable, printable_lines
+from packhorse.errors import ConfigError
+from packhorse.events import Event, EventBus
+from packhorse.logs.formats import (
+    ConsoleFormatter,
+    EventRecord,
+    JobFields,
+    JsonFormatter,
+    event_fields,
+    line_writer,
+    sentence_writer,
+)
+from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
+
+__all__ = [
+    "LOGGER",
+    "ConsoleFormatter",
+    "EventRecord",
+    "JobFields",
+    "JsonFormatter",
+    "LogFormat",
+    "attach",
+    "configure",
+    "is_for_people",
+    "job_fields",
+]
+
+LOGGER: Final = "packhorse"
+LogFormat = Literal["console", "json", "auto"]
+
+#: The level and the sentence of each event; the fields in it are the event's own.
+_SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
+    {
+        events.WorkerStarted: (
+            logging.INFO,
+            "worker {worker_id} started: serves {queues} on {store}, concurrency {concurrency}",
+        ),
+        events.WorkerQuiet: (
+            logging.INFO,
+            "worker {worker_id} is quiet: it claims nothing more; still running: {running}",
+        ),
+        events.WorkerResumed: (logging.INFO, "worker {worker_id} claims jobs again"),
+        events.WorkerStopping: (
+            logging.INFO,
+            "worker {worker_id} is stopping ({reason}); still running: {running}",
+        ),
+        events.WorkerStopped: (
+            logging.INFO,
+            "worker {worker_id} stopped; attempts done: {processed}, abandoned: {abandoned}",
+        ),
+        events.JobStarted: (logging.INFO, "{task} started, attempt {attempt}"),
+        events.JobCompleted: (logging.INFO, "{task} completed in {duration_ms:.1f} ms"),
+        events.JobFailed: (
+            logging.INFO,
+            "{task} failed in {duration_ms:.1f} ms: {error_type}: {error_message}",
+        ),
+        events.JobTimedOut: (
+            logging.INFO,
+            "{task} timed out after {duration_ms:.1f} ms: {error_message}",
+        ),
+        events.JobRetried: (
+            logging.WARNING,
+            (
+                "{task} runs again in {delay_ms:.1f} ms, retry {retry} of {max_retries} after "
+                "attempt {attempt} ({reason}): {error_type}: {error_message}"
+            ),
+        ),
+        events.JobSnoozed: (logging.INFO, "{task} asked to wait {delay_ms:.1f} ms"),
+        events.JobLimited: (
+            logging.INFO,
+            "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:.1f} ms",
+        ),
+        events.JobDead: (
+            logging.ERROR,
+            "{task} is dead ({reason}) after attempt {attempt}: {error_type}: {error_message}",
+        ),
+        events.JobCancelling: (logging.INFO, "{task} is being cancelled"),
+        events.JobCancelled: (logging.INFO, "{task} was cancelled after {duration_ms:.1f} ms"),
+        events.JobReleased: (logging.INFO, "{task} was given back after {duration_ms:.1f} ms"),
+        events.JobStale: (
+            logging.WARNING,
+            "{task} ended after it had been given to another worker; its outcome is dropped",
+        ),
+        events.JobAbandoned: (
+            logging.ERROR,
+            "{task} did not stop when told to; its slot is free, its code may still run",
+        ),
+        events.JobRescued: (
+            logging.WARNING,
+            "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and taken from it",
+        ),
+        events.LeaseLost: (
+            logging.ERROR,
+            (
+                "worker {worker_id} could not renew its lease; what it runs ({running}) may be "
+                "given to others, and is told so"
+            ),
+        ),
+        events.LeaseRegained: (logging.WARNING, "worker {worker_id} has a lease again"),
+        events.StoreTrouble: (
+            logging.ERROR,
+            (
+                "the store failed at {operation} ({error_type}: {error_message}); trying again, "
+                "nothing is lost"
+            ),
+        ),
+        events.StoreRecovered: (logging.WARNING, "the store works again after {seconds:.1f} s"),
+        events.TasksParked: (
+            logging.WARNING,
+            "no live worker knows {tasks}; these jobs are set aside: start a worker that has them",
+        ),
+        events.QueueConflict: (
+            logging.WARNING,
+            (
+                "queue {queue} was declared as {before} before and is {now} now; "
+                "declare it alike everywhere"
+            ),
+        ),
+        events.TaskConflict: (
+            logging.WARNING,
+            (
+                "the limits of task {task} were declared as {before} before and are {now} now; "
+                "declare them alike everywhere"
+            ),
+        ),
+        events.QueueFilling: (
+            logging.WARNING,
+            (
+                "queue {queue} is filling: waiting: {depth}, its soft depth: {soft_depth}; "
+                "submit less, or add workers"
+            ),
+        ),
+        events.JobsSpooled: (
+            logging.WARNING,
+            "the store is away; jobs kept in {path}, to be delivered later: {jobs}",
+        ),
+        events.SpoolDelivered: (
+            logging.INFO,
+            "the store is back; jobs delivered from the spool: {jobs}",
+        ),
+        events.SpoolRefused: (
+            logging.ERROR,
+            "the store refused spooled jobs {job_ids} ({reason}); they are set aside in {path}",
+        ),
+        events.QueueStarving: (
+            logging.WARNING,
+            (
+                "queue {queue} is starving: a ready job has waited {waited_s:.0f} s while later "
+                "ones of priority {priority} ran; add workers, or give the queue ageing="
+            ),
+        ),
+        events.LoopBlocked: (
+            logging.ERROR,
+            (
+                "the event loop has been blocked for {seconds:.1f} s while running {tasks}; "
+                "make a blocking handler a plain def, so that it runs in a thread\n{stack}"
+            ),
+        ),
+        events.ObserverFailed: (
+            logging.ERROR,
+            "{observer} failed at {event} ({error_type}: {error_message}); the job was not touched",
+        ),
+    }
+)
+
+
+def attach(
+    bus: EventBus, logger: logging.Logger | None = None, *, clock: Clock | None = None
+) -> Callable[[], None]:
+    """Log what happens on a bus; returns what ends it.
+
+    Only events whose level the logger lets through now are subscribed to.
+    """
+    target = logging.getLogger(LOGGER) if logger is None else logger
+    target.disabled = False  # a dictConfig disables what it does not name, and means others
+    now = moments(clock)
+    ends = [
+        bus.subscribe(kind, _observer(target, kind, level, sentence, now))
+        for kind, (level, sentence) in _SENTENCES.items()
+        if target.isEnabledFor(level)
+    ]
+
+    def detach() -> None:
+        for end in ends:
+            end()
+
+    return detach
+
+
+def _observer(
+    target: logging.Logger,
+    kind: type[Event],
+    level: int,
+    sentence: str,
+    now: Callable[[], datetime],
+) -> Callable[[Event], None]:
+    """What logs one kind of event.
+
+    Makes the record itself: the logger would look for the calling line, which is always this one,
+    and that costs more than all the rest. Where only our own handler would see the record, there is
+    none, only the line.
+    """
+    blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
+    level_name = logging.getLevelName(level).lower()
+    message_of = sentence_writer(kind, sentence)
+    line_of = line_writer(kind, level=level_name, logger=target.name)
+
+    def log_event(event: Event) -> None:
+        if not target.isEnabledFor(level):
+            return
+        message, moment = message_of(event), now()
+        handler = _only_handler(target)
+        if handler is not None:
+            handler.add(line_of(event, moment, message), level)
+            return
+        record = EventRecord.__new__(EventRecord)
+        record.__dict__.update(blank)
+        record.created = moment.timestamp()
+        record.msecs = int(record.created % 1 * 1000) + 0.0
+        record.fields = event_fields(event)
+        record.__dict__.update(record.fields)
+        _write(record, event, message)
+        target.handle(record)
+
+    return log_event
+
+
+def _write(record: EventRecord, event: Event, message: str) -> None:
+    """Put what is to be read on a record, without anything that a terminal would obey."""
+    stack = getattr(event, "stack", "")
+    record.msg = printable(message.removesuffix(f"\n{stack}"))
+    if stack:
+        record.fields["stack"] = record.__dict__["stack"] = shown = printable_lines(stack)
+        record.msg += f"\n{shown}"
+    if error_stack := getattr(event, "error_stack", ""):
+        # Formatters take this text; what else looks at records may want the exception itself.
+        record.exc_text = printable_lines(error_stack.rstrip("\n"))
+        if (error := event.exception) is not None:
+            record.exc_info = (type(error), error, error.__traceback__)
+
+
+def _only_handler(target: logging.Logger) -> LineHandler | None:
+    """The handler that `configure` made, if no filter and no other handler sees the records."""
+    if target.filters:
+        return None
+    logger = target
+    while not logger.handlers and logger.propagate and logger.parent is not None:
+        logger = logger.parent
+    if len(logger.handlers) != 1 or (logger.propagate and logger.parent is not None):
+        return None
+    handler = logger.handlers[0]
+    if type(handler) is not LineHandler or handler.filters or handler.level:
+        return None
+    return handler if type(handler.formatter) is JsonFormatter else None
+
+
+def configure(
+    level: str = "info",
+    log_format: LogFormat = "auto",
+    *,
+    stream: TextIO | None = None,
+    lines: Lines | None = None,
+    whole: bool = False,
+) -> LineHandler:
+    """Give the logger `packhorse` a handler of its own; a second call replaces the first.
+
+    `auto` is console on a terminal and JSON otherwise. `whole`: as the command line does, have the
+    handler for every logger of this process; `lines` is where it puts them, if not on stderr.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(
+            f"log level is {level!r}; give 'debug', 'info', 'warning', 'error' or 'critical'"
+        )
+    formatter = _formatter(log_format, sys.stderr if stream is None else stream)
+    handler = LineHandler(lines or _lines(stream, formatter))
+    if lines is not None:
+        handler.use_in_forks(_lines(stream, formatter))
+    handler.setFormatter(formatter)
+    own, root = logging.getLogger(LOGGER), logging.getLogger()
+    for logger in (own, root):
+        for other in [each for each in logger.handlers if isinstance(each, LineHandler)]:
+            logger.removeHandler(other)
+            other.flush()
+    (root if whole else own).addHandler(handler)
+    (root if whole else own).setLevel(number)
+    own.propagate = whole
+    return handler
+
+
+def _lines(stream: TextIO | None, formatter: logging.Formatter) -> Lines:
+    if stream is not None:
+        return StreamLines(stream)
+
+    def notice(dropped: int) -> bytes:
+        record = logging.makeLogRecord(
+            {
+                "name": LOGGER,
+                "levelno": logging.WARNING,
+                "levelname": "WARNING",
+                "msg": f"{counted(dropped, 'log line')} left out: nothing read the log for a while",
+                "event": "log.dropped",
+                "dropped": dropped,
+            }
+        )
+        return formatter.format(record).encode() + b"\n"
+
+    try:
+        return LineWriter(sys.stderr.fileno(), notice)
+    except (AttributeError, OSError, ValueError):  # there is none, or none with a descriptor
+        return StreamLines(sys.stderr)
+
+
+def is_for_people(log_format: LogFormat) -> bool:
+    """Whether lines of this format on stderr are read by people."""
+    return isinstance(_formatter(log_format, sys.stderr), ConsoleFormatter)
+
+
+def _formatter(log_format: LogFormat, stream: TextIO) -> logging.Formatter:
+    if log_format == "auto":
+        log_format = "console" if stream.isatty() else "json"
+    if log_format == "console":
+        return ConsoleFormatter(colored=stream.isatty() and not os.environ.get("NO_COLOR"))
+    if log_format == "json":
+        return JsonFormatter()
+    raise ConfigError(f"log format is {log_format!r}; give 'console', 'json' or 'auto'")

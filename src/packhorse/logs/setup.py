@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""Logging of a whole process, as `packhorse worker` sets it up; `app.run()` leaves it alone.
+
+Every logger writes lines of the chosen format, and so does what would reach stderr otherwise:
+warnings, and exceptions that end a thread or that nothing can raise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+import sys
+import threading
+import tomllib
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from packhorse.errors import ConfigError
+from packhorse.logs.lines import Lines
+from packhorse.logs.records import LogFormat, configure
+
+__all__ = ["LEAVE_ALONE", "set_up"]
+
+#: The `--log-config` that leaves logging as the app has it.
+LEAVE_ALONE: Final = "none"
+_LOG: Final = logging.getLogger("packhorse")
+
+
+def set_up(
+    level: str, log_format: LogFormat, config: str | None = None, *, lines: Lines | None = None
+) -> Lines | None:
+    """Set up logging; returns where lines go, None if that is a matter of `config`."""
+    if config == LEAVE_ALONE:
+        return None
+    logging.captureWarnings(capture=True)
+    threading.excepthook = _thread_ended
+    sys.unraisablehook = _unraisable
+    if config is None:
+        return configure(level, log_format, lines=lines, whole=True).lines
+    document = {"disable_existing_loggers": False, **_read(Path(config))}
+    try:
+        logging.config.dictConfig(document)
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        raise ConfigError(
+            f"--log-config {config}: {error}; see logging.config.dictConfig"
+        ) from error
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The dictionary in a JSON or TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--log-config {path} cannot be read: {error}; give a JSON or TOML file with what "
+            "logging.config.dictConfig takes, or 'none' to leave logging alone"
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"--log-config {path} holds no dictionary, as dictConfig takes it")
+    return document
+
+
+def _thread_ended(ended: threading.ExceptHookArgs) -> None:
+    if not issubclass(ended.exc_type, SystemExit):
+        name = "" if ended.thread is None else ended.thread.name
+        about = _raised(ended.exc_type, ended.exc_value, ended.exc_traceback)
+        _LOG.error("thread %s was ended by an exception", name, exc_info=about)
+
+
+def _unraisable(failed: sys.UnraisableHookArgs) -> None:
+    about = _raised(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    where = failed.err_msg or "an exception was ignored in"
+    _LOG.error("%s %s", where, type(failed.object).__name__, exc_info=about)
+
+
+def _raised(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    return kind, kind() if error is None else error, trace

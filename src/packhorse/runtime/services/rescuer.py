@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""Takes jobs from workers that are gone.
+
+A lease counts as gone only when it was seen expired twice, some time apart, with no failed store
+call between: after an outage everybody's lease looks expired, and the first look must not start a
+stampede. The same after the store's clock was set forward, which each look compares with a clock
+of one's own: then no job is taken before every live worker must have renewed. See `policies.lease`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from packhorse.core import lifecycle
+from packhorse.core.clock import Chance, Clock
+from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.lifecycle import Orphan
+from packhorse.core.policies.lease import (
+    NEVER,
+    ClockReading,
+    Hold,
+    Sighting,
+    confirmed,
+    overdue,
+    ripe_at,
+    sight,
+    sight_holds,
+    stepped_us,
+)
+from packhorse.core.settlement import Settlement, Verdict
+from packhorse.events import (
+    EventBus,
+    JobCancelled,
+    JobCancelling,
+    JobRescued,
+    about_record,
+    cancelled_events,
+)
+from packhorse.runtime.services.upkeep import DeathReporter, spread
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import ExpiredLeases
+
+__all__ = ["Rescuer"]
+
+#: Jobs rescued in one write; a full batch is followed by the next at once.
+_BATCH: Final = 200
+_TOLD: Final = (JobRescued, JobCancelling, JobCancelled)
+
+
+class Rescuer:
+    """Looks for expired leases and overdue holds.
+
+    `renew` asks its own worker to renew: called when the store's clock was set, or when it says
+    that this worker's lease has run out, since then others may be about to take its jobs.
+    """
+
+    name = "rescue"
+    interval_s = 0.8  # with its spread at most a second: rescue comes within lease + 5 s
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        bus: EventBus,
+        worker: str,
+        *,
+        deaths: DeathReporter | None = None,
+        renew: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._deaths = deaths or DeathReporter(store, bus, worker)
+        self._store = store
+        self._monotonic = clock.monotonic
+        self._chance = chance
+        self._bus = bus
+        self._worker = worker
+        self._renew = renew
+        self._reading: ClockReading | None = None
+        self._stepped_at = NEVER  # by the own clock; only steps forward
+        self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
+        self._holds: dict[Hold, float] = {}  # at most a batch
+
+    async def run_once(self) -> float:
+        """Look once; a failed store call forgets what was seen before it."""
+        seen, self._seen = self._seen, {}
+        holds, self._holds = self._holds, {}
+        look = await self._look()
+        now = self._monotonic()
+        expired = {
+            lease.worker: (lease.expires_us, lease.lease_us)
+            for lease in look.leases
+            if lease.worker != self._worker  # its own heartbeat knows better
+        }
+        if len(expired) < len(look.leases):
+            self._renew()
+        seen = sight(seen, expired, now)
+        gone = confirmed(seen, now, self._stepped_at)
+        store = self._store
+        orphans = await store.arun(store.leases.orphans(gone, limit=_BATCH))
+        passed = [_hold(orphan) for orphan in orphans if orphan.worker not in gone]
+        holds = sight_holds(holds, passed, now)
+        too_long = overdue(holds, now, self._stepped_at)
+        lost = [each for each in orphans if each.worker in gone or _hold(each) in too_long]
+        if lost:
+            await self._rescue(lost)
+        self._seen, self._holds = seen, holds
+        return 0.0 if len(lost) == _BATCH else self._next_look(now)
+
+    async def _look(self) -> ExpiredLeases:
+        """The expired leases; what the store's clock does meanwhile is noticed."""
+        before, asked = self._reading, self._monotonic()
+        look = await self._store.arun(self._store.leases.expired())
+        answered = self._monotonic()
+        self._reading = ClockReading(look.now_us, asked, answered)
+        step_us = 0 if before is None else stepped_us(before, self._reading)
+        if step_us > 0:
+            self._stepped_at = answered
+        if step_us:
+            self._renew()
+        return look
+
+    async def _rescue(self, orphans: Sequence[Orphan]) -> None:
+        settlements = [lifecycle.rescue(orphan) for orphan in orphans]
+        verdicts = await self._store.arun(self._store.jobs.settle(settlements))
+        dead: list[str] = []
+        for orphan, settlement, verdict in zip(orphans, settlements, verdicts, strict=True):
+            if verdict is Verdict.STALE:
+                continue  # it ended after all, or another rescuer was faster
+            if _is_dead(settlement, verdict):
+                dead.append(orphan.job_id)
+            if any(self._bus.wants(kind) for kind in _TOLD):
+                await self._tell(orphan, settlement, verdict)
+        await self._deaths.report(dead)
+
+    async def _tell(self, orphan: Orphan, settlement: Settlement, verdict: Verdict) -> None:
+        """An orphan is little more than an id; the rest of what is told is in the job's record."""
+        record = await self._store.arun(self._store.inspection.job(orphan.job_id))
+        if record is None:  # removed meanwhile
+            return
+        self._bus.emit(_rescued(orphan, record, settlement, verdict, self._worker))
+        if verdict is Verdict.CANCELLED:
+            for event in cancelled_events(record, worker=self._worker):
+                self._bus.emit(event)
+
+    def _next_look(self, now: float) -> float:
+        """After the usual time, or as soon as a sighting can be confirmed."""
+        waits = [ripe_at(each, self._stepped_at) - now for each in self._seen.values()]
+        usual = spread(self.interval_s, self._chance)
+        return min([usual, *(wait for wait in waits if wait > 0)])
+
+
+def _hold(orphan: Orphan) -> Hold:
+    return orphan.job_id, orphan.fence
+
+
+def _is_dead(settlement: Settlement, verdict: Verdict) -> bool:
+    given_up = verdict is Verdict.APPLIED and settlement.status is JobStatus.DEAD
+    return given_up or verdict is Verdict.EXPIRED
+
+
+def _rescued(
+    orphan: Orphan, record: JobRecord, settlement: Settlement, verdict: Verdict, worker: str
+) -> JobRescued:
+    error = settlement.error
+    started_us = orphan.lost_us if record.started_us is None else record.started_us
+    return JobRescued(
+        **about_record(record, worker=worker),
+        status=record.status.value,
+        duration_ms=max(0, orphan.lost_us - started_us) / 1000,
+        error_code="" if error is None else error.code,
+        error_type="" if error is None else error.type,
+        error_message="" if error is None else error.message,
+        lost_worker=orphan.worker,
+        crashes=orphan.crashes + 1,
+        dead=_is_dead(settlement, verdict),
+        delay_ms=settlement.delay_us / 1000,
+    )

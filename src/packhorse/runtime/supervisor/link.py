@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""The link from a worker process to its supervisor: pipes and shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, MutableMapping
+from typing import Final
+
+import msgspec
+
+from packhorse.runtime.supervisor.messages import (
+    FromChild,
+    NoSuspects,
+    Quiet,
+    Report,
+    encode,
+    read_to_child,
+)
+from packhorse.runtime.supervisor.posix import die_with_parent
+from packhorse.runtime.supervisor.shared_memory import SharedMemory
+
+__all__ = ["VARIABLE", "SupervisorLink", "link_from_environment"]
+
+#: Names the descriptors in a process's environment; removed once read.
+VARIABLE: Final = "PACKHORSE_SUPERVISOR"
+_CHUNK: Final = 65_536
+
+
+class SupervisorLink:
+    """Send messages to the supervisor, receive its commands, and end with it."""
+
+    def __init__(self, *, up: int, down: int, memory: int, faults: int) -> None:
+        for descriptor in (up, down, memory, faults):
+            os.set_inheritable(descriptor, False)
+        os.set_blocking(up, False)
+        self.memory = SharedMemory(memory)
+        self.url: str | None = None  #: of the store, if the supervisor can open it too
+        self.app = ""  #: the name of the app
+        self.takes_suspects = True  #: suspects may have crashed a worker, and run alone
+        self._up = up
+        self._down = down
+        self._faults = faults
+        self._unsent = b""
+        self._lock = threading.Lock()
+        self._hear_quiet: Callable[[bool], None] = lambda _on: None
+        self._quiet = False
+
+    def begin(self) -> None:
+        """End with the supervisor, write stacks for it on a crash, and receive its commands."""
+        die_with_parent()
+        faulthandler.enable(file=self._faults)
+        threading.Thread(target=self._listen, name="packhorse-supervisor", daemon=True).start()
+
+    def keep_log(self) -> None:
+        """Copy each log line to shared memory, for the supervisor."""
+        handler = _LastLine(self.memory)
+        logging.getLogger("packhorse").addHandler(handler)
+        root = logging.getLogger()
+        if root.handlers:  # a first one would silence Python's last resort
+            root.addHandler(handler)
+
+    def on_quiet(self, call: Callable[[bool], None]) -> None:
+        """Call this, from another thread, when claiming is to pause or to go on."""
+        self._hear_quiet = call
+        if self._quiet:
+            call(True)
+
+    def send(self, message: FromChild) -> None:
+        """Send a message without waiting; drop a report if the pipe is full."""
+        with self._lock:
+            if self._unsent and isinstance(message, Report):
+                self._flush()
+                if self._unsent:
+                    return
+            self._unsent += encode(message)
+            self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._unsent:
+                written = os.write(self._up, self._unsent)
+                self._unsent = self._unsent[written:]
+
+    def _listen(self) -> None:
+        """Receive commands until the pipe ends, which is when the supervisor has gone."""
+        heard = b""
+        while chunk := os.read(self._down, _CHUNK):
+            *lines, heard = (heard + chunk).split(b"\n")
+            for line in lines:
+                self._obey(line)
+        # End with the supervisor, which kept the lease, where the kernel (PDEATHSIG) does not.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _obey(self, line: bytes) -> None:
+        try:
+            command = read_to_child(line)
+        except msgspec.DecodeError:  # of a release that knew other commands
+            return
+        match command:
+            case Quiet(on):
+                self._quiet = on
+                self._hear_quiet(on)
+            case NoSuspects():
+                self.takes_suspects = False
+
+
+class _LastLine(logging.Handler):
+    """Keep the last line of the log in shared memory."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Store the message."""
+        with contextlib.suppress(Exception):  # a line that cannot be formatted is no reason to fail
+            self._memory.logged(record.getMessage())
+
+
+def link_from_environment(environment: MutableMapping[str, str]) -> SupervisorLink | None:
+    """Open the link to the supervisor that started this process, if one did."""
+    text = environment.pop(VARIABLE, None)
+    if text is None:
+        return None
+    up, down, memory, faults = map(int, text.split(","))
+    return SupervisorLink(up=up, down=down, memory=memory, faults=faults)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: MIT
+"""Answer HTTP requests: four read-only pages.
+
+/livez    200, or 503 when an event loop is blocked beyond the time of its jobs; asks no store
+/readyz   200 when a process has its lease and claims jobs, else 503 with the reason
+/metrics  counts and depths in the text format of Prometheus
+/status   every process as one JSON document
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.errors import ConfigError
+from packhorse.runtime.supervisor.child_process import ChildProcess
+from packhorse.runtime.supervisor.messages import Report
+from packhorse.runtime.supervisor.supervisor import Supervisor
+from packhorse.stores.protocol import Store
+
+__all__ = ["Address", "metrics_text", "not_ready", "parse_address", "probes", "status_document"]
+
+_LOG: Final = logging.getLogger("packhorse.supervisor")
+#: How long the store may take to count its queues.
+_DEPTHS_S: Final = 2.0
+_PREFIX: Final = "packhorse_"
+
+Address = tuple[str, int]
+_Answer = tuple[int, str, bytes]
+
+#: Limits of one request.
+_REQUEST_BYTES: Final = 8_192
+_REQUEST_S: Final = 5.0
+_PORT_MAX: Final = 65_535
+_REASONS: Final = ((200, "OK"), (404, "Not Found"), (405, "Method Not Allowed"))
+_TEXT: Final = "text/plain; charset=utf-8"
+_UNAVAILABLE: Final = 503
+
+
+def parse_address(text: str) -> Address:
+    """Read `127.0.0.1:9191`, `[::1]:9191`, or `9191` for the loopback address."""
+    host, colon, port = text.rpartition(":")
+    if not (port.isdecimal() and int(port) <= _PORT_MAX and (host or not colon)):
+        raise ConfigError(f"{text!r} is no address; write host:port, such as 127.0.0.1:9191")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextlib.asynccontextmanager
+async def probes(supervisor: Supervisor, address: Address | None) -> AsyncIterator[Address | None]:
+    """Answer while inside; yield the address that was bound, if any."""
+    if address is None:
+        yield None
+        return
+    routes = _routes(supervisor)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(_REQUEST_S):
+                await _serve(routes, reader, writer)
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(serve, *address, limit=_REQUEST_BYTES)
+    except OSError as error:
+        raise ConfigError(
+            f"--http: {address[0]}:{address[1]} cannot be listened on ({error}); give another port"
+        ) from None
+    try:
+        bound = server.sockets[0].getsockname()
+        yield bound[0], bound[1]
+    finally:
+        server.close()
+
+
+def _routes(supervisor: Supervisor) -> dict[str, Callable[[], Awaitable[_Answer]]]:
+    async def livez() -> _Answer:
+        if supervisor.alive:
+            return 200, _TEXT, b"ok\n"
+        return _UNAVAILABLE, _TEXT, b"an event loop is blocked beyond the time of its jobs\n"
+
+    async def readyz() -> _Answer:
+        reason = not_ready(supervisor)
+        if reason is None:
+            return 200, _TEXT, b"ok\n"
+        return _UNAVAILABLE, _TEXT, f"{reason}\n".encode()
+
+    async def metrics() -> _Answer:
+        text = await metrics_text(supervisor)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+
+    async def status() -> _Answer:
+        document = status_document(supervisor)
+        return 200, "application/json", msgspec.json.encode(document) + b"\n"
+
+    return {"/livez": livez, "/readyz": readyz, "/metrics": metrics, "/status": status}
+
+
+async def _serve(
+    routes: Mapping[str, Callable[[], Awaitable[_Answer]]],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Answer one request, and close the connection."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
+    path = rest.partition(" ")[0].partition("?")[0]
+    route = routes.get(path)
+    if method not in ("GET", "HEAD"):
+        answer: _Answer = (405, _TEXT, b"only GET\n")
+    elif route is None:
+        answer = (404, _TEXT, f"there is {', '.join(routes)}\n".encode())
+    else:
+        answer = await route()
+    code, kind, body = answer
+    reason = dict(_REASONS).get(code, "Service Unavailable")
+    writer.write(
+        f"HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\nCache-Control: no-store\r\n\r\n".encode()
+    )
+    if method != "HEAD":
+        writer.write(body)
+    await writer.drain()
+
+
+def not_ready(supervisor: Supervisor) -> str | None:
+    """Return why no jobs are claimed; None if they are."""
+    if supervisor.stopping_at is not None:
+        return "stopping"
+    if supervisor.quiet:
+        return "quiet"
+    begun = [child for child in supervisor.children if child.hello is not None]
+    reports = [child.report for child in begun if not child.quiet]
+    if not reports:
+        return "quiet" if begun else "no process has begun yet"
+    if any(each.lease and not each.trouble for each in reports):
+        return None
+    troubles = sorted({each.trouble for each in reports if each.trouble})
+    return f"the store fails at {', '.join(troubles)}" if troubles else "no process has a lease"
+
+
+def status_document(supervisor: Supervisor) -> dict[str, Any]:
+    """Describe every process: what it runs, what it has done, what is stuck in it."""
+    hello = supervisor.hello
+    slots = {id(slot.child): slot for slot in supervisor.slots if slot.child is not None}
+    processes = []
+    for child in supervisor.children:
+        slot = slots.get(id(child))
+        processes.append(
+            {
+                **_process(supervisor, child),
+                "seat": None if slot is None else slot.number,
+                "restarts": 0 if slot is None else slot.restarts,
+                "draining": slot is None,
+            }
+        )
+    return {
+        "app": "" if hello is None else hello.app,
+        "store": "" if hello is None else hello.label,
+        "queues": [] if hello is None else list(hello.queues),
+        "ready": not_ready(supervisor) is None,
+        "quiet": supervisor.quiet,
+        "stopping": supervisor.stopping_at is not None,
+        "restarts": _restarts(supervisor),
+        "processes": processes,
+    }
+
+
+def _process(supervisor: Supervisor, child: ChildProcess) -> dict[str, Any]:
+    hello, report, state = child.hello, child.report, supervisor.state_of(child)
+    return {
+        "pid": child.pid,
+        "worker": None if hello is None else hello.worker,
+        "version": "" if hello is None else hello.version,
+        "quiet": child.quiet,
+        "upS": round(state.now - child.started_at, 1),
+        "loopTurnedS": round(state.now - state.turned_at, 1) if state.turned_at else None,
+        "leaseKept": supervisor.renewals(child),
+        "running": [
+            {
+                "jobId": each.job_id,
+                "fence": each.fence,
+                "runningS": round(state.now - each.started, 1),
+                "leftS": round(each.expires - state.now, 1),
+            }
+            for each in state.running
+        ],
+        "ahead": report.ahead,
+        "unsettled": report.unsettled,
+        "succeeded": report.succeeded,
+        "failed": report.failed,
+        "retried": report.retried,
+        "dead": report.dead,
+        "p95DurationMs": report.p95_duration_ms,
+        "trouble": report.trouble,
+        "blocked": report.blocked,
+        "stuck": [
+            {
+                "jobId": each.job_id,
+                "task": each.task,
+                "kind": each.kind,
+                "stuckS": each.seconds,
+                "stack": each.stack,
+            }
+            for each in report.stuck
+        ],
+        "lastLog": child.memory.last_log,
+    }
+
+
+async def metrics_text(supervisor: Supervisor) -> str:
+    """Write all metrics since the supervisor started."""
+    living = (child.report for child in supervisor.children)
+    reports = [supervisor.past, supervisor.recovery.settled, *living]
+    slow = [each.p95_duration_ms for each in reports if each.p95_duration_ms is not None]
+    lines = [
+        *_metric("success_count", "counter", "Attempts that succeeded", _sum(reports, "succeeded")),
+        *_metric("failure_count", "counter", "Attempts that failed", _sum(reports, "failed")),
+        *_metric("retry_count", "counter", "Retries scheduled", _sum(reports, "retried")),
+        *_metric("dead_count", "counter", "Jobs given up", _sum(reports, "dead")),
+        *_metric("timeout_count", "counter", "Attempts that timed out", _sum(reports, "timed_out")),
+        *_metric("running_jobs", "gauge", "Handlers that run", _sum(reports, "running")),
+        *_metric("ahead_jobs", "gauge", "Jobs held that have not begun", _sum(reports, "ahead")),
+        *_metric("unsettled_jobs", "gauge", "Ends not stored yet", _sum(reports, "unsettled")),
+        *_metric("stuck_handlers", "gauge", "Handlers that do not stop", _stuck(supervisor)),
+        *_metric("processes", "gauge", "Worker processes", len(supervisor.children)),
+        *_metric("process_restarts", "counter", "Processes replaced", _restarts(supervisor)),
+    ]
+    if slow:
+        help_text = "Time within which 95 % of the last attempts ended"
+        lines += _metric("p95_duration_ms", "gauge", help_text, max(slow))
+    lines += await _depths(supervisor)
+    return "\n".join(lines) + "\n"
+
+
+def _sum(reports: Sequence[Report], name: str) -> int:
+    return sum(int(getattr(report, name)) for report in reports)
+
+
+def _restarts(supervisor: Supervisor) -> int:
+    return sum(slot.restarts for slot in supervisor.slots)
+
+
+def _stuck(supervisor: Supervisor) -> int:
+    return sum(len(child.report.stuck) for child in supervisor.children)
+
+
+def _metric(name: str, kind: str, help_text: str, value: float) -> list[str]:
+    full = _PREFIX + name
+    return [f"# HELP {full} {help_text}.", f"# TYPE {full} {kind}", f"{full} {value}"]
+
+
+async def _depths(supervisor: Supervisor) -> list[str]:
+    client, hello = supervisor.store_client, supervisor.hello
+    if client is None or hello is None:
+        return []
+
+    def ask(store: Store) -> list[tuple[str, int]]:
+        return [(name, store.run(store.queues.depth(name))) for name in hello.queues]
+
+    try:
+        depths = await asyncio.wait_for(client.ask(ask), _DEPTHS_S)
+    except Exception as error:  # noqa: BLE001 - the counts are answered all the same
+        _LOG.warning("the depth of the queues could not be read: %s", error)
+        return []
+    full = f"{_PREFIX}queue_depth"
+    return [
+        f"# HELP {full} Jobs that wait.",
+        f"# TYPE {full} gauge",
+        *(f'{full}{{queue="{_escaped(name)}"}} {depth}' for name, depth in depths),
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

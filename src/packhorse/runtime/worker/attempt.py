@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""One job in this worker's hands, from the claim until its settlement is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packhorse.core.job import Job
+from packhorse.core.outcome import Outcome
+from packhorse.core.settlement import Verdict
+
+if TYPE_CHECKING:
+    from packhorse.context import Context
+    from packhorse.runtime.worker.plans import CallPlan
+
+__all__ = ["Attempt", "Ending", "Settling", "Stage"]
+
+
+class Stage(IntEnum):
+    """How far an attempt is in this worker."""
+
+    WAITING = 0  #: look-ahead: claimed, its handler not begun
+    STARTING = 1  #: it has a slot; its coroutine or thread has not begun yet
+    RUNNING = 2  #: its handler runs
+    ENDED = 3  #: its outcome is with the settler
+    ABANDONED = 4  #: its handler would not stop; settled without it
+
+
+class Ending(Enum):
+    """Why this worker ends an attempt that would go on."""
+
+    TIMEOUT = "timeout"
+    DEADLINE = "deadline"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+    TOO_LATE = "too_late"  #: it has not begun, and what a limit granted it is too old
+
+
+class Settling(msgspec.Struct, eq=False):
+    """A caller that waits until the store has accepted what became of its job."""
+
+    answer: asyncio.Future[Verdict]
+    until: float  #: when to raise what the store fails with
+    accepted: bool = False  #: the store has accepted a settlement of this attempt before
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """The worker's record of one claimed job; touched by its event loop's thread.
+
+    A thread that runs the handler only reads, save `stage` at the start. A struct, since it is made
+    once per job.
+    """
+
+    job: Job
+    plan: CallPlan
+    epoch: int  #: of the lease it was claimed under
+    offset_us: int = 0  #: the store's clock less this worker's monotonic one, at least
+    offset_us_max: int = 0  #: the same, at most: by this no job starts after its deadline
+    stage: Stage = Stage.WAITING
+    place: int | None = None  #: on the board that the supervisor sees
+    start_by: float | None = None  #: of a limited job: when it must have begun
+    started: float = 0.0
+    duration: float = 0.0
+    timeout_s: float = 0.0
+    bound: Ending = Ending.TIMEOUT  #: what it means when `timeout_s` is over
+    expires: float = 0.0  #: when to stop it, or, once told to stop, when to abandon it
+    ending: Ending | None = None
+    outcome: Outcome | None = None  #: what the handler came to, until that has been told
+    cancelling: bool = False  #: the start of its cancellation has been told
+    context: Context | None = None
+    task: asyncio.Task[None] | None = None
+    handling: asyncio.Task[None] | None = None  #: of its handler, inside middlewares
+    about: dict[str, Any] | None = None  #: its fields in events, once an observer wants them
+    settling: Settling | None = None  #: a caller that waits for the store's answer
+
+    @property
+    def live_tasks(self) -> list[asyncio.Task[None]]:
+        """Its tasks of the event loop that have not ended, the handler's first."""
+        return [each for each in (self.handling, self.task) if each and not each.done()]

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: MIT
+"""What to claim next: from which queues, how many jobs, and whether suspects have their turn.
+
+Pure decisions: these classes are told what happened, and read no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX
+
+__all__ = [
+    "CLAIM_BATCH_MAX",
+    "LookAhead",
+    "Mode",
+    "Quarantine",
+    "QueueCaps",
+    "QueueRotation",
+    "StartAllowance",
+    "StoreTime",
+    "in_turn",
+]
+
+#: Jobs asked for in one claim.
+CLAIM_BATCH_MAX: Final = 500
+_WORK_S: Final = 0.05
+#: Weight of the newest duration in the moving average.
+_NEWEST: Final = 0.05
+#: The next claim goes when this part of the look-ahead is used up: early enough to overlap with
+#: the work that is left, late enough to be worth a round trip.
+_REFILL: Final = 4
+
+
+class LookAhead:
+    """How many jobs to hold beyond the free slots: enough to hide the store's time, no more.
+
+    At most 50 ms of work, by the moving average of how long a job keeps its slot, and at most one
+    claim batch, so that priorities, pauses and other workers are overtaken by 50 ms at most.
+    """
+
+    __slots__ = ("_suspended", "average_s", "concurrency")
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self._suspended = False
+        self.average_s = 0.0  #: 0 until the first job has ended
+
+    def measured(self, duration_s: float) -> None:
+        """A job has ended after so long."""
+        average = self.average_s
+        self._suspended = False
+        if average:
+            self.average_s = average + (duration_s - average) * _NEWEST
+        else:
+            self.average_s = max(duration_s, 1e-6)
+
+    def suspend(self) -> None:
+        """What was held ahead grew old: hold nothing ahead until a job has ended again."""
+        self._suspended = True
+
+    @property
+    def size(self) -> int:
+        """How many jobs may be held beyond those running."""
+        if self._suspended or not self.average_s:
+            return 0
+        return min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
+
+    def wanted(self, running: int, waiting: int, *, ahead: bool = True) -> int:
+        """How many to claim now, 0 while a claim would not be worth it; not ahead, free slots."""
+        size = self.size if ahead else 0
+        missing = self.concurrency - running + size - waiting
+        if waiting and missing < max(1, size // _REFILL):
+            return 0
+        return max(0, min(missing, CLAIM_BATCH_MAX))
+
+
+#: How long to look ahead on the plain queues before the others are asked again.
+_AHEAD_S: Final = 0.5
+#: For how long a queue counts as limited in which such a job was seen.
+_SEEN_S: Final = 60.0
+
+
+def in_turn(queues: tuple[str, ...], served: Collection[str]) -> tuple[str, ...]:
+    """The order in which to ask queues next: those just served after those that were not."""
+    waited = tuple(name for name in queues if name not in served)
+    return (*waited, *(name for name in queues if name in served))
+
+
+class QueueRotation:
+    """Which queues a claim asks, in which order, and whether it goes beyond the free slots.
+
+    A job held ahead keeps others of its limit from running elsewhere, so only queues without limits
+    are looked ahead on. A worker that serves both kinds asks all of them for its free slots; while
+    that brings jobs of unlimited queues only, and as many as it wanted, it looks ahead on those:
+
+        all, free slots ──full, none of a limited queue──▶ unlimited ones, ahead
+               ▲                                                 │
+               └──half a second, woken, or fewer than wanted ────┘
+
+    Queues just served are asked after the others, so that equals in priority take turns. Limited
+    are queues with limits, with tasks that have limits, or with a cap in this worker; and for a
+    minute those in which a job with a rate key, or one that met a limit elsewhere, was seen.
+    """
+
+    def __init__(
+        self, queues: tuple[str, ...], capped: Iterable[str] = (), *, look_ahead: bool = True
+    ) -> None:
+        self._look_ahead = look_ahead
+        self.limited: frozenset[str] = frozenset()  #: those served that take no look-ahead
+        self.ahead = True  #: whether a claim may go beyond the free slots now
+        self.queues = queues  #: all of them, in the order in which to ask them next
+        self._capped = frozenset(capped)
+        self._set: frozenset[str] = frozenset()
+        self._seen: dict[str, float] = {}  # at most one entry per queue served
+        self._plain: tuple[str, ...] = queues
+        self._ahead_until = float("-inf")
+        self._sort()
+
+    def set_limited(self, queues: frozenset[str]) -> None:
+        """These have limits, and no others."""
+        self._set = queues
+        self._sort()
+
+    def seen_limited(self, queues: Iterable[str], now: float) -> None:
+        """A job that is limited all by itself was seen in each of these."""
+        self._seen.update(dict.fromkeys(queues, now + _SEEN_S))
+        self._sort()
+
+    def woken(self, topics: Collection[str]) -> None:
+        """There may be work in the queues of these topics; `*` says nothing of any one."""
+        if self.limited and any(f"queue:{name}" in topics for name in self.limited):
+            self._ahead_until = float("-inf")
+
+    def served(self, queues: Collection[str]) -> None:
+        """These have given jobs; equals come first in the next claim."""
+        if len(self.queues) > 1 and queues:
+            self.queues = in_turn(self.queues, queues)
+            self._plain = in_turn(self._plain, queues)
+
+    def ask(self, now: float) -> tuple[str, ...]:
+        """The queues to ask now; `ahead` says how many jobs."""
+        if not (self.limited and self._look_ahead):
+            return self.queues
+        if any(until <= now for until in self._seen.values()):
+            self._seen = {name: until for name, until in self._seen.items() if until > now}
+            self._sort()
+        self.ahead = not self.limited or (bool(self._plain) and now < self._ahead_until)
+        return self._plain if self.ahead else self.queues
+
+    def answered(
+        self, now: float, asked: tuple[str, ...], *, full: bool, given: Iterable[str]
+    ) -> bool:
+        """What a claim brought: as many as it wanted, or not, of the queues `given`.
+
+        Says whether it had asked all queues, so that there is nothing more to be had just now.
+        """
+        whole = len(asked) == len(self.queues)
+        if not whole and not full:
+            self._ahead_until = float("-inf")
+        elif whole and full and self.limited and self.limited.isdisjoint(given):
+            self._ahead_until = now + _AHEAD_S
+        return whole
+
+    def _sort(self) -> None:
+        limited = self._set | self._capped | self._seen.keys()
+        self.limited = limited & frozenset(self.queues)
+        self._plain = tuple(name for name in self.queues if name not in self.limited)
+        self.ahead = self._look_ahead and not self.limited
+
+
+class QueueCaps:
+    """How many jobs of some queues this worker holds at most.
+
+    A claim asks for no more than fit into every queue it asks, so that none is ever exceeded;
+    queues that are full are left out.
+    """
+
+    def __init__(self, caps: Mapping[str, int], held: Callable[[str], int]) -> None:
+        self._caps = dict(caps)
+        self._held = held
+        self._full: tuple[str, ...] = ()
+
+    def within(self, queues: tuple[str, ...], limit: int) -> tuple[tuple[str, ...], int]:
+        """The queues that have room, and how many jobs to ask for."""
+        if not self._caps:
+            return queues, limit
+        rooms = {name: self._room(name) for name in self._caps if name in queues}
+        self._full = tuple(name for name, room in rooms.items() if room < 1)
+        left = tuple(name for name in queues if name not in self._full)
+        return left, min([limit, *(rooms[name] for name in left if name in rooms)] if left else [0])
+
+    @property
+    def freed(self) -> bool:
+        """Whether a queue that was left out for being full has room by now."""
+        return any(self._room(name) > 0 for name in self._full)
+
+    def _room(self, name: str) -> int:
+        return self._caps[name] - self._held(name)
+
+
+#: How long running jobs may keep a turn from beginning, at first and at most.
+_DRAIN_S, _DRAIN_S_MAX = 2.0, 600.0
+#: How long a turn goes on taking suspects.
+_TURN_S: Final = 1.0
+
+
+class Mode(Enum):
+    """What may be claimed now."""
+
+    NORMAL = "normal"
+    NOTHING = "nothing"  #: wait for what is running
+    SUSPECTS = "suspects"  #: one, to run alone
+
+
+class _State(Enum):
+    NORMAL = "normal"
+    DRAINING = "draining"
+    TURN = "turn"
+
+
+class Quarantine:
+    """When suspects get their turn: jobs that were lost with a worker, and may have killed it.
+
+    A suspect runs alone, so that if it kills this worker too, it is known to be the one. That costs
+    all other jobs, so turns are short:
+
+        normal ──suspects wait──▶ draining ──nothing runs──▶ turn ──1 s, or none left──▶ normal
+           ▲                          │
+           └──── 2 s were not enough ─┘       and normal work goes on for as long as it stood
+
+    Each drain that came to nothing makes the next one twice as patient, so that no suspect waits
+    for ever beside endless long work. Workers that stand at the same time keep all jobs waiting, so
+    of one supervisor's processes only the first takes suspects, and a busy worker that sees some
+    goes on for a while that differs from worker to worker.
+    """
+
+    def __init__(self, *, patience_s: float = 0.0) -> None:
+        self._patience_s = patience_s
+        self._state = _State.NORMAL
+        self._waiting = False
+        self._seen_at: float | None = None
+        self._stood_since = 0.0
+        self._turn_since = 0.0
+        self._normal_until = 0.0
+        self._drain_s = _DRAIN_S
+
+    def claimed(self, mode: Mode, *, jobs: int, suspects: bool) -> None:
+        """What a claim came to."""
+        self._waiting = suspects and (mode is Mode.NORMAL or jobs > 0)
+
+    def mode(self, now: float, *, busy: bool, idle: bool) -> Mode:
+        """What to claim; `busy` while anything runs, `idle` when other work was not to be had."""
+        if self._state is _State.NORMAL:
+            if not self._waiting:
+                self._seen_at = None
+                return Mode.NORMAL
+            if self._seen_at is None:
+                self._seen_at = now
+                self._normal_until = max(self._normal_until, now + self._patience_s)
+            if now < self._normal_until and not idle:
+                return Mode.NORMAL
+            self._state, self._stood_since = _State.DRAINING, now
+        if self._state is _State.DRAINING:
+            if busy:
+                return self._keep_draining(now)
+            self._state, self._turn_since, self._drain_s = _State.TURN, now, _DRAIN_S
+        if busy:
+            return Mode.NOTHING
+        if self._waiting and now - self._turn_since < _TURN_S:
+            return Mode.SUSPECTS
+        return self._back_to_normal(now)
+
+    @property
+    def stands(self) -> bool:
+        """Whether a suspect has the turn or is about to: nothing else may begin."""
+        return self._state is not _State.NORMAL
+
+    def next_change(self, now: float) -> float | None:
+        """How long until `mode` may differ by time alone."""
+        if self._state is _State.DRAINING:
+            return max(0.0, self._stood_since + self._drain_s - now)
+        if self._state is _State.NORMAL and self._waiting:
+            return max(0.0, self._normal_until - now)
+        return None
+
+    def _keep_draining(self, now: float) -> Mode:
+        if now - self._stood_since < self._drain_s:
+            return Mode.NOTHING
+        self._drain_s = min(2 * self._drain_s, _DRAIN_S_MAX)
+        return self._back_to_normal(now)
+
+    def _back_to_normal(self, now: float) -> Mode:
+        self._state = _State.NORMAL
+        self._normal_until = now + (now - self._stood_since)
+        return Mode.NORMAL
+
+
+_LEAST_US: Final = 20_000
+_SHRINKS: Final = 0.98
+
+
+class StartAllowance:
+    """How long after their claim jobs with a rate limit may start; see `policies.rate_limit`.
+
+    Asking for much costs throughput, since limits count it in; asking for little wastes grants. So
+    it doubles with every job that could not start in time, and shrinks slowly with those that did.
+    Threads of handlers ask too; an answer lost between them does no harm.
+    """
+
+    def __init__(self) -> None:
+        self.us = _LEAST_US
+
+    def is_late(self, start_by: float, now: float) -> bool:
+        """Whether it is too late to start what had to start by then; remembers the answer."""
+        late = now > start_by
+        self.us = min(ALLOWANCE_US_MAX, 2 * self.us) if late else self._less()
+        return late
+
+    def _less(self) -> int:
+        return max(_LEAST_US, int(self.us * _SHRINKS))
+
+
+class StoreTime:
+    """By how much the store's clock is ahead of this process's monotonic one, between two bounds.
+
+    An answer that gives the store's time leaves the difference open by as long as it took. Both
+    bounds keep what earlier answers showed, as far as the newest answer allows it.
+    """
+
+    def __init__(self) -> None:
+        self._known = False
+        self.least_us = self.most_us = 0
+
+    def read(self, now_us: int, asked_at: float, answered_at: float) -> None:
+        """Narrow the bounds by an answer that gives the store's time as `now_us`."""
+        least_us = now_us - int(answered_at * SECOND_US)
+        most_us = now_us - int(asked_at * SECOND_US)
+        if self._known:  # unless the clock was set since
+            self.least_us = max(least_us, min(self.least_us, most_us))
+            self.most_us = max(least_us, min(self.most_us, most_us))
+        else:
+            self._known, self.least_us, self.most_us = True, least_us, most_us

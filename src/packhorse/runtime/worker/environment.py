@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""What an app gives its worker or consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from packhorse.client.registry import Registry
+from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
+from packhorse.events import EventBus
+from packhorse.runtime.supervisor.link import SupervisorLink
+from packhorse.runtime.worker.hooks import Lifespan, Middleware
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import QueueSettings
+
+__all__ = ["Environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What an app gives its worker or consumer."""
+
+    store: Store
+    registry: Registry
+    bus: EventBus = field(default_factory=EventBus)
+    middlewares: Sequence[Middleware] = ()
+    lifespans: Sequence[Lifespan] = ()
+    clock: Clock = field(default_factory=SystemClock)
+    chance: Chance = field(default_factory=SystemChance)
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict)  #: as declared, by name
+    app: object | None = None  #: handed to the lifespan hooks
+    origin: str | None = None  #: `module:attribute` by which a process can import the app
+    version: str = ""  #: of the release that runs
+    declare: Callable[[], None] = lambda: None  #: declares queues, tasks and limits again
+    link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one

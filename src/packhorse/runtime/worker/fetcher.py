@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: MIT
+"""Keeps the slots filled: claims when there is room, rests when there is no work.
+
+A rest ends by a wake-up from the store, a slot that becomes free, the next time a job becomes due
+or a limit lets one go, or the poll interval. While work is to be had, the next claim goes before
+the look-ahead is used up, together with the settlements that wait, so that the store works while
+handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US, pass_idle
+from packhorse.core.config import WorkerOptions
+from packhorse.core.job import Job
+from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.claim_policy import (
+    Mode,
+    Quarantine,
+    QueueCaps,
+    QueueRotation,
+    StartAllowance,
+    StoreTime,
+)
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.heartbeat import Heartbeat
+from packhorse.runtime.worker.plans import CallPlan
+from packhorse.runtime.worker.settler import BACKLOG_MAX, Settler
+from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.slots import Slots
+from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.stores.requests import Claimed, ClaimRequest
+
+__all__ = ["GRANT_S", "Fetcher"]
+
+#: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
+#: claim's allowance is what counts.
+GRANT_S: Final = 1.0
+#: The shortest rest after a claim that brought nothing, so that no mistake makes a hot loop.
+_REST_MIN_S: Final = 0.005
+#: Between two looks of a burst worker that waits for something no wake-up tells of.
+_BURST_LOOK_S: Final = 0.25
+#: The longest a busy worker goes on as usual once it has seen suspects.
+_SUSPECTS_PATIENCE_S: Final = 4.0
+
+
+class Fetcher:
+    """One loop; `run_once` is its body, and says how long to rest."""
+
+    def __init__(
+        self,
+        request: ClaimRequest,
+        env: Environment,
+        options: WorkerOptions,
+        find_plan: Callable[[Job], CallPlan],
+        *,
+        slots: Slots,
+        settler: Settler,
+        heartbeat: Heartbeat,
+        shutdown: Shutdown,
+        health: StoreHealth,
+        look_ahead: bool,
+    ) -> None:
+        self.finished = False  #: there is nothing left to do, and the worker is to leave then
+        self.allowance = StartAllowance()
+        #: Tasks of ordinary claims. `ProcessFetcher` claims those of processes, save suspects.
+        self.own_tasks = request.tasks
+        self.looks = 0  #: how often a look at the store has begun
+        self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
+        self.on_claimed: Callable[[Claimed], None] = lambda _claimed: None
+        self._request = request
+        self._store = env.store
+        self._clock = env.clock
+        self._monotonic = env.clock.monotonic
+        self._link = env.link
+        self._options = options
+        self._find_plan = find_plan
+        self._slots = slots
+        self._settler = settler
+        self._heartbeat = heartbeat
+        self._shutdown = shutdown
+        self._health = health
+        self._poll_s = options.poll_interval_us / SECOND_US
+        self._claims_apart = 0
+        self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
+        self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
+        self._rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
+        self._caps = QueueCaps(options.queue_caps, slots.held_of)
+        self._store_time = StoreTime()
+        self._backoff = Backoff(env.chance)
+        self._woken = asyncio.Event()
+        self._resting = False
+        self._empty = False  # the last ordinary claim brought less than it might have
+        self._look_at = 0.0  # when to claim again all the same
+        self._due_at = math.inf  # when the next job that waits for its time may be claimed
+
+    def wake(self, topics: Collection[str] = ()) -> None:
+        """There may be work: look now."""
+        self._rotation.woken(topics)
+        self._empty = False
+        self._woken.set()
+
+    def nudge(self) -> None:
+        """Something changed that may have kept this from claiming, or from finishing."""
+        if self._resting:
+            self._woken.set()
+
+    def nudge_if_finished(self) -> None:
+        """Everything that ended is stored: a burst worker may have nothing left."""
+        if self._options.burst and not (self._slots.busy or self._settler.backlog):
+            self.nudge()
+
+    def consider(self) -> None:
+        """After every turn of the slots, look whether it is time to claim."""
+        if self._slots.freed or self._caps.freed:
+            # Together with the settlement that makes the room, instead of after its wake-up.
+            self._slots.freed = False
+            self.wake()
+        elif not self._resting:
+            return
+        elif not self._slots.busy or (not self._empty and self._has_room()):
+            self._woken.set()
+
+    def set_limited(self, queues: frozenset[str]) -> None:
+        """Look ahead in none of these queues."""
+        self._rotation.set_limited(queues)
+
+    def seen_limited(self, attempts: Sequence[Attempt]) -> None:
+        """Nor, for a while, in those of these attempts."""
+        self._rotation.seen_limited({each.job.queue for each in attempts}, self._monotonic())
+
+    async def run(self) -> None:
+        """Claim until the worker shuts down, or has finished."""
+        while not (self._shutdown.begun or self.finished):
+            self._woken.clear()
+            try:
+                rest_s = await self.run_once()
+            except Exception as error:  # noqa: BLE001 - the loop goes on, whatever happened
+                self._health.failed("fetch", error)
+                await self._shutdown.sleep(self._backoff.next_s())
+            else:
+                self._health.worked("fetch")
+                await self._rest(rest_s)
+
+    async def run_once(self) -> float:
+        """Claim once if there is room and work, and say how long to rest at most."""
+        slots = self._slots
+        slots.give_back_stale()
+        now = self._monotonic()
+        mode = self._quarantine.mode(now, busy=slots.busy, idle=self._empty and not slots.busy)
+        if mode is Mode.NORMAL and self._empty and now < self._look_at:
+            return await self._nothing_to_do(now)
+        asked = self._rotation.ask(now) if mode is Mode.NORMAL else self._rotation.queues
+        queues, limit = self._caps.within(asked, self._limit(mode))
+        if limit < 1 or not self._may_claim():
+            if mode is Mode.NOTHING:  # a suspect runs, or is about to
+                self.looks += 1
+                self.on_look()
+            return self._longest_rest(now, self._poll_s)
+        if not self._heartbeat.gate.enter():
+            return self._longest_rest(now, self._poll_s)  # the renewal under way ends with a nudge
+        self.looks += 1
+        alone = mode is Mode.SUSPECTS
+        tasks = self._request.tasks if alone else self.own_tasks
+        request = msgspec.structs.replace(
+            self._request, queues=queues, tasks=tasks, limit=limit, quarantine=alone
+        )
+        try:
+            claimed = await self._claim(request)
+        finally:
+            self._heartbeat.gate.leave()
+        if claimed is None:
+            self._heartbeat.renew_now()  # only now: the gate stood in its way
+            await self._shutdown.sleep(self._backoff.next_s())
+        else:
+            self._after_claim(claimed, asked, limit, mode)
+            self.on_look()
+        return 0.0
+
+    async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
+        """Claim jobs of these tasks now, beside this loop; None if that is not possible."""
+        gate = self._heartbeat.gate
+        if self._quarantine.stands or not self._may_claim() or not gate.enter():
+            return None
+        self._claims_apart += 1
+        try:
+            request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
+            claimed = await self._claim(request)
+        finally:
+            self._claims_apart -= 1
+            gate.leave()
+        if claimed is not None:
+            self._noticed(claimed)
+        return claimed
+
+    def _noticed(self, claimed: Claimed) -> None:
+        """A claim beside this loop has seen whether suspects wait for a process."""
+        suspects = self._sees_suspects(claimed)
+        begun = suspects and not self._suspects_apart
+        self._suspects_apart = suspects
+        if begun and not self._quarantine.stands:
+            self._quarantine.claimed(Mode.NORMAL, jobs=0, suspects=True)
+            self.nudge()
+
+    def _sees_suspects(self, claimed: Claimed) -> bool:
+        """Whether suspects wait that this worker is to run; a burst runs all there is."""
+        link = self._link
+        takes = link is None or link.takes_suspects or self._options.burst
+        return claimed.suspects and takes
+
+    def _may_claim(self) -> bool:
+        heartbeat = self._heartbeat
+        if self._shutdown.quiet or heartbeat.must_tell or not heartbeat.lease.trusted:
+            return False
+        return self._settler.backlog < BACKLOG_MAX
+
+    def _has_room(self) -> bool:
+        return self._slots.wanted(ahead=self._rotation.ahead) > 0
+
+    def _limit(self, mode: Mode) -> int:
+        """How many jobs to ask for."""
+        if mode is Mode.NOTHING:
+            return 0
+        wanted = self._slots.wanted(ahead=self._rotation.ahead)
+        if mode is Mode.SUSPECTS:
+            wanted = min(1, wanted)
+        most = self._options.max_jobs
+        if most is None:
+            return wanted
+        left = most - self._slots.started - len(self._slots.waiting)
+        self.finished = left <= 0 and not self._slots.busy
+        return min(wanted, left)
+
+    async def _claim(self, request: ClaimRequest) -> Claimed | None:
+        """Ask once, and hold what is given; None when the answer, if there was one, got lost."""
+        asked_at, epoch = self._monotonic(), self._heartbeat.lease.epoch
+        request = msgspec.structs.replace(request, allowance_us=self.allowance.us)
+        # First what waits to be settled, then the claim, in one round of the loop: one commit.
+        self._settler.flush()
+        claim = asyncio.create_task(self._store.arun(self._store.jobs.claim(request)))
+        try:
+            claimed = await asyncio.shield(claim)  # granted or not, it runs to its end
+        except Exception as error:  # noqa: BLE001 - tried again until the worker ends
+            self._health.failed("claim", error)
+            self._heartbeat.must_tell = True  # it may have been granted all the same
+            return None
+        self._health.worked("claim")
+        self._backoff.reset()
+        self._take(claimed, asked_at, epoch, request.allowance_us)
+        return claimed
+
+    def _take(self, claimed: Claimed, asked_at: float, epoch: int, allowance_us: int) -> None:
+        """Hold what was given."""
+        time, find = self._store_time, self._find_plan
+        time.read(claimed.now_us, asked_at, self._monotonic())
+        least_us, most_us = time.least_us, time.most_us
+        attempts = [Attempt(job, find(job), epoch, least_us, most_us) for job in claimed.jobs]
+        bound = [each for each in attempts if each.plan.limited or each.job.rate_key is not None]
+        if bound:
+            self._bind(bound, (claimed.now_us - least_us) / SECOND_US + GRANT_S)
+        if claimed.rated:
+            rated = [each for each in attempts if each.job.id in claimed.rated]
+            # From the moment of asking, which was before the grant whatever either clock says.
+            self._bind(rated, asked_at + allowance_us / SECOND_US)
+        self._slots.take(attempts)
+
+    def _bind(self, attempts: Sequence[Attempt], start_by: float) -> None:
+        """These are limited: they start soon after their claim, and nothing is held ahead there."""
+        for each in attempts:
+            each.start_by = start_by if each.start_by is None else min(start_by, each.start_by)
+        unknown = [each for each in attempts if each.job.queue not in self._rotation.limited]
+        if unknown:
+            self.seen_limited(unknown)
+
+    def _after_claim(
+        self, claimed: Claimed, asked: tuple[str, ...], limit: int, mode: Mode
+    ) -> None:
+        now, jobs = self._monotonic(), claimed.jobs
+        if mode is Mode.SUSPECTS:  # of all tasks
+            self._suspects_apart = self._sees_suspects(claimed)
+        suspects = self._sees_suspects(claimed) or self._suspects_apart
+        self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects)
+        given = {job.queue for job in jobs}
+        if jobs:
+            self._rotation.served(given)
+            self.on_claimed(claimed)
+        if claimed.lease_lost:
+            self._heartbeat.must_renew()
+        elif mode is Mode.NORMAL:
+            full = len(jobs) >= limit
+            whole = self._rotation.answered(now, asked, full=full, given=given)
+            # What is submitted meanwhile has woken us already, so that `empty` cannot hide it.
+            self._empty = whole and not full and not self._woken.is_set()
+            self._due_at = math.inf
+            if claimed.next_due_us is not None:
+                due_s = (claimed.next_due_us - claimed.now_us) / SECOND_US
+                self._due_at = now + max(due_s, _REST_MIN_S)
+            self._look_at = min(now + self._poll_s, self._due_at)
+
+    async def _nothing_to_do(self, now: float) -> float:
+        """Rest until work is due; a burst worker finds out whether to leave instead."""
+        rest_s = self._longest_rest(now, self._look_at - now)
+        if not self._options.burst or self._slots.busy:
+            return rest_s
+        if self._settler.backlog:
+            self._settler.flush()
+            return rest_s  # what was accepted comes with a nudge
+        return min(rest_s, await self._leave_or_wait())
+
+    async def _leave_or_wait(self) -> float:
+        """How long a burst worker still has to wait for what it could run, if anything."""
+        request = self._request
+        plan = self._store.inspection.outlook(request.worker, request.queues, request.tasks)
+        outlook = await self._store.arun(plan)
+        if outlook.ready:
+            self._empty = False
+            return _REST_MIN_S
+        dues_us = (outlook.retry_due_us, outlook.limit_free_us)
+        waits_us = [max(0, due_us - outlook.now_us) for due_us in dues_us if due_us is not None]
+        if waits_us:
+            now = self._monotonic()
+            wait_s = min(waits_us) / SECOND_US
+            if pass_idle(self._clock, min(wait_s, max(0.0, self._due_at - now))):
+                self._empty = False
+                self._heartbeat.renew_now()  # the lease may have run out meanwhile
+                return _REST_MIN_S
+            self._look_at = min(self._look_at, now + wait_s)
+            return max(_REST_MIN_S, self._look_at - now)
+        if outlook.orphaned:
+            return _BURST_LOOK_S
+        self.finished = not (self._woken.is_set() or self._claims_apart or self._slots.busy)
+        return 0.0 if self.finished else _REST_MIN_S
+
+    def _longest_rest(self, now: float, rest_s: float) -> float:
+        """At most so long, less if something else comes first by time alone."""
+        spans = (rest_s, self._slots.stale_in_s, self._quarantine.next_change(now))
+        return max(_REST_MIN_S, min(span for span in spans if span is not None))
+
+    async def _rest(self, rest_s: float) -> None:
+        if rest_s <= 0 or self._woken.is_set() or self._shutdown.begun or self.finished:
+            return
+        self._resting = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), rest_s)
+        finally:
+            self._resting = False

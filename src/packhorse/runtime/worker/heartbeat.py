@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: MIT
+"""Keep the worker's lease alive from a thread of its own, so that a blocked loop keeps it too.
+
+Every third of a lease it renews, telling what the worker holds when no claim is under way; every
+second it asks which held jobs are to be cancelled, and whether the event loop still turns. When a
+renewal shows that the store's clock was set forward, another one has the limits of what is held
+moved along. Store calls are the sync ones; what it finds out is handed to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US, Clock
+from packhorse.core.policies.lease import (
+    ClockReading,
+    renew_interval_us,
+    stepped_us,
+    trusted_for_us,
+)
+from packhorse.runtime.supervisor.shared_memory import SharedMemory
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.slots import Slots
+from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.telemetry import WorkerCounters
+from packhorse.stores.requests import Renewal, Renewed
+
+__all__ = ["ClaimGate", "Heartbeat", "HeartbeatListener", "WorkerLease"]
+
+
+class WorkerLease:
+    """Trusted for nine tenths of its length, counted from when its renewal was asked for.
+
+    `epoch` rises whenever the lease was, or may have been, gone: jobs claimed in an earlier epoch
+    may have been given away. A supervisor that has renewed it in this process's stead says so
+    in the memory they share.
+    """
+
+    def __init__(self, clock: Clock, lease_us: int, memory: SharedMemory | None = None) -> None:
+        self._clock = clock
+        self._memory = memory
+        self._kept_epoch = 0 if memory is None else memory.epoch
+        self._ignored = 0.0  # what the memory said when the store knew better
+        self._span_s = trusted_for_us(lease_us) / SECOND_US
+        self.trusted_until = float("-inf")  #: as the clock's `monotonic` counts
+        self.epoch = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the worker may begin new work."""
+        now = self._clock.monotonic()
+        if now >= self.trusted_until:
+            self.look()
+        return now < self.trusted_until
+
+    @property
+    def left_s(self) -> float:
+        """How long it may be trusted yet, without another renewal."""
+        self.look()
+        return self.trusted_until - self._clock.monotonic()
+
+    def lost_since(self, epoch: int) -> bool:
+        """Whether what was claimed in that epoch may have been given away by now."""
+        return not self.trusted or epoch != self.epoch
+
+    def look(self) -> bool:
+        """Take over what the supervisor did; says whether the lease may have been gone since."""
+        memory = self._memory
+        if memory is None:
+            return False
+        # In this order: the supervisor says that it may have lapsed before it says it is renewed.
+        kept_until = memory.trusted_until
+        epoch = memory.epoch
+        gone = epoch != self._kept_epoch
+        if gone:
+            self._kept_epoch = epoch
+            self.epoch += 1
+        if kept_until > self._ignored:
+            self.trusted_until = max(self.trusted_until, kept_until)
+        return gone
+
+    def distrust(self) -> None:
+        """The store does not know this lease any more."""
+        if self._memory is not None:
+            self._ignored = self._memory.trusted_until
+        self.trusted_until = float("-inf")
+
+    def renewed(self, asked_at: float, *, lapsed: bool) -> None:
+        """A renewal that was asked for at `asked_at` has been granted."""
+        self.look()
+        if lapsed:
+            self.epoch += 1
+        if self._memory is not None:
+            self._memory.lease_renewed(asked_at)
+        self.trusted_until = max(self.trusted_until, asked_at + self._span_s)
+
+
+class ClaimGate:
+    """Keeps claims and told renewals apart.
+
+    A renewal that tells what is held makes the store release the rest: a claim under way at that
+    moment would lose the jobs it is just being given. The one that comes second does without.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def enter(self) -> bool:
+        """Go through, or be told that the other one is there."""
+        return self._lock.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """Open the gate again, from whichever thread."""
+        self._lock.release()
+
+
+#: The longest a wish to cancel goes unheard when its wake-up is lost.
+_LOOK_S: Final = 1.0
+#: How often a renewal tells what is held, unless the answer of a claim was lost: then the next one
+#: does. The store looks at all held jobs for it.
+_TELL_S: Final = 60.0
+#: Between two looks however many wake-ups come.
+_LOOK_S_MIN: Final = 0.02
+#: An event loop that has not turned for so long is blocked by some handler.
+_BLOCKED_S: Final = 2.0
+#: How long to wait for the thread when the worker ends; a store call may be under way in it.
+_JOIN_S: Final = 5.0
+
+
+class HeartbeatListener(Protocol):
+    """What the heartbeat reports to; on the event loop, save the last two and `counters`."""
+
+    @property
+    def counters(self) -> WorkerCounters: ...
+    def on_renewed(self) -> None: ...
+    def on_cancelled(self, job_ids: Sequence[str]) -> None: ...
+    def on_lease_lost(self) -> None: ...
+    def on_lease_regained(self) -> None: ...
+    def on_loop_blocked(self, seconds: float) -> None: ...
+    def on_beat(self) -> None: ...
+
+
+class Heartbeat:
+    """One thread; `run_once` is its body, and says how long to rest."""
+
+    def __init__(
+        self,
+        env: Environment,
+        renewal: Renewal,
+        slots: Slots,
+        health: StoreHealth,
+        listener: HeartbeatListener,
+    ) -> None:
+        self._memory = None if env.link is None else env.link.memory
+        self.lease = WorkerLease(env.clock, renewal.lease_us, self._memory)
+        self.gate = ClaimGate()
+        #: A claim's answer was lost: nothing may be claimed until the store was told what is held.
+        self.must_tell = False
+        self._tell_at = float("-inf")
+        self._store = env.store
+        self._declare = env.declare
+        self._monotonic = env.clock.monotonic
+        self._renewal = renewal
+        self._slots = slots
+        self._health = health
+        self._listener = listener
+        self._interval_s = renew_interval_us(renewal.lease_us) / SECOND_US
+        self._backoff = Backoff(env.chance, longest_s=self._interval_s)
+        self._loop = asyncio.get_running_loop()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._quiet = False
+        self._lost = True  # there is none yet
+        self._begun = False
+        self._undeclared = False  # the store may have lost what this process declared
+        self._renew_at = self._look_at = self._looked_at = float("-inf")
+        self._unanswered = False  # which jobs are to be cancelled
+        self._asked_loop_at: float | None = None
+        self._told_blocked = False
+        self._epoch = self.lease.epoch
+        self._reading: ClockReading | None = None
+        self._step_us = 0  # by how much the store's clock was set forward, until it is told so
+        self._thread = threading.Thread(target=self._run, name="packhorse-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Beat no more. Blocks until a store call under way in the thread has ended, or 5 s."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(_JOIN_S)
+
+    @property
+    def loop_blocked(self) -> bool:
+        """Whether the event loop has not turned for long."""
+        return self._told_blocked
+
+    def must_renew(self) -> None:
+        """The store says that there is no lease, whatever this worker believes."""
+        self.lease.distrust()
+        self.renew_now()
+
+    def renew_now(self) -> None:
+        """Renew without waiting for the next third of the lease."""
+        self._renew_at = float("-inf")
+        self._wake.set()
+
+    def tell_quiet(self, *, on: bool) -> None:
+        """Let the store know whether this worker claims jobs."""
+        self._quiet = on
+        self.renew_now()
+
+    def look_now(self) -> None:
+        """Ask now which held jobs are to be cancelled."""
+        self._look_at = min(self._look_at, self._looked_at + _LOOK_S_MIN)
+        self._wake.set()
+
+    def run_once(self) -> float:
+        """Do what is due, and say how many seconds nothing will be."""
+        if self._monotonic() >= self._renew_at:
+            self._renew()
+        if self._monotonic() >= self._look_at:
+            self._looked_at = self._monotonic()
+            self._look_at = self._looked_at + _LOOK_S
+            self._look_for_cancelled()
+            self._look_at_expiry()
+            self._look_at_loop()
+            self._listener.on_beat()
+        self._look_at_lease()
+        until_s = min(self._renew_at, self._look_at) - self._monotonic()
+        return max(0.0, until_s if self._lost else min(until_s, self.lease.left_s))
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            wait_s = self.run_once()
+            if not self._stopping:
+                self._wake.wait(wait_s)
+
+    def _renew(self) -> None:
+        must_tell = self.must_tell
+        asked_at = self._monotonic()
+        through = (must_tell or asked_at >= self._tell_at) and self.gate.enter()
+        try:
+            held = self._slots.held_fences() if through else None
+            renewal = msgspec.structs.replace(
+                self._renewal,
+                quiet=self._quiet,
+                held=held,
+                step_us=self._step_us,
+                totals=self._listener.counters.totals,
+            )
+            renewed = self._store.run(self._store.leases.renew(renewal))
+            self._declare_again(lapsed=renewed.lapsed)
+        except Exception as error:  # noqa: BLE001 - tried again until the worker ends
+            self._renew_at = self._monotonic() + self._backoff.next_s()
+            self._post(self._health.failed, "renew", error)
+        else:
+            self._renew_at = asked_at + self._interval_s
+            if must_tell and not through:  # a claim was in the way
+                self._renew_at = asked_at + _LOOK_S_MIN
+            if through:
+                self._tell_at = asked_at + _TELL_S
+            self._step_us = 0
+            self._granted(asked_at, renewed, told=through and must_tell)
+            self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
+        finally:
+            if through:
+                self.gate.leave()
+        self._post(self._listener.on_renewed)
+
+    def _declare_again(self, *, lapsed: bool) -> None:
+        """A store that does not know the worker may have lost limits too: tell it those first."""
+        if self._begun and (lapsed or self.lease.epoch != self._epoch):
+            self._undeclared = True
+        if self._undeclared:
+            self._declare()
+            self._undeclared = False
+
+    def _granted(self, asked_at: float, renewed: Renewed, *, told: bool) -> None:
+        self._backoff.reset()
+        self.lease.renewed(asked_at, lapsed=renewed.lapsed and self._begun)
+        if told:
+            self.must_tell = False
+        self._post(self._health.worked, "renew")
+        lapsed = self.lease.epoch != self._epoch
+        self._epoch = self.lease.epoch
+        if self._begun and (lapsed and not self._lost):
+            self._post(self._listener.on_lease_lost)
+            self._lost = True
+        if self._begun and self._lost:
+            self._post(self._listener.on_lease_regained)
+        self._begun, self._lost = True, False
+
+    def _read_clock(self, reading: ClockReading) -> None:
+        """A store whose clock was set forward would take what is held for held too long."""
+        before, self._reading = self._reading, reading
+        step_us = 0 if before is None else stepped_us(before, reading)
+        if step_us > 0 and self._slots.held:
+            self._step_us = step_us
+            self._renew_at = float("-inf")
+
+    def _look_at_expiry(self) -> None:
+        """Find an expired lease oneself while the rescuer cannot, whose event loop is blocked."""
+        if self._asked_loop_at is None or not self._slots.held:
+            return
+        with contextlib.suppress(Exception):  # asked again in a second
+            look = self._store.run(self._store.leases.expired())
+            if any(lease.worker == self._renewal.worker for lease in look.leases):
+                self._renew_at = float("-inf")
+
+    def _look_for_cancelled(self) -> None:
+        if not self._slots.held:
+            self._cancelled_answered()  # or need not be
+            return
+        try:
+            cancelled = self._store.run(self._store.leases.cancelled(self._renewal.worker))
+        except Exception as error:  # noqa: BLE001 - asked again in a second
+            self._unanswered = True
+            self._post(self._health.failed, "cancelled", error)
+            return
+        self._cancelled_answered()
+        if cancelled:
+            self._post(self._listener.on_cancelled, cancelled)
+
+    def _cancelled_answered(self) -> None:
+        if self._unanswered:
+            self._unanswered = False
+            self._post(self._health.worked, "cancelled")
+
+    def _look_at_lease(self) -> None:
+        if not self._begun:
+            return
+        trusted = self.lease.trusted
+        if not self._lost and not trusted:
+            self._lost = True
+            self._post(self._listener.on_lease_lost)
+        elif self.lease.epoch != self._epoch:  # the supervisor found it gone, and renewed it
+            self._renew_at = float("-inf")
+
+    def _look_at_loop(self) -> None:
+        """Ask the event loop for a sign; tell once when it gives none for long."""
+        now = self._monotonic()
+        if self._asked_loop_at is None:
+            self._asked_loop_at = now
+            self._post(self._loop_turned)
+        elif now - self._asked_loop_at >= _BLOCKED_S and not self._told_blocked:
+            self._told_blocked = True
+            self._listener.on_loop_blocked(now - self._asked_loop_at)
+
+    def _loop_turned(self) -> None:
+        if self._memory is not None:
+            if self._told_blocked:
+                self._memory.blocked_by(None)
+            self._memory.loop_turned(self._monotonic())
+        self._asked_loop_at = None
+        self._told_blocked = False
+
+    def _post(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call, *arguments)

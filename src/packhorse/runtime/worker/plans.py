@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""How each task is called and bound, worked out once per task instead of once per job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.client.registry import Registry
+from packhorse.core.clock import SECOND_US
+from packhorse.core.codec import RESULT_BYTES_MAX, Signature
+from packhorse.core.job import Job, JobOptions, RetryRule
+from packhorse.core.lifecycle import Limits
+from packhorse.core.policies.retention import Retention
+from packhorse.runtime.worker.settings import Settings
+from packhorse.stores.requests import QueueSettings
+
+__all__ = ["CallPlan", "PlanBook", "UnknownTask", "limits_of", "too_large"]
+
+_OPTIONS: Final = msgspec.json.Decoder(JobOptions)
+#: Plans that are kept; a store may hold jobs of any number of tasks that are declared elsewhere.
+_PLANS_MAX: Final = 10_000
+
+
+def _any_json(payload: Any) -> Any:
+    """Stand for a task that is declared elsewhere: any JSON in, any JSON out."""
+    return payload
+
+
+_ANY_JSON: Final = Signature.of(_any_json, skip_first=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallPlan:
+    """One task on one queue: how to call it, for how long, under which limits."""
+
+    name: str
+    threaded: bool
+    wants_context: bool
+    whole: bool  #: the payload is the one argument itself
+    function: Callable[..., Any]
+    decode: Callable[[str], dict[str, Any]]
+    call: Callable[..., Any]
+    encode_result: Callable[[Any], str]
+    timeout_s: float  #: for jobs that name none
+    limits: Limits  #: for jobs with no options of their own
+    result_bytes_max: int = RESULT_BYTES_MAX
+    process: bool = False  #: it runs in a process of its own, which can be killed
+    limited: bool = False  #: the task or the queue has limits, over all workers
+    counted: bool = False  #: it counts while it runs, so that its end may let another one go
+
+
+def too_large(plan: CallPlan, result: str) -> str | None:
+    """What is wrong with a result that is larger than its task may return; None: nothing."""
+    size = len(result) if result.isascii() else len(result.encode())
+    if size <= plan.result_bytes_max:
+        return None
+    return (
+        f"the result of task {plan.name} is {size} bytes, and {plan.result_bytes_max} are allowed: "
+        "keep the data elsewhere and return a reference, or raise the task's max_result_bytes"
+    )
+
+
+class PlanBook:
+    """The call plans of every task this worker knows, by queue and task."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        queues: Mapping[str, QueueSettings],
+        default_timeout_us: int,
+        *,
+        foreign: bool = False,
+    ) -> None:
+        self._registry = registry
+        self._foreign = foreign  # plan tasks that are declared elsewhere too
+        self._settings = Settings(queues)
+        self._default_timeout_us = default_timeout_us
+        self._plans: dict[tuple[str, str], CallPlan] = {}
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on; attempts under way go on by those they began with."""
+        self._settings = settings
+        self._plans.clear()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks to ask a store for."""
+        return self._registry.names
+
+    @property
+    def longest_timeout_us(self) -> int:
+        """What a store is to assume for jobs that name no timeout.
+
+        The longest any task has, since the store knows the job's own timeout only: a hold limit
+        that is too short would give a running job away.
+        """
+        definitions = (self._registry.get(name) for name in self._registry.names)
+        own = [task.timeout_us for task in definitions if task and task.timeout_us]
+        return max([self._default_timeout_us, *own])
+
+    def find(self, job: Job) -> CallPlan:
+        """The plan of a job's task."""
+        key = (job.queue, job.task)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make(job)
+            if len(self._plans) < _PLANS_MAX:
+                self._plans[key] = plan
+        return plan
+
+    def _make(self, job: Job) -> CallPlan:
+        settings = self._settings.queue(job.queue)
+        definition = self._registry.get(job.task)
+        if definition is None and not self._foreign:
+            return _unknown(job.task)
+        if definition is None:
+            limits = Limits(
+                retry=settings.retry or RetryRule(), retention=settings.retention or Retention()
+            )
+            return replace(
+                _unknown(job.task),
+                timeout_s=self._default_timeout_us / SECOND_US,
+                encode_result=_ANY_JSON.encode_result,
+                limits=limits,
+            )
+        timeout_us = definition.timeout_us or self._default_timeout_us
+        signature = definition.signature
+        return CallPlan(
+            name=definition.name,
+            threaded=definition.kind == "thread",
+            process=definition.kind == "process",
+            wants_context=definition.wants_context,
+            whole=signature.whole,
+            function=definition.function,
+            decode=signature.decode,
+            call=signature.call,
+            encode_result=signature.encode_result,
+            timeout_s=timeout_us / SECOND_US,
+            limits=Limits(
+                retry=definition.retry or settings.retry or RetryRule(),
+                max_snoozes=definition.max_snoozes,
+                retention=settings.retention or Retention(),
+                result_keep_us=definition.result_keep_us,
+                max_crashes=definition.max_crashes,
+            ),
+            limited=self._settings.limits(job.queue, job.task),
+            counted=self._settings.counts(job.queue, job.task),
+            result_bytes_max=definition.result_bytes_max,
+        )
+
+
+class UnknownTask(LookupError):
+    """A store handed over a job of a task this worker did not ask for."""
+
+
+def _unknown(task: str) -> CallPlan:
+    """A plan that fails, so that such a job is retried elsewhere under the ordinary rules."""
+
+    async def fail() -> None:
+        raise UnknownTask(
+            f"no task is declared as {task!r} here; deploy the code that has it, or give it "
+            "as an alias of the task that replaced it"
+        )
+
+    return CallPlan(
+        name=task,
+        threaded=False,
+        wants_context=False,
+        whole=True,
+        function=fail,
+        decode=lambda _payload: {},
+        call=lambda function, _arguments: function(),
+        encode_result=str,
+        timeout_s=1.0,
+        limits=Limits(),
+    )
+
+
+def limits_of(job: Job, plan: CallPlan) -> Limits:
+    """The rules that bind one job: its call's own, else its task's, else its queue's."""
+    if job.options is None:
+        return plan.limits
+    try:
+        own = _OPTIONS.decode(job.options)
+    except msgspec.DecodeError:  # written by a release that knew other options
+        return plan.limits
+    return msgspec.structs.replace(
+        plan.limits,
+        retry=own.retry or plan.limits.retry,
+        max_snoozes=plan.limits.max_snoozes if own.max_snoozes is None else own.max_snoozes,
+        max_crashes=plan.limits.max_crashes if own.max_crashes is None else own.max_crashes,
+    )

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT
+"""Run handlers declared with `executor="process"`: claim their jobs, and run them in the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from packhorse.client.registry import Registry
+from packhorse.core.clock import SECOND_US
+from packhorse.core.config import WorkerOptions
+from packhorse.core.job import AttemptError
+from packhorse.core.outcome import Failed, Outcome
+from packhorse.errors import ConfigError
+from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.executor import ended_by_worker
+from packhorse.runtime.worker.fetcher import Fetcher
+from packhorse.runtime.worker.processes.child import VARIABLE
+from packhorse.runtime.worker.processes.messages import Setup
+from packhorse.runtime.worker.processes.pool import (
+    BrokenApp,
+    PoolProcess,
+    ProcessLimits,
+    ProcessPool,
+)
+from packhorse.runtime.worker.progress import ProgressWriter
+from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.slots import Slots
+
+__all__ = [
+    "Origin",
+    "ProcessFetcher",
+    "ProcessRunner",
+    "origin_of",
+    "process_runner",
+    "process_tasks",
+]
+
+#: A job that finds no free process within this is given back: another worker may have one.
+_WAIT_S: Final = 1.0
+#: The share of the stop grace after which the process is killed.
+_OWN_GRACE: Final = 0.8
+_MIB: Final = 1024 * 1024
+_MAIN: Final = "__main__"
+#: The wait after a lease renewal prevented a claim.
+_IN_THE_WAY_S: Final = 0.02
+_REST_MIN_S: Final = 0.005
+
+
+class ProcessRunner:
+    """Run each attempt in an event-loop task that talks to a process."""
+
+    def __init__(
+        self,
+        pool: ProcessPool,
+        progress: ProgressWriter,
+        begin: Callable[[Attempt], None],
+        finish: Callable[[Attempt, Outcome], None],
+        grace_s: float,
+    ) -> None:
+        self.pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._progress = progress
+        self._begin = begin
+        self._finish = finish
+        self._grace_s = grace_s * _OWN_GRACE
+        self._running: dict[Attempt, PoolProcess] = {}  # at most one per process
+
+    def start(self, attempt: Attempt) -> None:
+        """Run a handler in a process."""
+        attempt.task = self._loop.create_task(self._run(attempt))
+
+    def stop(self, attempt: Attempt) -> None:
+        """Stop a handler: tell it first if it has a context, else kill its process at once."""
+        process = self._running.get(attempt)
+        if process is None:
+            return  # it has not begun, and will not
+        if attempt.plan.wants_context:
+            process.cancel(attempt.job)
+            self._loop.call_later(self._grace_s, self._kill, attempt, process)
+        else:
+            process.kill()
+
+    async def run(self, attempt: Attempt) -> Outcome:
+        """Run a handler whose attempt has begun already, inside its middlewares."""
+        try:
+            process = await self.pool.acquire()
+        except BrokenApp as error:
+            return _broken(error)
+        return await self._run_in(process, attempt)
+
+    async def _run(self, attempt: Attempt) -> None:
+        self._finish(attempt, await self._outcome(attempt))
+
+    async def _outcome(self, attempt: Attempt) -> Outcome:
+        try:
+            process = None if attempt.ending else await self.pool.acquire(_WAIT_S)
+        except TimeoutError:
+            return ended_by_worker(attempt, attempt.ending or Ending.TOO_LATE)
+        except BrokenApp as error:
+            self._begin(attempt)
+            return _broken(error)
+        if attempt.ending is None:
+            self._begin(attempt)
+        if process is not None and attempt.ending is None:
+            return await self._run_in(process, attempt)
+        if process is not None:
+            self.pool.release(process)
+        return ended_by_worker(attempt, attempt.ending or Ending.TOO_LATE)
+
+    async def _run_in(self, process: PoolProcess, attempt: Attempt) -> Outcome:
+        self._running[attempt] = process
+        try:
+            outcome = await process.run(
+                attempt.job,
+                lambda noted: self._progress.note(attempt, noted.progress),
+                start_by=attempt.start_by,
+            )
+        except asyncio.CancelledError:  # it was abandoned
+            process.kill()
+            raise
+        finally:
+            del self._running[attempt]
+            self.pool.release(process)
+        return outcome if attempt.ending is None else ended_by_worker(attempt, attempt.ending)
+
+    def _kill(self, attempt: Attempt, process: PoolProcess) -> None:
+        if self._running.get(attempt) is process:
+            process.kill()
+
+
+def _broken(error: BrokenApp) -> Outcome:
+    return Failed(
+        AttemptError(
+            type="BrokenApp",
+            message=str(error),
+            code="APP_NOT_LOADED",
+            reason="exception:BrokenApp",
+            stack=error.stack,
+        ),
+        kinds=("builtins.Exception",),
+    )
+
+
+class Origin(NamedTuple):
+    """How another process imports the same app."""
+
+    app: str  #: `module:attribute`
+    folder: str  #: the working directory it was made in
+    include: tuple[str, ...] = ()  #: modules that declare more of its tasks
+    url: str | None = None  #: of its store; None: it was given one that was open
+
+
+def process_tasks(registry: Registry) -> frozenset[str]:
+    """Return the names and aliases of tasks whose handlers run in processes."""
+    found = ((name, registry.get(name)) for name in registry.names)
+    return frozenset(name for name, task in found if task is not None and task.kind == "process")
+
+
+def process_runner(
+    worker: str,
+    origin: Origin,
+    options: WorkerOptions,
+    progress: ProgressWriter,
+    *,
+    begin: Callable[[Attempt], None],
+    finish: Callable[[Attempt, Outcome], None],
+    freed: Callable[[], None],
+    hopeless: Callable[[str], None],
+) -> ProcessRunner:
+    """Build the runner and its pool; no process is started yet."""
+    memory_mib, cpu_us = options.process_memory_mib, options.process_cpu_us
+    setup = Setup(
+        app=origin.app,
+        folder=origin.folder,
+        include=origin.include,
+        url=origin.url,
+        path=tuple(sys.path),
+        main=_main_file() if origin.app.startswith(f"{_MAIN}:") else None,
+        worker=worker,
+        log_level=logging.getLogger("packhorse").getEffectiveLevel(),
+        memory_bytes=None if memory_mib is None else memory_mib * _MIB,
+        cpu_s=None if cpu_us is None else max(1, cpu_us // SECOND_US),
+        recycle_on=options.recycle_on,
+    )
+    limits = ProcessLimits(
+        slots=min(options.process_slots or os.cpu_count() or 1, options.concurrency),
+        max_jobs=options.process_max_jobs,
+        max_failures=options.process_max_failures,
+        recycle_mib=options.process_recycle_mib,
+    )
+    pool = ProcessPool(setup, limits, freed=freed, hopeless=hopeless)
+    return ProcessRunner(pool, progress, begin, finish, options.stop_grace_us / SECOND_US)
+
+
+def origin_of(app: Any, given: str | None) -> Origin:
+    """Find how a process can import the app."""
+    if os.environ.get(VARIABLE):
+        raise ConfigError(
+            "a worker was started by a module that a handler's process only imports; start it "
+            "under: if __name__ == '__main__':"
+        )
+    if given is not None:
+        return Origin(given, app.folder, app.modules, app.url)
+    for module_name, module in list(sys.modules.items()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app:
+                return Origin(f"{module_name}:{name}", app.folder, app.modules, app.url)
+    raise ConfigError(
+        "executor='process' imports the app in another process, and it is no variable of any "
+        "module; make it one, or start it with 'packhorse worker module:create_app'"
+    )
+
+
+def _main_file() -> str | None:
+    path: str | None = getattr(sys.modules[_MAIN], "__file__", None)
+    return None if path is None else os.path.abspath(path)  # noqa: PTH100 - stays a text
+
+
+class ProcessFetcher:
+    """Claim jobs for processes, never more than there are free processes.
+
+    They are claimed apart from the others, so that jobs that wait for a process hold no slots.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        slots: Slots,
+        shutdown: Shutdown,
+        *,
+        tasks: tuple[str, ...],
+        processes: int,
+        poll_s: float,
+    ) -> None:
+        self._fetcher = fetcher
+        self._slots = slots
+        self._shutdown = shutdown
+        self._tasks = tasks
+        self._processes = processes
+        self._poll_s = poll_s
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Claim again: there may be work, or a free process."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Claim until the worker shuts down, or has finished."""
+        while not (self._shutdown.begun or self._fetcher.finished):
+            self._woken.clear()
+            rest_s = await self._claim()
+            if rest_s > 0 and not self._shutdown.begun:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), rest_s)
+
+    @property
+    def _free(self) -> int:
+        held = (each for each in self._slots.held if each.stage <= Stage.RUNNING)
+        return self._processes - sum(each.plan.process for each in held)
+
+    async def _claim(self) -> float:
+        """Claim once if a process is free; return how long to wait."""
+        free = min(self._free, self._slots.concurrency - self._slots.running)
+        if free < 1:
+            return self._poll_s
+        claimed = await self._fetcher.claim_only(self._tasks, free)
+        if claimed is None:
+            return _IN_THE_WAY_S if not self._shutdown.quiet else self._poll_s
+        if claimed.next_due_us is None:
+            return self._poll_s
+        due_s = (claimed.next_due_us - claimed.now_us) / SECOND_US
+        return max(_REST_MIN_S, min(self._poll_s, due_s))

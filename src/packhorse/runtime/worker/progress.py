@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""How far running jobs say they are: the newest of each, written a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from packhorse.context import NOTE_LENGTH_MAX
+from packhorse.core.clock import Clock
+from packhorse.core.job import Progress
+from packhorse.core.settlement import plain_text
+from packhorse.errors import StoreRefused
+from packhorse.runtime.worker.attempt import Attempt, Stage
+from packhorse.runtime.worker.store_health import StoreHealth
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import ProgressNote
+
+__all__ = ["ProgressWriter"]
+
+#: Between two writes; what is said in between replaces what was said before.
+_INTERVAL_S: Final = 0.25
+
+
+class ProgressWriter:
+    """Takes notes from any thread; keeps one per attempt."""
+
+    def __init__(self, store: Store, clock: Clock, health: StoreHealth) -> None:
+        self._store = store
+        self._monotonic = clock.monotonic
+        self._health = health
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._newest: dict[Attempt, Progress] = {}  # at most one entry per held job
+        self._scheduled = False
+        self._written_at = float("-inf")
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._newest)
+
+    def note(self, attempt: Attempt, progress: Progress) -> None:
+        """Keep what a running job says; called from its thread, or from the event loop."""
+        with self._lock:
+            if attempt.stage is not Stage.RUNNING:
+                return  # abandoned: what it says does not count
+            self._newest[attempt] = progress
+            first, self._scheduled = not self._scheduled, True
+        if first:
+            self._loop.call_soon_threadsafe(self._schedule)
+
+    async def write(self, attempts: Iterable[Attempt]) -> None:
+        """Write what these said last, before their settlements end the right to say anything."""
+        await self._write(self._take(attempts))
+
+    def _schedule(self) -> None:
+        wait_s = max(0.0, self._written_at + _INTERVAL_S - self._monotonic())
+        self._loop.call_later(wait_s, self._start_writing)
+
+    def _start_writing(self) -> None:
+        self._writer = self._loop.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        with self._lock:
+            self._scheduled = False
+            everybody = list(self._newest)
+        self._written_at = self._monotonic()
+        notes = self._take(everybody)
+        try:
+            await self._write(notes)
+        except Exception as error:  # noqa: BLE001 - the store is in trouble; the notes wait
+            self._health.failed("progress", error)
+            self._put_back(notes)
+            if self.pending:
+                return
+        self._health.worked("progress")  # or need not be written any more
+
+    async def _write(self, notes: dict[Attempt, Progress]) -> None:
+        if notes:
+            batch = [ProgressNote(a.job.id, a.job.fence, said) for a, said in notes.items()]
+            try:
+                await self._store.arun(self._store.jobs.note_progress(batch))
+            except StoreRefused:  # one holds what the store never can; a note is worth no more
+                plain = [_in_plain_words(note) for note in batch]
+                with contextlib.suppress(StoreRefused):
+                    await self._store.arun(self._store.jobs.note_progress(plain))
+
+    def _take(self, attempts: Iterable[Attempt]) -> dict[Attempt, Progress]:
+        with self._lock:
+            found = ((attempt, self._newest.pop(attempt, None)) for attempt in attempts)
+            return {attempt: said for attempt, said in found if said is not None}
+
+    def _put_back(self, notes: dict[Attempt, Progress]) -> None:
+        for attempt, said in notes.items():
+            with self._lock:
+                newer = attempt in self._newest
+            if not newer:
+                self.note(attempt, said)
+
+
+def _in_plain_words(note: ProgressNote) -> ProgressNote:
+    words = plain_text(note.progress.note, NOTE_LENGTH_MAX)
+    return msgspec.structs.replace(
+        note, progress=msgspec.structs.replace(note.progress, note=words)
+    )

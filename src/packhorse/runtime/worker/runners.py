@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: MIT
+"""Where handlers run: coroutines on the event loop, plain functions in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
+from typing import Final, NoReturn
+
+from packhorse.context import entered_job
+from packhorse.core.outcome import Failed, Outcome, Succeeded
+from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.executor import Executor, ended_by_worker, raised_in
+from packhorse.runtime.worker.hooks import MiddlewareChain
+
+__all__ = ["LoopRunner", "ThreadRunner", "WrappedRunner", "leave_copy"]
+
+_LOG: Final = logging.getLogger("packhorse.worker")
+
+Finish = Callable[[Attempt, Outcome], None]
+Begin = Callable[[Attempt], None]
+
+#: How long jobs may wait for a busy thread before one more is started, up to one per slot. Short
+#: jobs are done sooner by few threads, which do not fight over the interpreter.
+_PATIENCE_S: Final = 0.001
+#: After that the system is asked again for a thread that it refused.
+_NO_THREAD_S: Final = 1.0
+
+
+class LoopRunner:
+    """Runs each coroutine handler in a task of its own on the event loop."""
+
+    def __init__(self, executor: Executor, begin: Begin, finish: Finish) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._execute = executor.execute
+        self._begin = begin
+        self._finish = finish
+
+    def start(self, attempt: Attempt) -> None:
+        """Run a coroutine handler."""
+        attempt.task = self._loop.create_task(self._run(attempt))
+
+    async def _run(self, attempt: Attempt) -> None:
+        if attempt.ending is None:  # else it was told to stop before it began
+            self._begin(attempt)
+        outcome = await self._execute(attempt)
+        if os.getpid() != self._pid:  # the handler has forked, and this is the copy
+            leave_copy(outcome)
+        self._finish(attempt, outcome)
+
+
+class WrappedRunner:
+    """Runs attempts inside the app's middlewares, whatever kind their handlers are."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        chain: MiddlewareChain,
+        threads: ThreadRunner,
+        begin: Begin,
+        finish: Finish,
+        *,
+        in_process: Callable[[Attempt], Awaitable[Outcome]],
+    ) -> None:
+        self._in_process = in_process
+        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._executor = executor
+        self._chain = chain
+        self._threads = threads
+        self._begin = begin
+        self._finish = finish
+
+    def start(self, attempt: Attempt) -> None:
+        """Run a handler inside its middlewares."""
+        attempt.task = self._loop.create_task(self._run(attempt))
+
+    async def _run(self, attempt: Attempt) -> None:
+        if attempt.ending is None:
+            self._begin(attempt)
+        if attempt.ending is not None:  # there is nothing to run, and nothing to wrap
+            self._finish(attempt, ended_by_worker(attempt, attempt.ending))
+            return
+        attempt.start_by = None  # it begins here: middlewares may take their time
+        entered_job(attempt.job, self._executor.worker)
+        try:
+            context = self._executor.context(attempt)
+            outcome = await self._chain.run(attempt, context, lambda: self._handle(attempt))
+        except BaseException as error:  # noqa: BLE001 - a middleware's own tasks were cancelled
+            outcome = attempt.outcome or raised_in(attempt, error)
+        self._finish(attempt, outcome)
+
+    async def _handle(self, attempt: Attempt) -> Outcome:
+        if attempt.ending is not None:  # told to stop while a middleware prepared it
+            return ended_by_worker(attempt, attempt.ending)
+        if attempt.plan.threaded:
+            return await self._threads.run(attempt)
+        if attempt.plan.process:
+            return await self._in_process(attempt)
+        outcome = await self._executor.execute(attempt)
+        if os.getpid() != self._pid:  # before a middleware takes it for the handler's
+            leave_copy(outcome)
+        return outcome
+
+
+#: An attempt, the context variables it runs under, and who waits for it if not the slots.
+_Item = tuple[Attempt, contextvars.Context, "asyncio.Future[Outcome] | None"]
+
+
+class ThreadRunner:
+    """Runs plain functions in threads, one per slot at most; hands their ends over in batches."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        begin: Begin,
+        finish: Finish,
+        *,
+        too_late: Callable[[Attempt], bool],
+        size: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._execute = executor.execute_here
+        self._begin = begin
+        self._finish = finish
+        self._too_late = too_late
+        self._size = size
+        self._context = contextvars.copy_context()
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()  # at most one item per slot
+        self._ended: deque[tuple[_Item, Outcome]] = deque()
+        self._called = False
+        self._seats: set[_Seat] = set()
+        self._lost: set[_Seat] = set()
+        self._growing = False
+
+    def start(self, attempt: Attempt) -> None:
+        """Run a plain handler."""
+        self._begin(attempt)
+        self._put((attempt, self._context.copy(), None))
+
+    async def run(self, attempt: Attempt) -> Outcome:
+        """Run a plain handler for a task that waits, under the caller's context variables."""
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        self._put((attempt, contextvars.copy_context(), answer))
+        while True:
+            try:
+                return await asyncio.shield(answer)
+            except asyncio.CancelledError as error:
+                # A thread cannot be cancelled: until it is given up, its outcome is waited for.
+                if attempt.stage is Stage.ABANDONED:
+                    return raised_in(attempt, error)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Give up on the thread that runs this; another one takes its place."""
+        seat = next((seat for seat in self._seats if seat.attempt is attempt), None)
+        if seat is not None:  # else it had not begun, and will not
+            seat.dismissed = attempt
+            self._seats.remove(seat)
+            self._lost.add(seat)
+
+    @property
+    def stuck(self) -> int:
+        """How many abandoned threads still run what they were abandoned for."""
+        self._lost = {seat for seat in self._lost if seat.stuck}
+        return len(self._lost)
+
+    def stuck_threads(self) -> list[tuple[Attempt, int | None]]:
+        """The attempts they were abandoned for, and the threads; callable from any thread."""
+        lost = list(self._lost)
+        return [(seat.dismissed, seat.thread) for seat in lost if seat.dismissed and seat.stuck]
+
+    def close(self) -> None:
+        """Let idle threads end; those that run a handler end after it."""
+        self._size = 0
+        for _ in self._seats:
+            self._queue.put(None)
+        self._seats.clear()
+
+    def _put(self, item: _Item) -> None:
+        self._queue.put(item)
+        if not self._growing and len(self._seats) < self._size:
+            self._growing = True
+            self._loop.call_later(_PATIENCE_S if self._seats else 0, self._grow)
+
+    def _grow(self) -> None:
+        """Start threads for what still waits for one."""
+        self._growing = False
+        room = self._size - len(self._seats)
+        for _ in range(min(room, self._queue.qsize())):
+            seat = _Seat()
+            thread = threading.Thread(
+                target=self._work, args=(seat,), name="packhorse-handler", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more of them for now
+                self._growing = True
+                self._loop.call_later(_NO_THREAD_S, self._grow)
+                return
+            self._seats.add(seat)
+
+    def _work(self, seat: _Seat) -> None:
+        """What a thread does: one attempt after another, until it is dismissed."""
+        seat.thread = threading.get_ident()
+        try:
+            # An exception that others set into this thread is raised when a call returns. So the
+            # item goes from the queue to the seat without a call between, and is never lost.
+            for seat.item in iter(self._queue.get, None):
+                self._run_item(seat, seat.item)
+                if seat.dismissed is not None:
+                    return
+        except BaseException as error:  # noqa: BLE001 - not a handler's, whose errors are values
+            self._call(self._replace, seat, error)
+
+    def _run_item(self, seat: _Seat, item: _Item) -> None:
+        attempt, context, _ = item
+        seat.begun = True
+        if attempt.ending is None and self._too_late(attempt):  # it waited for this thread
+            attempt.ending = Ending.TOO_LATE
+        outcome = context.run(self._execute, attempt)
+        if os.getpid() != self._pid:  # as above
+            leave_copy(outcome)
+        self._ended.append((item, outcome))
+        del outcome  # the exception in it holds this frame: a cycle that would keep it alive
+        seat.item, seat.begun = None, False
+        if not self._called:
+            self._called = True
+            self._call(self._collect)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Have the event loop's thread do something."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: this thread was abandoned, and ended too late
+            self._ended.clear()
+
+    def _collect(self) -> None:
+        """Take over what ended, in the event loop's thread."""
+        self._called = False  # before looking, so that what ends from here on calls again
+        while self._ended:
+            self._end(*self._ended.popleft())
+
+    def _end(self, item: _Item, outcome: Outcome) -> None:
+        attempt, _, answer = item
+        if answer is None:
+            if attempt.stage <= Stage.RUNNING:  # else it has ended, and its thread died of it
+                self._finish(attempt, outcome)
+        elif not answer.done():
+            answer.set_result(outcome)
+
+    def _replace(self, seat: _Seat, error: BaseException) -> None:
+        """A thread was ended from outside: what it held is not lost, and another one follows."""
+        _LOG.warning(
+            "a thread that runs handlers was ended from outside by %s; another takes its place",
+            type(error).__name__,
+        )
+        self._collect()  # also for others: this one may have died between noting and calling
+        self._seats.discard(seat)
+        item, seat.item = seat.item, None
+        if item is not None and seat.begun:
+            self._end(item, raised_in(item[0], error))
+        elif item is not None:
+            self._put(item)
+        self._grow()
+
+
+class _Seat:
+    """One thread: what it runs, and whether it was given up."""
+
+    __slots__ = ("begun", "dismissed", "item", "thread")
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.item: _Item | None = None
+        self.begun = False  #: the item's handler may have been called
+        self.dismissed: Attempt | None = None
+
+    @property
+    def attempt(self) -> Attempt | None:
+        item = self.item
+        return None if item is None else item[0]
+
+    @property
+    def stuck(self) -> bool:
+        return self.dismissed is not None and self.attempt is self.dismissed
+
+
+def leave_copy(outcome: Outcome | None) -> NoReturn:
+    """End a copy as a script would end: it has no hooks to leave and no job to settle."""
+    code = 0 if isinstance(outcome, Succeeded) else 1
+    with contextlib.suppress(Exception):
+        if isinstance(outcome, Failed) and outcome.error.type == "SystemExit":
+            text = outcome.error.message
+            code = int(text) if text.isdecimal() else int(text not in ("", "None"))
+        elif isinstance(outcome, Failed):
+            sys.stderr.write(f"in process {os.getpid()}, forked by a job:\n{outcome.error.stack}\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: MIT
+"""What a worker and a consumer share: lease, claims, settlements, wake-ups and upkeep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any, Final
+
+from packhorse.core.config import WorkerOptions
+from packhorse.events import LeaseLost, LeaseRegained
+from packhorse.runtime.services.rescuer import Rescuer
+from packhorse.runtime.services.upkeep import (
+    DeathReporter,
+    Driver,
+    Expirer,
+    Parker,
+    Promoter,
+    Pruner,
+    Service,
+)
+from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.fetcher import Fetcher
+from packhorse.runtime.worker.heartbeat import Heartbeat
+from packhorse.runtime.worker.plans import PlanBook
+from packhorse.runtime.worker.progress import ProgressWriter
+from packhorse.runtime.worker.settings import Settings, SettingsWatch, declared_settings
+from packhorse.runtime.worker.settler import Settler
+from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.slots import Slots
+from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
+from packhorse.stores.protocol import Listener
+from packhorse.stores.requests import ClaimRequest, Renewal
+
+__all__ = ["Runtime", "end"]
+
+#: How long saying goodbye to the store may take; its lease runs out by itself otherwise.
+_LEAVE_S: Final = 2.0
+#: How long a listener waits before it is asked again; only a bound, nothing happens then.
+_LISTEN_S: Final = 60.0
+#: Between two wake-ups that are heeded while there is work anyway.
+_WAKE_INTERVAL_S: Final = 0.01
+
+
+class Runtime:
+    """The common parts, for one run on one event loop; subclasses say what runs a claimed job."""
+
+    def __init__(
+        self,
+        worker: str,
+        env: Environment,
+        options: WorkerOptions,
+        plans: PlanBook,
+        *,
+        tasks: tuple[str, ...],
+        concurrency: int,
+        look_ahead: bool,
+    ) -> None:
+        self.worker = worker
+        self.env = env
+        self.options = options
+        self.plans = plans
+        self.monotonic = env.clock.monotonic
+        self.loop = asyncio.get_running_loop()
+        self.shutdown = Shutdown()
+        self.health = StoreHealth(env.bus, env.clock, worker)
+        self.announcer = Announcer(env.bus, env.chance, worker)
+        self.counters = WorkerCounters()
+        self.slots = Slots(self.loop, env.clock, concurrency)
+        self.progress = ProgressWriter(env.store, env.clock, self.health)
+        self.settler = Settler(
+            env,
+            self.shutdown,
+            self.health,
+            announcer=self.announcer,
+            counters=self.counters,
+            progress=self.progress,
+        )
+        self.settler.connect(self._accepted, self._limited)
+        self.heartbeat = Heartbeat(
+            env, self._renewal(tasks, concurrency), self.slots, self.health, self
+        )
+        self.lease = self.heartbeat.lease
+        request = ClaimRequest(
+            worker=worker,
+            queues=options.queues,
+            tasks=tasks,
+            limit=0,
+            default_timeout_us=plans.longest_timeout_us,
+            tenants=options.tenants,
+        )
+        self.fetcher = Fetcher(
+            request,
+            env,
+            options,
+            plans.find,
+            slots=self.slots,
+            settler=self.settler,
+            heartbeat=self.heartbeat,
+            shutdown=self.shutdown,
+            health=self.health,
+            look_ahead=look_ahead,
+        )
+        declared = declared_settings(env.queues, env.registry)
+        self.settings = SettingsWatch(
+            env.store, env.clock, self.health, declared=declared, changed=self.use_settings
+        )
+
+    def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
+        return Renewal(
+            worker=self.worker,
+            lease_us=self.options.lease_us,
+            queues=self.options.queues,
+            tasks=tasks,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=self.env.version,
+            concurrency=concurrency,
+        )
+
+    def background(self, *more: Service) -> list[asyncio.Task[None]]:
+        """Start the loops beside claims: settlements, settings, wake-ups, upkeep."""
+        env, shutdown = self.env, self.shutdown
+        driver = Driver(
+            sleep=shutdown.sleep,
+            stopped=lambda: shutdown.begun,
+            failed=self.health.failed,
+            worked=self.health.worked,
+            chance=env.chance,
+        )
+        deaths = DeathReporter(env.store, env.bus, self.worker, count=self.counters.count_dead)
+        rescuer = Rescuer(
+            *(env.store, env.clock, env.chance, env.bus, self.worker),
+            deaths=deaths,
+            renew=self.heartbeat.renew_now,
+        )
+        services: tuple[Service, ...] = (
+            rescuer,
+            Promoter(env.store, env.chance),
+            Expirer(env.store, env.chance, deaths),
+            Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
+            Pruner(env.store, env.chance),
+            *more,
+        )
+        loops: list[Coroutine[Any, Any, None]] = [
+            *(self.settler.run(), self.settings.run(), self._listen()),
+            *(driver.run(service) for service in services),
+        ]
+        return [asyncio.create_task(each) for each in loops]
+
+    async def leave(self) -> bool:
+        """End the lease, so that the store need not wait for it to run out; says whether it did."""
+        await asyncio.to_thread(self.heartbeat.stop)
+        store = self.env.store
+        try:
+            await asyncio.wait_for(store.arun(store.leases.leave(self.worker)), _LEAVE_S)
+        except Exception:  # noqa: BLE001 - the lease runs out by itself
+            return False
+        return True
+
+    def too_late(self, attempt: Attempt, now: float) -> bool:
+        """Whether the job may have been given away by now, or its rate limit's grant is too old.
+
+        Asked at the last moment: this process may have been stopped just before.
+        """
+        lease, start_by = self.lease, attempt.start_by
+        if now > lease.trusted_until:
+            lease.look()  # the supervisor may have renewed it
+        if attempt.epoch != lease.epoch or now > lease.trusted_until:
+            return True
+        return start_by is not None and self.fetcher.allowance.is_late(start_by, now)
+
+    def wake(self, topics: Collection[str] = ()) -> None:
+        """Look for work now."""
+        self.fetcher.wake(topics)
+
+    def use_settings(self, settings: Settings) -> None:
+        """Go by changed settings of queues and tasks."""
+        self.plans.use(settings)
+
+    # --------------------------------------------------------------------- what the parts report
+
+    def _accepted(self, attempts: Sequence[Attempt]) -> None:
+        """The store has accepted the settlements of these."""
+        self.slots.held.difference_update(attempts)
+
+    def _limited(self, attempt: Attempt) -> None:
+        """A handler met a rate limit elsewhere: release waiting jobs of its kind."""
+        self.fetcher.seen_limited([attempt])
+        met = attempt.job
+        self.slots.withdraw(lambda job: (job.task, job.rate_key) == (met.task, met.rate_key))
+
+    def on_renewed(self) -> None:
+        """Start and claim what waited for the lease."""
+        self.slots.turn_soon()
+        self.fetcher.nudge()
+
+    def on_cancelled(self, job_ids: Sequence[str]) -> None:
+        """Stop these jobs."""
+        raise NotImplementedError
+
+    def on_lease_lost(self) -> None:
+        """Release what has not begun."""
+        self.slots.give_back()
+        self.env.bus.emit(LeaseLost(worker_id=self.worker, running=self.slots.running))
+
+    def on_lease_regained(self) -> None:
+        """Say that this worker has a lease again."""
+        self.env.bus.emit(LeaseRegained(worker_id=self.worker))
+
+    def on_loop_blocked(self, seconds: float) -> None:
+        """Say what blocks the event loop; called from the heartbeat's thread."""
+        raise NotImplementedError
+
+    def on_beat(self) -> None:
+        """Do what is due every second, in the heartbeat's thread."""
+
+    # --------------------------------------------------------------------------------- wake-ups
+
+    async def _listen(self) -> None:
+        """Hear wake-ups until cancelled; what cannot be heard is found by polling."""
+        backoff = Backoff(self.env.chance)
+        topics = frozenset({f"cancel:{self.worker}", *map("queue:{}".format, self.options.queues)})
+        while True:
+            try:
+                with contextlib.closing(self.env.store.wakeups.listen(topics)) as listener:
+                    await self._hear(listener)
+            except Exception as error:  # noqa: BLE001 - polling goes on meanwhile
+                self.health.failed("listen", error)
+                await self.shutdown.sleep(backoff.next_s())
+
+    async def _hear(self, listener: Listener) -> None:
+        cancel = f"cancel:{self.worker}"
+        while True:
+            heard = await listener.wait(_LISTEN_S)
+            self.health.worked("listen")
+            if not heard:
+                continue
+            if cancel in heard or "*" in heard:
+                self.heartbeat.look_now()
+            if heard != {cancel}:
+                self.wake(heard)
+                self.settings.look_soon()
+            if self.slots.busy:
+                await asyncio.sleep(_WAKE_INTERVAL_S)
+
+
+async def end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel these, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""Outcomes to settlements to one batched write, tried again until the store has accepted it.
+
+A batch goes when it is large, when a few milliseconds have passed, when nothing else runs, or when
+a claim is about to go, so that both can share one commit. One write is under way at a time; what
+ends meanwhile makes the next batch. Nothing is ever dropped: what the store refuses to take now is
+offered again, and the same settlement sent twice is written once. What it can never hold is written
+in words that it can, after its neighbours were told apart from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import settle
+from packhorse.core.outcome import Limited, Outcome, Succeeded
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict, refused
+from packhorse.errors import StoreRefused, StoreUnavailable
+from packhorse.runtime.worker.attempt import Attempt, Settling
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.plans import limits_of
+from packhorse.runtime.worker.progress import ProgressWriter
+from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
+
+__all__ = ["BACKLOG_MAX", "Settler"]
+
+#: While more than this wait to be written, nothing new is claimed.
+BACKLOG_MAX: Final = 2_000
+_BATCH_MAX: Final = 1_000
+#: Of results in one batch, in characters: a store answers no other call while it reads them.
+_BATCH_LENGTH_MAX: Final = 4 * 1024 * 1024
+_FLUSH_SIZE: Final = 500
+_FLUSH_DELAY_S: Final = 0.003
+_CANCELLED: Final = "CancelledError"
+_Batch = tuple[list[Settlement], list[Attempt]]
+_APPLIED: Final = Verdict.APPLIED
+_RETRIED: Final = frozenset({JobStatus.FAILED, JobStatus.TIMEOUT})
+_COMPLETED: Final = SettlementKind.COMPLETED
+
+
+class Settler:
+    """Writes what became of jobs."""
+
+    def __init__(
+        self,
+        env: Environment,
+        shutdown: Shutdown,
+        health: StoreHealth,
+        *,
+        announcer: Announcer,
+        counters: WorkerCounters,
+        progress: ProgressWriter,
+    ) -> None:
+        self._store = env.store
+        self._chance = env.chance
+        self._monotonic = env.clock.monotonic
+        self._counters = counters
+        self._shutdown = shutdown
+        self._health = health
+        self._announcer = announcer
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._settlements: list[Settlement] = []
+        self._attempts: list[Attempt] = []
+        self._under_way: _Batch = ([], [])
+        self._due = asyncio.Event()
+        self._wrote = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch_max = _BATCH_MAX
+        self._accepted: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
+        self._limited: Callable[[Attempt], None] = lambda _attempt: None
+
+    def connect(
+        self, accepted: Callable[[Sequence[Attempt]], None], limited: Callable[[Attempt], None]
+    ) -> None:
+        """Say who is told which attempts the store has accepted, and which one met a limit."""
+        self._accepted, self._limited = accepted, limited
+
+    @property
+    def backlog(self) -> int:
+        """How many settlements wait to be accepted."""
+        return len(self._settlements) + len(self._under_way[0])
+
+    def add(self, attempt: Attempt, outcome: Outcome, *, retry_us: int | None = None) -> None:
+        """Decide what becomes of a job, and write it with the next batch.
+
+        A retry waits for `retry_us`, or for as long as the policy says.
+        """
+        job = attempt.job
+        limits = limits_of(job, attempt.plan)
+        settlement = settle(job, outcome, limits, roll=self._chance.roll())
+        if type(outcome) is not Succeeded:
+            attempt.outcome = outcome
+        if retry_us is not None and settlement.status in _RETRIED:
+            settlement = msgspec.structs.replace(settlement, delay_us=retry_us)
+        self._settlements.append(settlement)
+        self._attempts.append(attempt)
+        if type(outcome) is Limited:
+            self._limited(attempt)
+
+    def consider(self, *, idle: bool) -> None:
+        """Look whether to write now; `idle` when nothing runs that could still join the batch."""
+        if not self._settlements or self._due.is_set():
+            return
+        if idle or len(self._settlements) >= _FLUSH_SIZE:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_FLUSH_DELAY_S, self._time_is_up)
+
+    def flush(self) -> None:
+        """Write what there is, starting in this round of the event loop."""
+        if self._settlements:
+            self._due.set()
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Do not write what waits to be written of this attempt."""
+        kept = [pair for pair in self._queued() if pair[1] is not attempt]
+        self._settlements = [settlement for settlement, _ in kept]
+        self._attempts = [each for _, each in kept]
+
+    async def run(self) -> None:
+        """Write batches until cancelled."""
+        backoff = Backoff(self._chance)
+        while True:
+            await self._due.wait()
+            if await self._write():
+                backoff.reset()
+            else:
+                await self._shutdown.sleep(backoff.next_s())
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until everything is accepted; False if that takes longer than it may."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.backlog:
+                    self._wrote.clear()
+                    self.flush()
+                    await self._wrote.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def write_now(self) -> list[Attempt]:
+        """Write all that waits, blocking; those that were only cancelled are left, and returned.
+
+        For a loop that was ended from within: what was cancelled unasked has not ended by itself.
+        """
+        settlements, attempts = self._under_way
+        cancelled: list[Attempt] = []
+        for settlement, attempt in self._queued():
+            if settlement.error is not None and settlement.error.type == _CANCELLED:
+                cancelled.append(attempt)
+            else:
+                settlements.append(settlement)
+                attempts.append(attempt)
+        self._settlements, self._attempts, self._under_way = [], [], ([], [])
+        if settlements:
+            verdicts = self._store.run(self._store.jobs.settle(settlements))
+            self._answered(settlements, attempts, verdicts)
+        return cancelled
+
+    def _queued(self) -> list[tuple[Settlement, Attempt]]:
+        return list(zip(self._settlements, self._attempts, strict=True))
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self.flush()
+
+    async def _write(self) -> bool:
+        settlements, attempts = batch = self._next_batch()
+        try:
+            if self._progress.pending:
+                await self._progress.write(attempts)
+            verdicts = await self._store.arun(self._store.jobs.settle(settlements))
+        except StoreRefused as error:
+            return self._simplify(settlements, attempts, error)
+        except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
+            self._put_back(settlements, attempts, error)
+            return False
+        if self._under_way is not batch:
+            return True  # `write_now` has written it too
+        self._under_way = ([], [])
+        self._batch_max = _BATCH_MAX
+        self._health.worked("settle")
+        self._answered(settlements, attempts, verdicts)
+        self._wrote.set()
+        return True
+
+    def _next_batch(self) -> _Batch:
+        most = self._count()
+        self._under_way = self._settlements[:most], self._attempts[:most]
+        self._settlements, self._attempts = self._settlements[most:], self._attempts[most:]
+        if not self._settlements:
+            self._due.clear()
+        return self._under_way
+
+    def _count(self) -> int:
+        """How many settlements fit into the next batch."""
+        length = 0
+        for index, settlement in enumerate(self._settlements[: self._batch_max]):
+            length += len(settlement.result or "")
+            if length > _BATCH_LENGTH_MAX:
+                return max(1, index)
+        return self._batch_max
+
+    def _simplify(
+        self, settlements: list[Settlement], attempts: list[Attempt], error: StoreRefused
+    ) -> bool:
+        """Halve a batch with something the store can never hold; write less of what is left alone.
+
+        Says whether to go on at once.
+        """
+        if len(settlements) == 1:
+            simpler = refused(settlements[0], str(error))
+            if simpler is None:  # it does not even hold that: wait, as for any other error
+                self._put_back(settlements, attempts, error)
+                return False
+            settlements = [simpler]
+        self._under_way = ([], [])
+        self._batch_max = max(1, len(settlements) // 2)
+        self._settlements[:0], self._attempts[:0] = settlements, attempts
+        self._due.set()
+        return True
+
+    def _put_back(
+        self, settlements: list[Settlement], attempts: list[Attempt], error: Exception
+    ) -> None:
+        self._health.failed("settle", error)
+        self._under_way = ([], [])
+        settlements, attempts = self._give_up(settlements, attempts, error)
+        if isinstance(error, StoreUnavailable):
+            self._settlements[:0], self._attempts[:0] = settlements, attempts
+        else:
+            # One of them may be what fails: smaller batches, and others first, find it out.
+            self._batch_max = max(1, len(settlements) // 2)
+            self._settlements += settlements
+            self._attempts += attempts
+        self._due.set()
+
+    def _give_up(
+        self, settlements: list[Settlement], attempts: list[Attempt], error: Exception
+    ) -> _Batch:
+        """Raise the error in callers that wait no longer; return what is offered again."""
+        now = self._monotonic()
+        kept: _Batch = ([], [])
+        for settlement, attempt in zip(settlements, attempts, strict=True):
+            waits = attempt.settling
+            if waits is not None and (now >= waits.until or self._shutdown.begun):
+                if not waits.answer.done():
+                    waits.answer.set_exception(error)
+            else:
+                kept[0].append(settlement)
+                kept[1].append(attempt)
+        return kept
+
+    def _answered(
+        self,
+        settlements: Sequence[Settlement],
+        attempts: Sequence[Attempt],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        self._accepted(attempts)
+        counters, announcer = self._counters, self._announcer
+        wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
+        counters.execution_s += sum([attempt.duration for attempt in attempts])
+        for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
+            if attempt.settling is not None and _is_repeated(attempt.settling, verdict):
+                continue
+            if verdict is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
+                counters.succeeded += 1
+                if wants_completed:
+                    announcer.completed(attempt)
+                continue
+            counters.count(settlement, verdict)
+            if wanted:
+                announcer.settled(attempt, settlement, verdict)
+            attempt.outcome = None  # its exception holds the frames that hold the attempt
+
+
+def _is_repeated(settling: Settling, verdict: Verdict) -> bool:
+    """Answer the caller; says whether it said before what the store holds of its attempt."""
+    repeated, settling.accepted = settling.accepted and verdict is not Verdict.STALE, True
+    if not settling.answer.done():
+        settling.answer.set_result(verdict)
+    return repeated

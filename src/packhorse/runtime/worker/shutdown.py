@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""From signals to phases, and waits that end when a phase does.
+
+running ──first signal──▶ draining ──second, or time is up──▶ hurrying ──third──▶ leaving
+
+draining   claim nothing more, give look-ahead back, let running jobs finish
+hurrying   cancel what still runs and give it back
+leaving    wait for nothing any more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+from packhorse.runtime.supervisor.posix import stop_signals
+
+__all__ = ["Phase", "Shutdown"]
+
+#: Claim nothing more; claim again.
+_QUIET: Final = MappingProxyType({signal.SIGUSR1: True, signal.SIGUSR2: False})
+
+
+class Phase(IntEnum):
+    """How far a worker is on its way out."""
+
+    RUNNING = 0
+    DRAINING = 1
+    HURRYING = 2
+    LEAVING = 3
+
+
+class Shutdown:
+    """The phase of one worker; it only ever rises."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.RUNNING
+        self.reason = ""
+        self.quiet = False  #: claim nothing until told otherwise; what runs goes on
+        self.patient = False  #: running jobs have all the time they may take: a successor works
+        self._changed = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call this at every change of phase."""
+        self._watchers.append(changed)
+
+    @property
+    def begun(self) -> bool:
+        """Whether nothing new is to be claimed."""
+        return self.phase > Phase.RUNNING
+
+    def request(self, reason: str) -> None:
+        """Stop; asked again, hurry; asked a third time, leave."""
+        self.advance(Phase(min(self.phase + 1, Phase.LEAVING)), reason)
+
+    def advance(self, phase: Phase, reason: str = "") -> None:
+        """Go to this phase, unless it is reached or passed already."""
+        if phase <= self.phase:
+            return
+        self.phase = phase
+        self.reason = self.reason or reason
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for changed in self._watchers:
+            changed()
+
+    async def reached(self, phase: Phase) -> None:
+        """Wait until this phase has come."""
+        while self.phase < phase:
+            await self._changed.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the next change of phase."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    @contextlib.contextmanager
+    def signals(self, set_quiet: Callable[[bool], None]) -> Iterator[None]:
+        """Let TERM, INT and HUP ask for a stop, USR1 for quiet, USR2 for work; main thread only."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        stopping = stop_signals()
+        before = {number: signal.getsignal(number) for number in (*stopping, *_QUIET)}
+        for number in stopping:
+            loop.add_signal_handler(number, self.request, f"signal {number.name}")
+        for number, on in _QUIET.items():
+            loop.add_signal_handler(number, set_quiet, on)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # None: set by something other than Python
+                    signal.signal(number, handler)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""The worker's slots: what is held, what runs, and the turn from one job to the next.
+
+    claim ──▶ take ──▶ waiting (look-ahead) ──▶ fill ──▶ runner ──▶ finish ──▶ settler
+                                                 ▲                     │
+                                                 └─────── turn ◀───────┘
+
+`finish` is called once per job and only notes; the turn that follows, once per round of the event
+loop however many jobs ended in it, fills slots and lets fetcher and settler look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from packhorse.core.clock import SECOND_US, Clock
+from packhorse.core.job import Job
+from packhorse.core.outcome import Outcome, Released
+from packhorse.runtime.worker.attempt import Attempt, Stage
+from packhorse.runtime.worker.claim_policy import LookAhead
+from packhorse.runtime.worker.executor import ended_by_worker
+
+__all__ = ["LOOK_AHEAD_HELD_S", "Slots"]
+
+#: Look-ahead that could not begin within this goes back: another worker may have room for it.
+LOOK_AHEAD_HELD_S: Final = 1.0
+
+_NOT_BEGUN: Final = Released(started=False)
+
+
+class Slots:
+    """Everything this worker holds. Used by the event loop's thread alone, save `held_fences`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.running = 0
+        self.started = 0  #: attempts begun since the worker started
+        self.waiting: deque[tuple[float, Attempt]] = deque()  #: look-ahead, with its arrival
+        self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
+        self.look_ahead = LookAhead(concurrency)
+        self.open = True  #: False: start nothing any more
+        self.freed = False  #: one has ended that counted, so that its limit may let another go
+        self._loop = loop
+        self._monotonic = clock.monotonic
+        # Jobs start from turns alone, and turns run in the worker's own context, so that no job
+        # sees what another put into its context variables.
+        self._context = contextvars.copy_context()
+        self._turn_due = False
+        self._may_start: Callable[[], bool] = lambda: True
+        self._run: Callable[[Attempt], None] = _unset
+        self._settle: Callable[[Attempt, Outcome], None] = _unset
+        self._after_turn: Callable[[], None] = _unset
+
+    def connect(
+        self,
+        run: Callable[[Attempt], None],
+        settle: Callable[[Attempt, Outcome], None],
+        after_turn: Callable[[], None],
+        may_start: Callable[[], bool],
+    ) -> None:
+        """Say who runs attempts and settles them, who looks after every turn, and who may veto."""
+        self._run, self._settle, self._after_turn = run, settle, after_turn
+        self._may_start = may_start
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many slots from now on."""
+        self.concurrency = self.look_ahead.concurrency = concurrency
+
+    def wanted(self, *, ahead: bool = True) -> int:
+        """How many jobs to claim now, look-ahead among them or not."""
+        return self.look_ahead.wanted(self.running, len(self.waiting), ahead=ahead)
+
+    def held_of(self, queue: str) -> int:
+        """How many jobs of a queue run here, or are about to."""
+        return sum(each.job.queue == queue for each in self.held if each.stage <= Stage.RUNNING)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs, or is about to."""
+        return self.running > 0 or bool(self.waiting)
+
+    def take(self, attempts: Iterable[Attempt]) -> None:
+        """Hold what a claim brought, and start what has a slot."""
+        arrived = self._monotonic()
+        for attempt in attempts:
+            self.held.add(attempt)
+            self.waiting.append((arrived, attempt))
+        self.turn_soon()
+
+    def finish(self, attempt: Attempt, outcome: Outcome) -> None:
+        """A handler came to an end; called once per job, so it is kept short."""
+        if attempt.stage is Stage.ABANDONED:
+            return  # settled without it; what it came to at last does not count
+        attempt.stage = Stage.ENDED
+        self.running -= 1
+        if attempt.started:  # else it was told to stop, or was too late, before it began
+            attempt.duration = duration = self._monotonic() - attempt.started
+            self.look_ahead.measured(duration)
+            if duration > attempt.timeout_s and attempt.ending is None:
+                # It blocked the loop that would have told it to stop; late is late.
+                outcome = ended_by_worker(attempt, attempt.bound)
+        elif attempt.ending is None:
+            self.started -= 1  # too late for its rate limit: `max_jobs` does not count it
+        self._settle(attempt, outcome)
+        if attempt.plan.counted:
+            self.freed = True
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn, context=self._context)
+
+    def drop(self) -> None:
+        """Forget all that is held: it is settled. What still runs is told to stop, not heard."""
+        for attempt in self.running_attempts():
+            attempt.stage = Stage.ABANDONED
+            if attempt.context is not None:
+                attempt.context.request_cancel()
+            if attempt.task is not None:
+                attempt.task.cancel()
+        self.held.clear()
+        self.waiting.clear()
+        self.running = 0
+
+    def turn_soon(self) -> None:
+        """Have a turn, because something changed."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn, context=self._context)
+
+    def give_back(self, *, older_than: float = float("inf")) -> int:
+        """Release the look-ahead that arrived before `older_than`; says how much. Costs nothing."""
+        released = 0
+        while self.waiting and self.waiting[0][0] < older_than:
+            self._release(self.waiting.popleft()[1])
+            released += 1
+        self.turn_soon()
+        return released
+
+    def withdraw(self, meant: Callable[[Job], bool]) -> None:
+        """Release the look-ahead of the jobs meant, so that the store decides about them."""
+        for each in [each for each in self.waiting if meant(each[1].job)]:
+            self.waiting.remove(each)
+            self._release(each[1])
+        self.turn_soon()
+
+    def give_back_stale(self) -> None:
+        """Release the look-ahead that has waited too long."""
+        if self.waiting and self.give_back(older_than=self._monotonic() - LOOK_AHEAD_HELD_S):
+            self.look_ahead.suspend()
+
+    @property
+    def stale_in_s(self) -> float | None:
+        """When the oldest look-ahead will have waited too long."""
+        if not self.waiting:
+            return None
+        return max(0.0, self.waiting[0][0] + LOOK_AHEAD_HELD_S - self._monotonic())
+
+    def running_attempts(self) -> list[Attempt]:
+        """Those that have a slot."""
+        return [each for each in self.held if Stage.STARTING <= each.stage <= Stage.RUNNING]
+
+    def held_fences(self) -> tuple[tuple[str, int], ...]:
+        """Job id and fence of all that is held; callable from any thread."""
+        # list() of a set is one step of the interpreter, so the loop's thread cannot get between.
+        return tuple((each.job.id, each.job.fence) for each in list(self.held))
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self._fill()
+        self._after_turn()
+
+    def _fill(self) -> None:
+        waiting = self.waiting
+        if not (waiting and self.open and self._may_start()):
+            return
+        while waiting and self.running < self.concurrency:
+            attempt = waiting.popleft()[1]
+            if attempt.job.deadline_us is not None and self._is_over(attempt):
+                self._release(attempt)  # the store puts it away as expired
+                continue
+            attempt.stage = Stage.STARTING
+            self.running += 1
+            self.started += 1
+            self._run(attempt)
+
+    def _is_over(self, attempt: Attempt) -> bool:
+        """Whether a job's deadline passed while it waited here."""
+        deadline_us = attempt.job.deadline_us
+        now_us = self._monotonic() * SECOND_US + attempt.offset_us_max
+        return deadline_us is not None and now_us >= deadline_us
+
+    def _release(self, attempt: Attempt) -> None:
+        attempt.stage = Stage.ENDED
+        self._settle(attempt, _NOT_BEGUN)
+
+
+def _unset(*_: object) -> None:
+    raise RuntimeError("slots are used before they are connected")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Store calls that fail: how long to wait before the next try, and one event per outage."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from packhorse.core.clock import Chance, Clock
+from packhorse.events import EventBus, StoreRecovered, StoreTrouble
+
+__all__ = ["Backoff", "StoreHealth"]
+
+_FIRST_S: Final = 0.1
+_LONGEST_S: Final = 5.0
+
+
+class Backoff:
+    """Waits that double from 0.1 s to 5 s, spread by chance so that a fleet returns one by one."""
+
+    def __init__(self, chance: Chance, *, longest_s: float = _LONGEST_S) -> None:
+        self._chance = chance
+        self._longest_s = longest_s
+        self._next_s = _FIRST_S
+
+    def next_s(self) -> float:
+        """How long to wait after one more failure."""
+        span = min(self._next_s, self._longest_s)
+        self._next_s = min(self._next_s * 2, self._longest_s)
+        return span * (0.5 + 0.5 * self._chance.roll())
+
+    def reset(self) -> None:
+        """It worked: the next failure waits shortly again."""
+        self._next_s = _FIRST_S
+
+
+class StoreHealth:
+    """Tells once when store calls begin to fail, and once when all of them work again."""
+
+    def __init__(self, bus: EventBus, clock: Clock, worker: str) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._worker = worker
+        self._failing: set[str] = set()  # at most one entry per kind of call
+        self._since = 0.0
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The kinds of calls that fail now; readable from any thread."""
+        return tuple(sorted(self._failing.copy()))
+
+    def failed(self, operation: str, error: BaseException) -> None:
+        """A call failed; it will be tried again."""
+        first = not self._failing
+        self._failing.add(operation)
+        if first:
+            self._since = self._clock.monotonic()
+            self._bus.emit(
+                StoreTrouble(
+                    worker_id=self._worker,
+                    operation=operation,
+                    error_type=type(error).__name__,
+                    error_message=str(error),
+                )
+            )
+
+    def worked(self, operation: str) -> None:
+        """A call worked."""
+        if operation not in self._failing:
+            return
+        self._failing.remove(operation)
+        if not self._failing:
+            seconds = self._clock.monotonic() - self._since
+            self._bus.emit(StoreRecovered(worker_id=self._worker, seconds=seconds))

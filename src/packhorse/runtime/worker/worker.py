@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT
+"""The worker: runs until it is told to stop, then takes its parts down in order.
+
+heartbeat ─ lease ─┐
+wake-ups ────────▶ fetcher ─ claim ▶ slots ─▶ runners ─▶ executor ─ Outcome ▶ settler ─▶ store
+                      ▲               ▲ │      watchdog, stopper
+settings ─────────────┘               └─┘ turn  services: rescue, promote, expire, park, prune
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final
+
+from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.config import WorkerOptions
+from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
+from packhorse.runtime.supervisor.link import SupervisorLink
+from packhorse.runtime.supervisor.messages import Quiet
+from packhorse.runtime.worker.attempt import Ending
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.event_loop import on_own_loop
+from packhorse.runtime.worker.hooks import entered
+from packhorse.runtime.worker.loop_crash import crash
+from packhorse.runtime.worker.recycling import refuse_unsupervised
+from packhorse.runtime.worker.runtime import end
+from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.telemetry import WorkerReport
+from packhorse.runtime.worker.worker_runtime import WorkerRuntime
+
+__all__ = ["Worker"]
+
+#: How long the last settlements may take to be accepted once everything else has ended.
+_LAST_WRITES_S: Final = 5.0
+#: How long they may take when nothing is waited for any more.
+_PARTING_WRITES_S: Final = 0.5
+#: How long a claim under way may still take when the worker is told to stop.
+_CLAIM_LANDS_S: Final = 5.0
+
+
+class Worker:
+    """Claims jobs and runs them, in this process, on the running event loop."""
+
+    def __init__(self, env: Environment, options: WorkerOptions) -> None:
+        self.id = new_id()
+        self._env = env
+        self._options = options
+        self._runtime: WorkerRuntime | None = None
+        self._cancelled = False
+        self._owns_loop = False
+        self._asked_early: tuple[str, ...] = ()
+
+    def stop(self, reason: str = "asked to") -> None:
+        """Stop as on a signal: once to drain, twice to hurry, three times to leave."""
+        if self._runtime is None:
+            self._asked_early += (reason,)
+        else:
+            self._runtime.shutdown.request(reason)
+
+    async def run(self) -> WorkerReport:
+        """Work until told to stop; a burst worker also leaves when there is nothing left to do."""
+        if self._env.link is None:
+            refuse_unsupervised(self._options)
+        self._owns_loop = on_own_loop()
+        runtime = self._runtime = WorkerRuntime(self.id, self._env, self._options)
+        for reason in self._asked_early:
+            runtime.shutdown.request(reason)
+        handled = runtime.shutdown.signals(lambda on: self._signalled(runtime, on=on))
+        with handled if self._options.handle_signals else contextlib.nullcontext():
+            async with entered(self._env.lifespans, self._env.app) as state:
+                runtime.contexts.state = state
+                report = await self._run(runtime)
+        if self._cancelled:
+            raise asyncio.CancelledError
+        return report
+
+    async def _run(self, runtime: WorkerRuntime) -> WorkerReport:
+        began = self._env.clock.monotonic()
+        if runtime.supervisor is not None:
+            runtime.supervisor.greet()
+        if self._env.link is not None:
+            self._hear_supervisor(runtime, self._env.link)
+        if runtime.processes is not None:
+            runtime.processes.pool.warm()
+        runtime.heartbeat.start()
+        background = runtime.background(runtime.starvation)
+        try:
+            await self._patiently(runtime, self._work(runtime))
+            await self._patiently(runtime, self._take_down(runtime))
+        finally:
+            await self._patiently(runtime, end(background))
+            await self._patiently(runtime, self._leave(runtime))
+        runtime.env.bus.emit(
+            WorkerStopped(
+                worker_id=self.id,
+                processed=runtime.counters.succeeded + runtime.counters.failed,
+                abandoned=runtime.abandoned,
+            )
+        )
+        return runtime.counters.report(
+            worker_id=self.id,
+            name=self._options.name,
+            uptime_s=self._env.clock.monotonic() - began,
+            abandoned=runtime.abandoned,
+            problem=runtime.problem,
+        )
+
+    def _hear_supervisor(self, runtime: WorkerRuntime, link: SupervisorLink) -> None:
+        loop = asyncio.get_running_loop()
+
+        def quiet(on: bool) -> None:  # noqa: FBT001 - called from the link's own thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to stop
+                loop.call_soon_threadsafe(lambda: self._set_quiet(runtime, on=on))
+
+        link.on_quiet(quiet)
+
+    def _signalled(self, runtime: WorkerRuntime, *, on: bool) -> None:
+        """Tell the supervisor of a signal to this process: its next process is to know."""
+        if self._env.link is not None:
+            self._env.link.send(Quiet(on))
+        self._set_quiet(runtime, on=on)
+
+    def _set_quiet(self, runtime: WorkerRuntime, *, on: bool) -> None:
+        if on is runtime.shutdown.quiet:
+            return
+        runtime.set_quiet(on=on)
+        running = runtime.slots.running
+        runtime.env.bus.emit(
+            WorkerQuiet(worker_id=self.id, running=running)
+            if on
+            else WorkerResumed(worker_id=self.id)
+        )
+
+    async def _patiently(self, runtime: WorkerRuntime, step: Coroutine[Any, Any, None]) -> None:
+        """Run a step to its end; cancelling the worker meanwhile asks it to stop, and to hurry."""
+        task = asyncio.create_task(step)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                if self._owns_loop and (self._options.handle_signals or error.args):
+                    # Only code of a job can have cancelled this, or stopped the loop.
+                    self._owns_loop = False
+                    crash(runtime, str(error) or "all its tasks were cancelled")
+                else:
+                    self._cancelled = runtime.problem is None
+                    runtime.shutdown.request("cancelled")
+        if runtime.problem is None or not task.cancelled():
+            task.result()
+
+    async def _work(self, runtime: WorkerRuntime) -> None:
+        """Claim and run jobs until shutdown begins, or there is nothing left."""
+        shutdown = runtime.shutdown
+        await _first(runtime.settings.looked.wait(), shutdown.reached(Phase.DRAINING))
+        fetching = asyncio.create_task(_fetch(runtime))
+        await _first(asyncio.shield(fetching), shutdown.reached(Phase.DRAINING))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLAIM_LANDS_S):
+                # A claim under way is let land, or its jobs would be held for nothing.
+                await _first(asyncio.shield(fetching), shutdown.reached(Phase.HURRYING))
+        shutdown.advance(Phase.DRAINING, "nothing left to do")
+        await end([fetching])
+        runtime.slots.give_back()
+
+    async def _take_down(self, runtime: WorkerRuntime) -> None:
+        """Let what runs finish, stop what does not, and write what became of it."""
+        slots, shutdown = runtime.slots, runtime.shutdown
+        runtime.env.bus.emit(
+            WorkerStopping(worker_id=self.id, reason=shutdown.reason, running=slots.running)
+        )
+        timeout_s = self._options.shutdown_timeout_us / SECOND_US
+        await self._wait_idle(runtime, None if shutdown.patient else timeout_s, Phase.HURRYING)
+        shutdown.advance(Phase.HURRYING)
+        for attempt in slots.running_attempts():
+            runtime.stopper.stop(attempt, Ending.SHUTDOWN)
+        await self._wait_idle(runtime, self._options.stop_grace_us / SECOND_US, Phase.LEAVING)
+        for attempt in slots.running_attempts():
+            runtime.stopper.abandon(attempt)
+        await _first(runtime.settler.drained(_LAST_WRITES_S), shutdown.reached(Phase.LEAVING))
+        await runtime.settler.drained(_PARTING_WRITES_S)
+
+    async def _wait_idle(
+        self, runtime: WorkerRuntime, timeout_s: float | None, phase: Phase
+    ) -> None:
+        """Wait until nothing runs, but not longer than this, nor beyond that phase."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while runtime.slots.running and runtime.shutdown.phase < phase:
+                    runtime.idle.clear()
+                    await _first(runtime.idle.wait(), runtime.shutdown.reached(phase))
+
+    async def _leave(self, runtime: WorkerRuntime) -> None:
+        """Say goodbye: the store need not wait for the lease to run out."""
+        runtime.watchdog.close()
+        runtime.stopper.let_go()
+        runtime.threads.close()
+        if runtime.processes is not None:
+            await runtime.processes.pool.close()
+        if await runtime.leave() and runtime.supervisor is not None:
+            runtime.supervisor.left(finished=runtime.fetcher.finished)
+
+
+async def _fetch(runtime: WorkerRuntime) -> None:
+    """Claim until there is nothing left to do."""
+    if runtime.process_fetcher is None:
+        await runtime.fetcher.run()
+    else:
+        await asyncio.gather(runtime.fetcher.run(), runtime.process_fetcher.run())
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Wait for whichever ends first; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end(tasks)

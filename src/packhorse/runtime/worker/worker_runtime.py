@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""The parts of one running worker, put together: runners, timeouts, processes, its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Collection, Sequence
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.config import WorkerOptions
+from packhorse.core.outcome import Outcome
+from packhorse.events import LoopBlocked, WorkerStarted
+from packhorse.runtime.services.upkeep import Starvation
+from packhorse.runtime.worker.attempt import Attempt, Ending
+from packhorse.runtime.worker.contexts import ContextFactory
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.executor import Executor
+from packhorse.runtime.worker.hooks import MiddlewareChain
+from packhorse.runtime.worker.plans import PlanBook
+from packhorse.runtime.worker.processes.runner import (
+    ProcessFetcher,
+    ProcessRunner,
+    origin_of,
+    process_runner,
+    process_tasks,
+)
+from packhorse.runtime.worker.runners import LoopRunner, ThreadRunner, WrappedRunner
+from packhorse.runtime.worker.runtime import Runtime
+from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
+from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.stopping import Stopper, Watchdog
+from packhorse.runtime.worker.supervised import SupervisorReporter, stack_of_thread
+from packhorse.stores.requests import Claimed
+
+__all__ = ["WorkerRuntime"]
+
+
+class WorkerRuntime(Runtime):
+    """One worker's parts, for one run on one event loop."""
+
+    def __init__(self, worker: str, env: Environment, options: WorkerOptions) -> None:
+        plans = PlanBook(env.registry, env.queues, options.default_timeout_us)
+        super().__init__(
+            *(worker, env, options, plans),
+            tasks=plans.tasks,
+            concurrency=options.concurrency,
+            look_ahead=True,
+        )
+        self.problem: str | None = None  #: why the worker leaves unasked
+        self.idle = asyncio.Event()  #: set after a turn that left nothing running
+        self._thread = threading.get_ident()
+        self._started = False
+        self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
+        self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
+        self.contexts = ContextFactory(env.store, self.lease, self.progress, worker)
+        executor = Executor(self.contexts.make, worker)
+        self.threads = ThreadRunner(
+            executor,
+            self._begin,
+            self.slots.finish,
+            too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
+            size=options.concurrency,
+        )
+        self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
+        self.processes: ProcessRunner | None = None
+        self.process_fetcher: ProcessFetcher | None = None
+        self._make_processes()
+        chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
+        wrapped = WrappedRunner(
+            *(executor, chain, self.threads, self._begin, self.slots.finish),
+            in_process=self._run_in_process,
+        )
+        self.stopper = Stopper(
+            self.slots,
+            self.announcer,
+            extend=self._extend,
+            abandon_thread=self._abandon_thread,
+            stop_process=self._stop_process,
+        )
+        self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
+        self.slots.connect(
+            run=wrapped.start if chain else self._start,
+            settle=self.settler.add if self.supervisor is None else self.supervisor.settle,
+            after_turn=self._after_turn,
+            may_start=lambda: self.lease.trusted,
+        )
+        self.fetcher.on_claimed = self._claimed
+        self.use_settings(self.settings.settings)
+        self.shutdown.watch(self._stop_starting)
+
+    @property
+    def abandoned(self) -> int:
+        """Handlers that still run though they were given up, and ends that are not stored."""
+        return self.threads.stuck + self.stopper.abandoned + self.settler.backlog
+
+    def set_quiet(self, *, on: bool) -> None:
+        """Claim nothing more, or go on; what runs is not touched."""
+        self.shutdown.quiet = on
+        self.heartbeat.tell_quiet(on=on)
+        if on:
+            self.slots.give_back()
+            self.settler.flush()
+        self.wake()
+
+    def wake(self, topics: Collection[str] = ()) -> None:
+        """Look for work now."""
+        super().wake(topics)
+        if self.process_fetcher is not None:
+            self.process_fetcher.wake()
+
+    def leave_with(self, problem: str) -> None:
+        """Leave unasked: there is no going on like this."""
+        if self.problem is None:
+            self.problem = problem
+            self.shutdown.advance(Phase.DRAINING, problem)
+
+    def use_settings(self, settings: Settings) -> None:
+        super().use_settings(settings)
+        self.fetcher.set_limited(limited_queues(settings, self.env.registry))
+        self.starvation.leave_out(dividing_queues(settings, self.env.registry))
+
+    # -------------------------------------------------------------------------------- processes
+
+    def _make_processes(self) -> None:
+        """Make what runs handlers in processes, if a task wants that."""
+        apart = process_tasks(self.env.registry)
+        if not apart:
+            return
+        self.processes = process_runner(
+            *(self.worker, origin_of(self.env.app, self.env.origin), self.options, self.progress),
+            begin=self._begin,
+            finish=self.slots.finish,
+            freed=self._process_freed,
+            hopeless=self.leave_with,
+        )
+        tasks = self.plans.tasks
+        self.fetcher.own_tasks = tuple(name for name in tasks if name not in apart)
+        self.process_fetcher = ProcessFetcher(
+            *(self.fetcher, self.slots, self.shutdown),
+            tasks=tuple(sorted(apart)),
+            processes=self.processes.pool.limits.slots,
+            poll_s=self.options.poll_interval_us / SECOND_US,
+        )
+
+    def _run_in_process(self, attempt: Attempt) -> Awaitable[Outcome]:
+        if self.processes is None:
+            raise RuntimeError("there are no processes, since no task wants one")
+        return self.processes.run(attempt)
+
+    def _process_freed(self) -> None:
+        if self.process_fetcher is not None:
+            self.process_fetcher.wake()
+
+    def _stop_process(self, attempt: Attempt) -> None:
+        if self.processes is not None:
+            self.processes.stop(attempt)
+
+    # ------------------------------------------------------------------------------ one attempt
+
+    def _start(self, attempt: Attempt) -> None:
+        """Run a handler without middlewares."""
+        if attempt.plan.threaded:
+            self.threads.start(attempt)
+        elif attempt.plan.process and self.processes is not None:
+            self.processes.start(attempt)
+        else:
+            self._loop_runner.start(attempt)
+
+    def _begin(self, attempt: Attempt) -> None:
+        now = self.monotonic()
+        if self.too_late(attempt, now):
+            attempt.ending = Ending.TOO_LATE
+            return
+        self.watchdog.begin(attempt, now)
+        if self.supervisor is not None:
+            self.supervisor.begin(attempt)
+        if self.announcer.wants_starts:
+            self.announcer.started(attempt)
+
+    def _extend(self, attempt: Attempt) -> None:
+        """Give an attempt that was told to stop its grace."""
+        self.watchdog.extend(attempt, self.options.stop_grace_us / SECOND_US)
+        if self.supervisor is not None:
+            self.supervisor.extend(attempt)
+
+    def _expired(self, attempt: Attempt) -> None:
+        self.stopper.expired(attempt)
+        if self.supervisor is not None:
+            self.supervisor.expired(attempt)
+
+    def _abandon_thread(self, attempt: Attempt) -> None:
+        self.threads.abandon(attempt)
+        if self.threads.stuck >= (self.options.abandoned_threads_max or self.options.concurrency):
+            self.leave_with(
+                f"{self.threads.stuck} threads do not stop, the last one of job {attempt.job.id} "
+                f"(task {attempt.job.task}); restart the process, and let the handler look at "
+                "ctx.cancel_requested or use timeouts of its own"
+            )
+
+    # --------------------------------------------------------------------- what the parts report
+
+    def _after_turn(self) -> None:
+        idle = self.slots.running == 0
+        self.settler.consider(idle=idle)
+        self.fetcher.consider()
+        if idle:
+            self.idle.set()
+
+    def _claimed(self, claimed: Claimed) -> None:
+        self.starvation.served(claimed.jobs[-1], claimed.now_us)
+
+    def _accepted(self, attempts: Sequence[Attempt]) -> None:
+        if self.supervisor is not None:
+            self.supervisor.accepted(attempts)
+        super()._accepted(attempts)
+        self.fetcher.nudge_if_finished()
+
+    def _stop_starting(self) -> None:
+        """Shutdown has begun, or goes on: what has not begun goes back at once."""
+        self.slots.open = False
+        self.slots.give_back()
+        self.settler.flush()
+        self.fetcher.wake()
+
+    def on_renewed(self) -> None:
+        if self.lease.trusted and not self._started:
+            self._started = True
+            self.env.bus.emit(
+                WorkerStarted(
+                    worker_id=self.worker,
+                    queues=self.options.queues,
+                    concurrency=self.options.concurrency,
+                    store=self.env.store.label,
+                )
+            )
+        super().on_renewed()
+
+    def on_cancelled(self, job_ids: Sequence[str]) -> None:
+        self.stopper.cancel(job_ids)
+
+    def on_lease_lost(self) -> None:
+        if self.processes is not None:
+            self.processes.pool.tell_lease(gone=True)
+        super().on_lease_lost()
+
+    def on_beat(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.beat()
+
+    def on_loop_blocked(self, seconds: float) -> None:
+        running = [each for each in list(self.slots.held) if each.live_tasks]
+        task = asyncio.current_task(self.loop)
+        culprit = next((each for each in running if task in each.live_tasks), None)
+        names = [culprit.plan.name] if culprit else [_.plan.name for _ in running]
+        stack = stack_of_thread(self._thread)
+        if self.supervisor is not None:
+            self.supervisor.loop_blocked(culprit, stack)
+        self.env.bus.emit(
+            LoopBlocked(
+                worker_id=self.worker,
+                seconds=seconds,
+                tasks=tuple(sorted(set(names))),
+                stack=stack,
+            )
+        )

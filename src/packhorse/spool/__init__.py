@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""Submitting while the store is away: kept in a local file, delivered once and in order."""
-
-from __future__ import annotations
-
-from packhorse.spool.connection import SpoolingConnection
-from packhorse.spool.file import SpoolFile
-
-__all__ = ["SpoolFile", "SpoolingConnection"]

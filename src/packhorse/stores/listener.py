@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""Wait for wake-ups in an event loop: what the stores share, whatever channel brings them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Final
+
+__all__ = ["ANYTHING", "Listeners", "TopicListener"]
+
+#: Stands for any topic: something changed, look yourself.
+ANYTHING: Final = "*"
+
+
+class TopicListener:
+    """Collects what was heard since the last `wait`; see `Listener`.
+
+    Only the thread of its loop may use it, but for `hear_soon`.
+    """
+
+    def __init__(
+        self,
+        topics: frozenset[str],
+        leave: Callable[[TopicListener], None],
+        waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.topics = topics
+        self.loop = asyncio.get_running_loop()
+        self._leave = leave  #: called once, when it is closed
+        self._waiting = waiting  #: entered while it waits
+        self._heard: set[str] = set()
+        self._wakeup: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def wait(self, timeout_s: float | None) -> frozenset[str]:
+        if not self._heard and not self._closed:
+            self._wakeup = self.loop.create_future()
+            with self._waiting(), suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._wakeup
+        heard, self._heard = frozenset(self._heard), set()
+        return heard
+
+    def hear(self, topics: Iterable[str]) -> None:
+        """Note topics, and end a wait."""
+        self._heard.update(topics)
+        self._end_wait()
+
+    def hear_soon(self, topics: Iterable[str]) -> None:
+        """As `hear`, from any thread."""
+        with suppress(RuntimeError):  # its loop is closed
+            self.loop.call_soon_threadsafe(self.hear, topics)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._end_wait()
+            self._leave(self)
+
+    def _end_wait(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+
+class Listeners:
+    """The listeners of one channel, by topic."""
+
+    def __init__(self) -> None:
+        self.all: set[TopicListener] = set()
+        self._by_topic: dict[str, set[TopicListener]] = {}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self._by_topic)
+
+    def of(self, topic: str) -> tuple[TopicListener, ...]:
+        return tuple(self._by_topic.get(topic, ()))
+
+    def add(self, listener: TopicListener) -> None:
+        self.all.add(listener)
+        for topic in listener.topics:
+            self._by_topic.setdefault(topic, set()).add(listener)
+
+    def remove(self, listener: TopicListener) -> list[str]:
+        """Forget a listener; return the topics that no other one listens to."""
+        self.all.discard(listener)
+        unheard = []
+        for topic in listener.topics & self._by_topic.keys():
+            others = self._by_topic[topic]
+            others.discard(listener)
+            if not others:
+                del self._by_topic[topic]
+                unheard.append(topic)
+        return unheard
+
+    def tell_all(self) -> None:
+        """Wake all: each finds out for itself what has changed."""
+        for listener in tuple(self.all):
+            listener.hear((ANYTHING,))

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: MIT
+"""Submit, claim and settle in queues without constraints: one statement each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.core.constraints import Constraint, are_alike, job_constraints
+from packhorse.core.job import Job, JobStatus, NewJob
+from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.retention import first_expiry_us
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.errors import PayloadError
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.postgres.floors import Floors
+from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
+from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
+from packhorse.stores.postgres.statements import Once, Short, sql
+from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
+from packhorse.stores.sql.claim import PROMOTE_MAX
+from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
+
+__all__ = [
+    "SURVEYED",
+    "claim_in_one",
+    "complete_alike",
+    "complete_in_one",
+    "completions",
+    "short_submit",
+    "submit_in_one",
+]
+
+_LEAVE: Final = "on conflict (id) do nothing"
+#: Constraints that the fast path of a submit knows.
+_KNOWN: Final = Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS
+#: Parts texts that are sent as one. JSON has no such character, and names of jobs have none.
+_PART: Final = "\x1e"
+
+
+def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitted, ...]] | None:
+    """Jobs that go in one, to what was last seen to be unconstrained; the ids are taken to be new.
+
+    To look for known ids costs a third of the insert, so it is done only when one was met.
+    """
+    constrained = memory.constrained
+    if not jobs or not are_alike(jobs) or job_constraints(jobs[0]) & ~_KNOWN:
+        return None
+    if jobs[0].queue in constrained.queues or jobs[0].task in constrained.tasks:
+        return None
+    topics = (f"queue:{jobs[0].queue}",)
+    row = _row(jobs)
+    if row is None:
+        return None
+    if _is_rare(jobs[0]):
+        text, row = sql("submit_fast", conflict=""), {**row, **_rare(jobs)}
+        return Short(text, row, topics, partial(_read_rare, jobs), counts=False)
+    return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
+
+
+def _read(jobs: Sequence[NewJob], count: int) -> tuple[Submitted, ...] | None:
+    return tuple([Submitted(job.id, False, JobStatus.QUEUED) for job in jobs]) if count else None
+
+
+def _read_rare(jobs: Sequence[NewJob], rows: list[Any]) -> tuple[Submitted, ...] | None:
+    [(unconstrained, _, ready, *_)] = rows
+    status = JobStatus.QUEUED if ready else JobStatus.PENDING
+    return tuple([Submitted(job.id, False, status) for job in jobs]) if unconstrained else None
+
+
+def submit_in_one(jobs: Sequence[NewJob], level: LockLevel) -> Steps[tuple[Submitted, ...] | None]:
+    """Store them, as far as their ids are new, if queue and task are unconstrained; None if not."""
+    row = _row(jobs)
+    if row is None:
+        return None
+    yield Wake(f"queue:{jobs[0].queue}")
+    text = sql("submit_fast", conflict=_LEAVE)
+    [(unconstrained, added, ready, *constrained)] = yield Once(text, {**row, **_rare(jobs)})
+    if not unconstrained:
+        level.expect([jobs[0].queue], Constrained.of(constrained))
+        return None
+    status = JobStatus.QUEUED if ready else JobStatus.PENDING
+    if added is None:
+        return tuple([Submitted(job.id, False, status) for job in jobs])
+    return None  # an id is known, and nothing was stored: the careful way says what that means
+
+
+def _is_rare(job: NewJob) -> bool:
+    """Whether it has more than the statement for most jobs knows of."""
+    later = job.delay_us or job.scheduled_us is not None
+    return bool(later or job.deadline_us is not None or job.tags)
+
+
+def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
+    """What all statements want to know; None if it cannot be told so."""
+    ids = _PART.join([job.id for job in jobs])
+    payloads = _payloads(jobs)
+    if ids.count(_PART) + payloads.count(_PART) != 2 * (len(jobs) - 1) or "" in (ids, payloads):
+        return None
+    return {"ids": ids, "payloads": payloads, "traces": _traces(jobs), **_common(jobs[0])}
+
+
+def _common(first: NewJob) -> dict[str, Any]:
+    """What jobs that are alike have in common."""
+    return {
+        "task": first.task,
+        "queue": first.queue,
+        "priority": int(first.priority),
+        "rank": first.priority * PASSES,
+        "timeout_us": first.timeout_us,
+        "options": options_of(first),
+        "upstream_request_id": first.upstream_request_id,
+        "created_by": first.created_by,
+    }
+
+
+def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    """What few have, and the statement for all must know."""
+    first = jobs[0]
+    return {
+        "delay_us": first.delay_us,
+        "scheduled_us": first.scheduled_us,
+        "deadline_us": first.deadline_us,
+        "extra": extra_of(first),
+        "tags": list(dict.fromkeys(first.tags)),
+        "count": len(jobs),
+    }
+
+
+def _payloads(jobs: Sequence[NewJob]) -> str:
+    """All of them as one text."""
+    try:
+        return _PART.encode().join([job.payload for job in jobs]).decode()
+    except UnicodeDecodeError:
+        for job in jobs:
+            payload_text(job)  # says whose it is
+        raise
+
+
+def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:
+    """The trace ids that are not made from the job's id; None when there are none at all."""
+    traces = [trace_of(job) for job in jobs]
+    return None if all(trace is None for trace in traces) else traces
+
+
+#: Columns of a job that is handed over; rank and place follow them.
+_HANDED: Final = len(Job.__struct_fields__)
+_QUEUE: Final = Job.__struct_fields__.index("queue")
+_PAYLOAD: Final = Job.__struct_fields__.index("payload")
+_RANK: Final = _HANDED
+_PLACE: Final = _HANDED + 1
+#: How the queues stand, in the place of the payload; all else in that row is null. It tells what is
+#: constrained only when that is why nothing was handed over.
+_STANDING: Final = (
+    "json_build_array(now_us, lease_us, due_us, suspects, survey.queues, case when survey.special "
+    "then json_build_array(entered.queues, entered.tasks, entered.tasked) end)::text"
+)
+SURVEYED: Final = ", ".join(
+    [_STANDING if index == _PAYLOAD else "null" for index in range(_HANDED)]
+)
+
+
+class _Survey(msgspec.Struct, frozen=True, array_like=True):
+    """How the queues stand, as `claim_fast` found them."""
+
+    now_us: int
+    lease_us: int | None
+    due_us: int | None
+    suspects: bool
+    queues: list[str]  #: those that are served, in the order of service
+    constrained: tuple[list[str], list[str], list[str]] | None
+
+    @property
+    def lapsed(self) -> bool:
+        return self.lease_us is None or self.lease_us <= self.now_us
+
+    @property
+    def unconstrained(self) -> bool:
+        """Whether jobs may be handed over as they stand."""
+        return self.constrained is None and not self.lapsed
+
+    @property
+    def late(self) -> bool:
+        return self.due_us is not None and self.due_us <= self.now_us
+
+
+_survey: Final = msgspec.json.Decoder(_Survey).decode
+
+
+def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Steps[Claimed | None]:
+    """As `JobStore.claim` if all queues are unconstrained; None if not."""
+    queues = list(dict.fromkeys(request.queues))
+    floor = floors.of(request.tasks)
+    look = floor.begin()
+    survey, rows = yield from _ask(request, floor.ranges(queues, look))
+    late = survey.late and survey.unconstrained
+    if late:
+        yield from _promote(survey.queues, floors)
+        look = floor.begin()
+        survey, rows = yield from _ask(request, floor.ranges(queues, look), late=True)
+    again = None if rows or request.limit < 1 or not survey.unconstrained else floor.again(look)
+    if again is not None:
+        look = again
+        survey, rows = yield from _ask(request, floor.ranges(queues, look), late=late)
+    if survey.lapsed:
+        return Claimed((), survey.now_us, lease_lost=True)
+    if survey.constrained is not None:
+        level.expect(queues, Constrained.of(survey.constrained))
+        return None
+    _in_order(rows, survey.queues)
+    if request.limit > 0:
+        handed = [(row[_QUEUE], row[_RANK], row[_PLACE]) for row in _furthest(rows)]
+        floor.learn(look, handed, queues=survey.queues, filled=len(rows) >= request.limit)
+    jobs = tuple([Job(*row[:_HANDED]) for row in rows])
+    return Claimed(jobs, survey.now_us, next_due_us=survey.due_us, suspects=survey.suspects)
+
+
+def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
+    due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": PASSES}
+    [(kept,)] = yield Once(sql("promote_fast"), due)
+    if kept:
+        floors.forget()
+
+
+def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:
+    """Queue by queue in the order of service, each in the order of claiming."""
+    rows.sort(key=itemgetter(_RANK, _PLACE))
+    if len(queues) > 1:
+        number = {queue: index for index, queue in enumerate(queues)}
+        rows.sort(key=lambda row: number[row[_QUEUE]])
+
+
+def _furthest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those that say how far a claim has gone: of one queue and priority, the last."""
+    if not rows:
+        return []
+    first, last = rows[0], rows[-1]
+    alike = first[_QUEUE] == last[_QUEUE] and first[_RANK] // PASSES == last[_RANK] // PASSES
+    return rows[-1:] if alike else rows
+
+
+def _ask(
+    request: ClaimRequest, ranges: dict[str, list[Any]], *, late: bool = False
+) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
+    asked = {
+        "worker": request.worker,
+        "queues": list(dict.fromkeys(request.queues)),
+        "tasks": list(request.tasks),
+        "any_task": EVERY_TASK in request.tasks,
+        "limit": max(0, request.limit),
+        "late": late,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
+        **ranges,
+    }
+    text = sql("claim_fast", handed_columns=HANDED_COLUMNS, survey_columns=SURVEYED)
+    first, *rows = yield Once(text, asked)
+    return _survey(first[_PAYLOAD]), rows
+
+
+def complete_alike(settlements: Sequence[Settlement]) -> bool:
+    """Whether these are completions of different jobs that are kept equally long."""
+    if not settlements:
+        return False
+    kept = settlements[0].keep_us, settlements[0].result_keep_us
+    alike = all(
+        one.kind is SettlementKind.COMPLETED and (one.keep_us, one.result_keep_us) == kept
+        for one in settlements
+    )
+    return alike and len({one.job_id for one in settlements}) == len(settlements)
+
+
+def complete_in_one(
+    settlements: Sequence[Settlement], level: LockLevel
+) -> Steps[tuple[Verdict, ...] | None]:
+    """Those that are still as they should be; None when some are not and need a closer look."""
+    row = completions(settlements, any_queue=False)
+    [(count, awaited, queues, *constrained)] = yield Once(sql("settle_completed"), row)
+    for job_id in awaited:
+        yield Wake(f"job:{job_id}")
+    if count < len(settlements):
+        level.expect(queues, Constrained.of(constrained))
+        return None  # those done are known when they come again
+    return (Verdict.APPLIED,) * len(settlements)
+
+
+def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[str, Any]:
+    """What `settle_completed` wants to know; they are kept equally long."""
+    first = settlements[0]
+    settlements = sorted(settlements, key=attrgetter("job_id"))  # rows are locked in this order
+    ids = _PART.join([one.job_id for one in settlements])
+    results = _PART.join([one.result or "" for one in settlements])
+    if ids.count(_PART) != results.count(_PART) or results.count(_PART) >= len(settlements):
+        raise PayloadError("a result is not JSON text; nothing was settled")
+    return {
+        "ids": ids,
+        "fences": " ".join([str(one.fence) for one in settlements]),
+        "results": results,
+        "count": len(settlements),
+        "any_queue": any_queue,
+        "keep_us": first.keep_us,
+        "result_keep_us": first.result_keep_us,
+        "expires_us": first_expiry_us(0, first.keep_us, first.result_keep_us),
+    }

@@ -1,0 +1,40 @@
+-- Workers that were told to claim nothing say so.
+alter table {workers} add column quiet boolean not null default false;
+
+-- As before, and where the table was emptied: then nothing is special until it is declared.
+create or replace function {enter}(out queues text[], out tasks text[], out tasked text[])
+language plpgsql as $body$
+begin
+    perform pg_advisory_xact_lock_shared({lock_key}('all'));
+    select known.queues, known.tasks, known.tasked into queues, tasks, tasked
+    from {special} as known;
+    if not found then
+        queues := array[]::text[];
+        tasks := array[]::text[];
+        tasked := array[]::text[];
+    end if;
+end
+$body$;
+
+create or replace function {is_plain}(queue text, task text) returns boolean
+language plpgsql as $body$
+begin
+    if pg_advisory_xact_lock_shared({lock_key}('all')) is null then
+        return null;
+    end if;
+    return coalesce((
+        select queue <> all(known.queues) and task <> all(known.tasks) from {special} as known
+    ), true);
+end
+$body$;
+
+-- One row, where the jobs were carried to another store.
+create table {copied} (carried_to text not null, at_us bigint not null);
+-- What workers have done since they started, as they tell it with each renewal.
+alter table {workers} add column succeeded bigint not null default 0;
+alter table {workers} add column failed bigint not null default 0;
+alter table {workers} add column execution_us bigint not null default 0;
+
+-- Held jobs by their limit, and those to be cancelled by their worker: see `leases.py`.
+create index {=holds} on {jobs} (hold_us) where hold_us is not null;
+create index {=cancelling} on {jobs} (worker) where cancel_requested and lane is not null;

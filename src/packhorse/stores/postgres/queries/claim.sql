@@ -1,0 +1,175 @@
+-- name: claim_batch
+-- Hand the next jobs of a queue that this worker may run to it. Rank and place stay, so that a
+-- release finds the old place. In the ready lane only heads of lines stand; in others that is asked.
+with picked as materialized (
+    select ctid as row from {jobs} as job
+    where
+        lane = :lane and queue = :queue
+        and (deadline_us is null or deadline_us > :now)
+        and (:any_task or task = any(:tasks::text[])) <scope>
+        and (
+            :lane = {lane.ready} or order_line is null or not exists (
+                select 1 from {jobs} as head
+                where head.order_line = job.order_line and head.line_no < job.line_no
+            )
+        )
+    order by rank, place
+    limit :limit
+    for update of job skip locked
+),
+handed as (
+    update {jobs} as job
+    set
+        status = {status.processing}, lane = {lane.held}, blocked_by = null, fence = fence + 1,
+        worker = :worker, alone = :alone, started_us = :now, updated_us = :now,
+        hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
+    where job.ctid = any(array(select row from picked))
+    returning job.rank, job.place, <handed_columns>
+)
+select * from handed order by rank, place
+
+-- name: claim_chosen
+-- Hand the chosen jobs to a worker, in the order of choice.
+with handed as (
+    update {jobs} as job
+    set
+        status = {status.processing}, lane = {lane.held}, blocked_by = null, fence = fence + 1,
+        worker = :worker, alone = :alone, started_us = :now, updated_us = :now,
+        hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
+    from unnest(:seqs::bigint[]) with ordinality as chosen (seq, number)
+    where job.seq = any(:seqs::bigint[]) and job.seq = chosen.seq
+    returning chosen.number, 0, <handed_columns>
+)
+select * from handed order by number
+
+-- name: claim_fast
+-- Hand the next ready jobs of unconstrained queues to a worker, queue by queue in the order of service, each
+-- from the floors given. Nothing is handed over if its lease is gone, if one of the queues is not
+-- unconstrained, or if a job is due that must become ready first. The first row says how the queues stand, as
+-- JSON in the place of a payload; the caller sorts the others.
+with moment as materialized (select {now} as now_us),
+entered as materialized (select * from {enter}()),
+asked as materialized (
+    select
+        asked.queue, asked.queue = any(entered.queues) as special,
+        row_number() over (order by coalesce(queue.priority, 0), asked.number) as number,
+        (select min(rank) from {jobs} where lane = {lane.waiting} and queue = asked.queue) as due_us,
+        exists (
+            select 1 from {jobs}
+            where
+                lane = {lane.suspect} and queue = asked.queue
+                and coalesce(deadline_us > moment.now_us, true) and (:any_task or task = any(:tasks::text[]))
+        ) as suspects
+    from moment, entered, unnest(:queues::text[]) with ordinality as asked (queue, number)
+    left join {queues} as queue on queue.name = asked.queue
+    where not coalesce(queue.paused, false)
+),
+survey as materialized (
+    select
+        moment.now_us, (select expires_us from {workers} where worker = :worker) as lease_us,
+        min(due_us) as due_us, coalesce(bool_or(suspects), false) as suspects,
+        coalesce(bool_or(special), false) as special,
+        coalesce(array_agg(queue order by number) filter (where queue is not null), '{}') as queues
+    from moment left join asked on true group by moment.now_us
+),
+picked as materialized (
+    select job.* from (
+        select floor.*, asked.number, survey.now_us from survey, asked, unnest(
+            :floor_queues::text[], :lows::bigint[], :places::bigint[], :highs::bigint[]
+        ) as floor (queue, low, place, high)
+        where
+            floor.queue = asked.queue and survey.lease_us > survey.now_us and not survey.special
+            and (:late or coalesce(survey.due_us > survey.now_us, true))
+        order by asked.number, floor.low
+    ) as range
+    cross join lateral (
+        select job.ctid as row from {jobs} as job
+        where
+            job.lane = {lane.ready} and job.queue = range.queue
+            and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+            and (job.deadline_us is null or job.deadline_us > range.now_us)
+            and (:any_task or job.task = any(:tasks::text[]))
+        order by job.rank, job.place limit :limit for update of job skip locked
+    ) as job limit :limit
+),
+handed as (
+    update {jobs} as job set
+        status = {status.processing}, lane = {lane.held}, fence = fence + 1, worker = :worker,
+        alone = false, started_us = survey.now_us, updated_us = survey.now_us,
+        hold_us = survey.now_us + coalesce(timeout_us, :default_timeout_us) + :grace_us
+    from survey
+    where job.ctid = any(array(select row from picked))
+    returning <handed_columns>, job.rank, job.place
+)
+select <survey_columns>, null::bigint, null::bigint from entered, survey
+union all select * from handed
+
+-- name: promote
+-- Due jobs become ready, in their places; one that kept its place has been ready before.
+update {jobs} as job
+set
+    status = {status.queued},
+    lane = case when job.suspect then {lane.suspect} else {lane.ready} end,
+    rank = due.rank, place = due.place,
+    updated_us = :now,
+    ready_us = case when job.kept_place is null then :now else job.ready_us end,
+    kept_rank = null, kept_place = null
+from unnest(:seqs::bigint[], :ranks::bigint[], :places::bigint[]) as due (seq, rank, place)
+where job.seq = any(:seqs::bigint[]) and job.seq = due.seq
+
+-- name: promote_fast
+-- Due jobs of unconstrained queues become ready, at most so many a queue, in (due, sequence) order; who kept a
+-- place goes back to it, any other takes a new one. Says whether a job went back.
+with moment as materialized (select {now} as now_us),
+entered as materialized (select queues from {enter}()),
+due as materialized (
+    select job.* from moment, entered, unnest(:queues::text[]) as asked (queue)
+    cross join lateral (
+        select seq, rank, priority, kept_rank, kept_place, moment.now_us from {jobs}
+        where lane = {lane.waiting} and queue = asked.queue and rank <= moment.now_us
+        order by rank, place
+        limit :limit
+        for update skip locked
+    ) as job
+    where asked.queue <> all(entered.queues)
+),
+standing as materialized (
+    select
+        seq, now_us, kept_place is null as fresh,
+        coalesce(kept_rank, priority * :passes) as rank,
+        case when kept_place is null then nextval('{numbers}') else kept_place end as place
+    from (select * from due order by rank, seq) as ordered
+),
+ready as (
+    update {jobs} as job
+    set
+        status = {status.queued},
+        lane = case when job.suspect then {lane.suspect} else {lane.ready} end, rank = standing.rank,
+        place = standing.place, updated_us = standing.now_us,
+        ready_us = case when standing.fresh then standing.now_us else job.ready_us end,
+        kept_rank = null, kept_place = null
+    from standing
+    where job.seq = any(array(select seq from standing)) and job.seq = standing.seq
+    returning standing.fresh
+)
+select coalesce(bool_or(not fresh), false) from ready
+
+-- name: queues_waiting
+-- Queues that have a job due: from queue to queue, looking only at the first that waits in each.
+with recursive waiting (queue) as (
+    (select queue from {jobs} where lane = {lane.waiting} order by queue limit 1)
+    union all
+    select next.queue
+    from waiting
+    cross join lateral (
+        select job.queue from {jobs} as job
+        where job.lane = {lane.waiting} and job.queue > waiting.queue
+        order by job.queue
+        limit 1
+    ) as next
+)
+select queue from waiting
+where (
+    select min(job.rank) from {jobs} as job
+    where job.lane = {lane.waiting} and job.queue = waiting.queue
+) <= ?

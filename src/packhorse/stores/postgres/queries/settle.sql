@@ -1,0 +1,88 @@
+-- name: settle_completed
+-- Complete a batch: those still processing under their fence, not to be cancelled, with no keys of
+-- their own, in unconstrained queues, or in any that the caller has locked. What must hold stands in a case,
+-- out of the planner's sight: it would take it for rare, and go through the table to find it.
+with entered as materialized (select * from {enter}()),
+done as materialized (
+    select done.*, {now} as now_us
+    from unnest(
+        string_to_array(:ids, e'\x1e'), string_to_array(:fences, ' ')::bigint[],
+        string_to_array(:results, e'\x1e')
+    ) as done (id, fence, result)
+),
+completed as (
+    update {jobs} as job
+    set
+        status = {status.completed}, lane = null,
+        settled = job.fence * {mark.kinds} + {mark.completed}, suspect = false, alone = false,
+        line = null, order_line = null, attempts = attempts + 1,
+        result = nullif(done.result, ''), error = null,
+        finished_us = done.now_us, updated_us = done.now_us, hold_us = null,
+        expires_us = done.now_us + :expires_us::bigint,
+        record_until_us = done.now_us + :keep_us::bigint,
+        result_until_us = done.now_us + :result_keep_us::bigint
+    from done
+    where
+        job.id = any(string_to_array(:ids, e'\x1e')) and job.id = done.id
+        and case
+            when
+                job.fence = done.fence and job.status = {status.processing} and not job.cancel_requested
+                and not job.keyed
+                and (:any_queue or job.queue <> all((select queues from entered)::text[]))
+                then true
+            else false
+        end
+    returning job.id, job.awaited
+)
+select
+    (select count(*) from completed), array(select id from completed where awaited),
+    case
+        when (select count(*) from completed) < :count then array(
+            select distinct job.queue from {jobs} as job
+            where job.id = any(string_to_array(:ids, e'\x1e'))
+        )
+    end,
+    entered.queues, entered.tasks, entered.tasked
+from entered
+
+-- name: aftermath
+-- Jobs whose attempt or waiting is over: has it ended, and does it leave its line?
+select
+    job.seq, job.finished_us is not null, job.finished_us is not null and job.order_line is null,
+    queue.settings, job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key,
+    job.rate_key
+from unnest(:values::<type>[]) with ordinality as asked (value, number)
+join {jobs} as job on job.<column> = asked.value
+left join {queues} as queue on queue.name = job.queue
+where job.<column> = any(:values::<type>[])
+order by asked.number
+
+-- name: aftermath_needed
+-- Does anything wait for attempts to end: jobs held back or stashed, workers or producers?
+select
+    exists (select 1 from {jobs} where lane = {lane.blocked})
+    or exists (select 1 from {stash})
+    or exists (select 1 from {queues} where limited)
+    or exists (select 1 from {special} where cardinality(tasks) > 0)
+
+-- name: await_finish
+-- A caller waits for this job's end, unless it has ended already; the queue of a job that is ready.
+with marked as (
+    update {jobs} set awaited = true where id = ? and finished_us is null and not awaited
+    returning queue, lane
+)
+select queue from marked where lane = {lane.ready}
+
+-- name: awaited_ended
+-- Those of these jobs that a caller waits for and that have finished.
+select id from {jobs}
+where <column> = any(:values::<type>[]) and awaited and finished_us is not null
+
+-- name: remove
+-- Remove jobs with all that belongs to them.
+with gone as (delete from {jobs} where seq = any(:seqs::bigint[]) returning seq),
+attempts as (delete from {attempts} where seq = any(:seqs::bigint[])),
+tags as (delete from {tags} where seq = any(:seqs::bigint[])),
+keys as (delete from {keys} where seq = any(:seqs::bigint[])),
+stash as (delete from {stash} where seq = any(:seqs::bigint[]))
+select count(*) from gone

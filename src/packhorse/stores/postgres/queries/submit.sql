@@ -1,0 +1,202 @@
+-- name: submit_alike
+-- Add jobs that are ready at once, and alike in all but id, payload and trace, to a unconstrained queue. Nothing is
+-- added if the queue or the task is not unconstrained.
+insert into {jobs} (
+    seq, rank, place, lane, id, queue, task, due_us, created_us, updated_us, status, priority,
+    tenant, payload, ready_us, trace_id, timeout_us, options, upstream_request_id, created_by
+)
+select
+    seq, :rank, seq, {lane.ready}, id, :queue, :task, now_us, now_us, now_us, {status.queued},
+    :priority, '',
+    payload, now_us, trace_id, :timeout_us::bigint, :options::text, :upstream_request_id::text,
+    :created_by::text
+from (
+    select nextval('{numbers}') as seq, id, payload, trace_id, {now} as now_us
+    from unnest(
+        string_to_array(:ids, e'\x1e'), string_to_array(:payloads, e'\x1e'),
+        :traces::text[]
+    ) as given (id, payload, trace_id)
+    where (
+        select :queue::text <> all(queues) and :task::text <> all(tasks) from {enter}()
+    )
+) as new
+
+-- name: submit_deadlines
+-- Remember the deadlines of jobs just added.
+insert into {deadlines} (deadline_us, seq)
+select new.deadline_us, new.seq
+from unnest(:deadlines::bigint[], :seqs::bigint[]) as new (deadline_us, seq)
+on conflict do nothing
+
+-- name: submit_fast
+-- Add jobs that are alike in all but id, payload and trace to a unconstrained queue; one whose id is known is
+-- left as it is if that is said. Nothing is added if the queue or the task is not unconstrained.
+with moment as materialized (
+    select now_us, coalesce(:scheduled_us::bigint, now_us + :delay_us) as due_us
+    from (select {now} as now_us) as clock
+),
+entered as materialized (
+    select *, :queue::text <> all(queues) and :task::text <> all(tasks) as plain
+    from {enter}()
+),
+numbered as (
+    select nextval('{numbers}') as seq, new.id, new.payload, new.trace_id
+    from entered, unnest(
+        string_to_array(:ids, e'\x1e'), string_to_array(:payloads, e'\x1e'),
+        :traces::text[]
+    ) as new (id, payload, trace_id)
+    where entered.plain
+),
+added as (
+    insert into {jobs} (
+        seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+        ready_us, timeout_us, deadline_us, tenant, trace_id, options, upstream_request_id,
+        created_by, extra, payload
+    )
+    select
+        new.seq, new.id, :task, :queue,
+        case when due_us <= now_us then {status.queued} else {status.pending} end,
+        case when due_us <= now_us then {lane.ready} else {lane.waiting} end,
+        case when due_us <= now_us then :rank else due_us end,
+        new.seq, :priority, due_us, now_us, now_us, now_us, :timeout_us::bigint,
+        :deadline_us::bigint, '', new.trace_id, :options::text,
+        :upstream_request_id::text, :created_by::text, :extra::text, new.payload
+    from numbered as new, moment
+    <conflict>
+    returning seq, id
+),
+dated as (
+    insert into {deadlines} (deadline_us, seq)
+    select :deadline_us::bigint, seq from added where :deadline_us::bigint is not null
+),
+tagged as (
+    insert into {tags} (tag, seq)
+    select tag, seq from added, unnest(:tags::text[]) as tag
+)
+select
+    entered.plain,
+    case when (select count(*) from added) < :count then array(select id from added) end,
+    moment.due_us <= moment.now_us,
+    entered.queues, entered.tasks, entered.tasked
+from entered, moment
+
+-- name: submit_rows
+-- Add jobs with the places they were given; one whose id is known is left as it is.
+insert into {jobs} (
+    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+    ready_us, timeout_us, deadline_us, tenant, trace_id, options, upstream_request_id, created_by,
+    extra, keyed, payload
+)
+select
+    new.seq, new.id, new.task, new.queue, new.status, new.lane, new.rank, new.seq, new.priority,
+    new.due_us, :now, :now, :now, new.timeout_us, new.deadline_us, new.tenant,
+    new.trace_id, new.options, new.upstream_request_id, new.created_by, new.extra, new.keyed,
+    new.payload
+from unnest(
+    :seq::bigint[], :id::text[], :task::text[], :queue::text[], :status::bigint[],
+    :lane::bigint[], :rank::bigint[], :priority::bigint[], :due_us::bigint[],
+    :timeout_us::bigint[], :deadline_us::bigint[], :tenant::text[],
+    :trace_id::text[], :options::text[], :upstream_request_id::text[],
+    :created_by::text[], :extra::text[], :keyed::boolean[], :payload::text[]
+) as new (
+    seq, id, task, queue, status, lane, rank, priority, due_us, timeout_us, deadline_us, tenant,
+    trace_id, options, upstream_request_id, created_by, extra, keyed, payload
+)
+on conflict (id) do nothing
+returning seq
+
+-- name: submit_tags
+-- Index the tags of jobs just added; a job that was known has another number, and keeps its own.
+insert into {tags} (tag, seq)
+select tagged.tag, job.seq
+from unnest(:seqs::bigint[], :tags::text[]) as tagged (seq, tag)
+join {jobs} as job on job.seq = tagged.seq
+where job.seq = any(:seqs::bigint[])
+on conflict do nothing
+
+-- name: queue_rows
+-- Queues as a submit sees them.
+select
+    asked.queue,
+    queue.settings,
+    coalesce(queue.closed, false),
+    coalesce(queue.tenanted, false),
+    coalesce(queue.lined, false),
+    exists (select 1 from {queues} as other where other.dead_letter = asked.queue),
+    exists (select 1 from {tasks})
+from unnest(?::text[]) as asked (queue)
+left join {queues} as queue on queue.name = asked.queue
+
+-- name: numbers
+-- Take some numbers behind all that were ever given out.
+select nextval('{numbers}') from generate_series(1, ?)
+
+-- name: constrained
+-- What is not unconstrained.
+select queues, tasks, tasked from {special}
+
+-- name: constrained_keep
+-- Write down what is not unconstrained; the row stays as it is when that has not changed, and is made again
+-- where it was removed.
+with found as materialized (
+    select
+        array(
+            select name from {queues}
+            where special or closed or tenanted or lined
+            union
+            select dead_letter from {queues} where dead_letter is not null
+            union
+            select queue from {shut} where queue is not null
+            order by 1
+        ) as queues,
+        array(
+            select name from {tasks}
+            union
+            select task from {shut} where task is not null
+            order by 1
+        ) as tasks,
+        array(select name from {queues} where tasked order by 1) as tasked
+),
+changed as (
+    update {special} as known
+    set queues = found.queues, tasks = found.tasks, tasked = found.tasked
+    from found
+    where
+        known.queues <> found.queues or known.tasks <> found.tasks
+        or known.tasked <> found.tasked
+)
+insert into {special} (queues, tasks, tasked)
+select queues, tasks, tasked from found where not exists (select 1 from {special})
+
+-- name: queues_of
+-- The queues of jobs, and whether a job waits for one of them to end to be submitted.
+select
+    array(select distinct queue from {jobs} where id = any(:ids::text[])),
+    exists (
+        select 1 from {stash}
+        where seq = any(array(select seq from {jobs} where id = any(:ids::text[])))
+    )
+
+-- name: lines_begin
+-- Queues with an unfinished job of a task that has limits now: gates may hold such jobs back.
+insert into {queues} (name, lined, tasked)
+select distinct queue, true, true from {jobs}
+where lane is not null and lane <> {lane.dead} and task = ?
+on conflict (name) do update set lined = true, tasked = true
+
+-- name: queue_lined
+-- Queues have jobs that gates may hold back.
+insert into {queues} as known (name, lined, tasked)
+select asked.name, true, :tasked from unnest(:queues::text[]) as asked (name)
+on conflict (name) do update set lined = true, tasked = known.tasked or excluded.tasked
+
+-- name: tasked_ready
+-- Queues with ready jobs that may wait for one of these tasks, if one of them has limits.
+select queue from {special} as known cross join lateral unnest(known.tasked) as tasked (queue)
+where
+    known.tasks && ?::text[]
+    and exists (
+        select 1 from {jobs} as job
+        where job.lane = {lane.ready} and job.queue = tasked.queue
+        offset 0
+    )

@@ -1,0 +1,133 @@
+-- name: lease_renew
+-- Begin or extend a worker's lease; answers the moment, when the lease would have run out, and whether
+-- the worker holds jobs that it does not know of. If so, nothing is done unless that is said.
+-- Column `running` is older releases': jobs are counted where they are.
+with moment as materialized (
+    select
+        {now} as now_us,
+        :ids::text[] is not null and exists (
+            select 1 from {jobs} as job
+            where
+                job.lane = {lane.held} and job.worker = :worker
+                and (job.id, job.fence) not in (
+                    select * from unnest(:ids::text[], :fences::bigint[])
+                )
+        ) as lost
+),
+before as (select expires_us from {workers} where worker = :worker),
+renewed as (
+    insert into {workers} as kept (
+        worker, lease_us, expires_us, started_us, renewed_us, host, pid, version, concurrency,
+        running, quiet, queues, tasks, succeeded, failed, execution_us
+    )
+    select
+        :worker, :lease_us, now_us + :lease_us, now_us, now_us, :host, :pid,
+        :version, :concurrency, 0, :quiet, :queues::text[], :tasks::text[],
+        :succeeded, :failed, :execution_us
+    from moment
+    where :anyway or not lost
+    on conflict (worker) do update set
+        lease_us = excluded.lease_us, expires_us = excluded.expires_us,
+        renewed_us = excluded.renewed_us, host = excluded.host, pid = excluded.pid,
+        version = excluded.version, concurrency = excluded.concurrency,
+        quiet = excluded.quiet, queues = excluded.queues, tasks = excluded.tasks,
+        succeeded = greatest(kept.succeeded, excluded.succeeded),
+        failed = greatest(kept.failed, excluded.failed),
+        execution_us = greatest(kept.execution_us, excluded.execution_us)
+)
+select now_us, (select expires_us from before), lost from moment
+
+-- name: deadline_forget
+-- Deadlines that have passed and bind no unfinished job any more, so many at most.
+delete from {deadlines}
+where ctid = any(array(
+    select deadline.ctid from {deadlines} as deadline
+    where
+        deadline.deadline_us <= :now
+        and not exists (
+            select 1 from {jobs} as job
+            where
+                job.seq = deadline.seq and job.deadline_us = deadline.deadline_us
+                and job.finished_us is null
+            offset 0
+        )
+    order by deadline.deadline_us, deadline.seq
+    limit :limit
+))
+
+-- name: deadlines_passed
+-- Waiting jobs whose deadline has passed.
+select job.seq, queue.settings, job.id
+from {deadlines} as deadline
+cross join lateral (
+    select seq, queue, id from {jobs}
+    where
+        seq = deadline.seq and deadline_us = deadline.deadline_us
+        and coalesce(lane, -1) in ({lanes.unclaimed})
+    offset 0
+) as job
+left join {queues} as queue on queue.name = job.queue
+where deadline.deadline_us <= :now
+order by deadline.deadline_us, deadline.seq
+limit :limit
+
+-- name: park_unknown
+-- Ready jobs of a served queue that no live worker of that queue knows, among those next to go.
+with head as (
+    select seq, queue, task from {jobs}
+    where lane = :lane and queue = :queue
+    order by rank, place
+    limit :window
+)
+select head.seq, head.task from head
+where not exists (
+    select 1 from {workers} as worker
+    where
+        worker.expires_us > :now and :queue::text = any(worker.queues)
+        and (head.task = any(worker.tasks) or '*' = any(worker.tasks))
+)
+order by head.seq
+limit :limit
+
+-- name: carry_behind
+-- A job that came in before the heads of some lines of order takes their turn.
+update {jobs} as job
+set lane = {lane.blocked}, blocked_by = order_line
+where
+    order_line = any(?::text[]) and coalesce(lane, -1) = {lane.ready}
+    and exists (
+        select 1 from {jobs} as head
+        where head.order_line = job.order_line and head.line_no < job.line_no
+        offset 0
+    )
+
+-- name: carry_in
+-- Add jobs that come from another store, as they were there.
+insert into {jobs} (
+    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+    ready_us, timeout_us, deadline_us, tenant, trace_id, options, upstream_request_id, created_by,
+    extra, keyed, payload, fence, suspect, cancel_requested, kept_rank, kept_place, attempts,
+    failures, crashes, lone_crashes, snoozes, releases, worker, started_us, finished_us,
+    expires_us, record_until_us, dead_reason, dead_letter, error, progress, ordering_key,
+    concurrency_key, rate_key, weight, line, order_line, line_no
+)
+select
+    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+    ready_us, timeout_us, deadline_us, tenant, trace_id, options, upstream_request_id, created_by,
+    extra, keyed, payload, fence, suspect, cancel_requested, kept_rank, kept_place, attempts,
+    failures, crashes, lone_crashes, snoozes, releases, worker, started_us, finished_us,
+    expires_us, expires_us, dead_reason, dead_letter, error, progress, ordering_key,
+    concurrency_key, rate_key, weight, line, order_line, line_no
+from json_populate_recordset(null::{jobs}, ?::json)
+
+-- name: carry_numbers
+-- Numbers are given out behind this one from now on.
+select setval('{numbers}', greatest(last_value, ?::bigint)) from {numbers}
+
+-- name: carry_passes
+-- The last passes of tenants are at least these.
+insert into {passes} as known (queue, priority, tenant, pass)
+select queue, priority, tenant, max(pass)
+from json_populate_recordset(null::{passes}, ?::json)
+group by queue, priority, tenant
+on conflict (queue, priority, tenant) do update set pass = greatest(known.pass, excluded.pass)

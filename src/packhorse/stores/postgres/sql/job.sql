@@ -1,2 +1,0 @@
--- One job, all that is known of it.
-select {columns} from {jobs} where id = %s

@@ -1,2 +1,0 @@
--- Status of the jobs that are there among these ids.
-select id, status from {jobs} where id = any(%s::text[])

@@ -1,2 +1,0 @@
--- A worker goes, and its lease with it.
-delete from {workers} where worker = %s

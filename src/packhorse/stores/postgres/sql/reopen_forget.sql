@@ -1,2 +1,0 @@
--- Time has opened a gate.
-delete from {reopens} where gate = %s

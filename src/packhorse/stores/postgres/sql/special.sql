@@ -1,2 +1,0 @@
--- What is not plain.
-select queues, tasks, tasked from {special}

@@ -1,2 +1,0 @@
--- Nobody waits behind a holder any more.
-delete from {stash} where seq = %s

@@ -1,2 +1,0 @@
--- A task has no limits any more.
-delete from {tasks} where name = %s

@@ -1,2 +1,0 @@
--- The limits of a task.
-select settings from {tasks} where name = %s

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""What PostgreSQL does in its own way about jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.postgres.dialect import POSTGRES
+from packhorse.stores.postgres.fast_paths import (
+    claim_in_one,
+    complete_alike,
+    complete_in_one,
+    short_submit,
+    submit_in_one,
+)
+from packhorse.stores.postgres.floors import Floors
+from packhorse.stores.postgres.locking import LockLevel, Memory
+from packhorse.stores.postgres.rows import RECORD_COLUMNS, read_record
+from packhorse.stores.postgres.statements import Once, sql
+from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
+from packhorse.stores.sql.admission import submit_general
+from packhorse.stores.sql.claim import claim_steps
+from packhorse.stores.sql.jobs import SqlJobs
+from packhorse.stores.sql.keys import keys_wanted
+from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.settle import settle_in_order
+from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.submit import refuse_known
+
+__all__ = ["PostgresJobs", "submit_plan"]
+
+
+class PostgresJobs(SqlJobs):
+    """See `JobStore`."""
+
+    def __init__(self) -> None:
+        super().__init__(POSTGRES, LockLevel)
+        self.floors = Floors()
+        self._memory = Memory()
+
+    def forget_floors(self) -> None:
+        """Let the next claim look from the front of every queue."""
+        self.floors.forget()
+
+    def submit(
+        self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+    ) -> Plan[tuple[Submitted, ...]]:
+        return submit_plan(jobs, self._memory, ids_are_new=ids_are_new)
+
+    def claim(self, request: ClaimRequest) -> Plan[Claimed]:
+        """Plain queues are claimed from in one statement, others step by step."""
+        level = LockLevel(self._memory)
+        level.expect(request.queues)
+        unconstrained = level.unconstrained and not (request.quarantine or request.tenants)
+        one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
+        return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
+
+    def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
+        """Completions of unconstrained jobs in one statement, others step by step."""
+        level = LockLevel(alone=any(one.kind is SettlementKind.LIMITED for one in settlements))
+        one = (lambda: complete_in_one(settlements, level)) if complete_alike(settlements) else None
+        return Plan("settle", lambda: _settle(settlements, level, self.floors), look=one)
+
+    def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
+        def steps() -> Steps[JobRecord | None]:
+            # A claim passes by a row that is locked, as this one was until now: look again.
+            for (queue,) in (yield Once(sql("await_finish"), (job_id,))):
+                yield Wake(f"queue:{queue}")
+            rows = yield Once(sql("job", columns=RECORD_COLUMNS), (job_id,))
+            now_us = yield NOW
+            return read_record(rows[0], now_us) if rows else None
+
+        return Plan("await_finish", steps)
+
+
+def _settle(
+    settlements: Sequence[Settlement], level: LockLevel, floors: Floors
+) -> Steps[tuple[Verdict, ...]]:
+    yield from level.enter()
+    [(queues, stashed)] = yield Rows(sql("queues_of"), {"ids": [one.job_id for one in settlements]})
+    if stashed:
+        level.go_alone()
+    level.allow(queues)
+    if any(one.keep_place for one in settlements):
+        yield from floors.give_up()
+    verdicts: tuple[Verdict, ...] = yield from settle_in_order(
+        POSTGRES, settlements, level, stashed=stashed
+    )
+    return verdicts
+
+
+def submit_plan(
+    jobs: Sequence[NewJob], memory: Memory, *, ids_are_new: bool
+) -> Plan[tuple[Submitted, ...]]:
+    """Store all or none; see `JobStore.submit`. Jobs that are alike and unconstrained go in one."""
+    short = short_submit(jobs, memory)
+    if short is not None:  # unconstrained jobs, which want no keys
+        level = LockLevel(memory)
+        # It commits by itself: what may meet a known id among others is stored all or none.
+        alone = len(jobs) == 1 or ids_are_new
+        one = partial(submit_in_one, jobs, level) if alone else None
+        return Plan(
+            "submit",
+            partial(_submit, jobs, level, ids_are_new=ids_are_new),
+            look=one,
+            short=short,
+        )
+    level = LockLevel(memory, keys=[key for job in jobs for key in _keys_of(job)])
+    level.expect([job.queue for job in jobs])
+    return Plan("submit", partial(_submit, jobs, level, ids_are_new=ids_are_new))
+
+
+def _submit(
+    jobs: Sequence[NewJob], level: LockLevel, *, ids_are_new: bool
+) -> Steps[tuple[Submitted, ...]]:
+    if not jobs:
+        return ()
+    yield from level.enter()
+    level.allow([job.queue for job in jobs])
+    yield from refuse_known(POSTGRES, jobs, ids_are_new=ids_are_new)
+    answers: tuple[Submitted, ...] = yield from submit_general(POSTGRES, jobs, level)
+    pairs = zip(jobs, answers, strict=True)
+    again = [job for job, one in pairs if one.deduplicated and one.job_id == job.id]
+    yield from refuse_known(POSTGRES, again)  # one of them may have been stored meanwhile
+    return answers
+
+
+def _keys_of(job: NewJob) -> Iterable[str]:
+    """The keys a job wants, as locks."""
+    for kind, identity in keys_wanted(job):
+        yield json_text((kind, *identity))

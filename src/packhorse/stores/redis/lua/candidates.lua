@@ -1,0 +1,205 @@
+-- SPDX-License-Identifier: MIT
+-- What a worker may claim: its queues in their order, its tasks, suspects, and the open groups of lines.
+-- needs: lines
+local candidates = {}
+local HEADS_MAX = 10000 -- heads of a group that a claim for some tenants looks at
+local SUSPECTS_MAX = 1000 -- suspects of one queue and task that are looked at
+
+-- The queues that are not paused, each once, in the order in which they are served.
+function candidates.queue_order(names)
+  local open, seen = {}, {}
+  for at, name in ipairs(names) do
+    if not seen[name] and not queues.get(name).paused then
+      open[#open + 1] = {name = name, at = at, priority = queues.get(name).conf.priority or 0}
+    end
+    seen[name] = true
+  end
+  table.sort(open, function(one, other)
+    if one.priority ~= other.priority then
+      return one.priority < other.priority
+    end
+    return one.at < other.at
+  end)
+  local ordered = {}
+  for at, queue in ipairs(open) do
+    ordered[at] = queue.name
+  end
+  return ordered
+end
+
+-- The tasks a worker knows: all of them with "*" among the names.
+function candidates.tasks(names)
+  local known = {}
+  for _, name in ipairs(names) do
+    known[name] = true
+  end
+  return known
+end
+
+-- Of the tasks a set names, those that are known.
+function candidates.known(set, tasks)
+  local found = {}
+  for _, task in ipairs(redis.call('SMEMBERS', set)) do
+    if tasks['*'] or tasks[task] then
+      found[#found + 1] = task
+    end
+  end
+  return found
+end
+
+-- Look at jobs of these tenants only, given as msgpack; '' is all.
+local wanted
+function candidates.scope(packed)
+  wanted = packed ~= '' and candidates.tasks(cmsgpack.unpack(packed)) or nil
+end
+
+local function is_wanted(job)
+  return not wanted or wanted[signatures.read(job.signature).tenant]
+end
+
+-- Which of two entries of lines comes first: {score, member}.
+function candidates.before(one, other)
+  if one[1] ~= other[1] then
+    return one[1] < other[1]
+  end
+  return one[2] < other[2]
+end
+
+-- The suspects of a queue and these tasks whose deadline has not passed, in the order of claiming.
+function candidates.suspects(queue, tasks)
+  local entries = {}
+  for _, task in ipairs(candidates.known(tag .. KEY.suspect_tasks .. queue, tasks)) do
+    local found = redis.call('ZRANGE', tag .. KEY.suspects .. keys.pair(queue, task), 0,
+      SUSPECTS_MAX - 1, 'WITHSCORES')
+    for at = 1, #found, 2 do
+      entries[#entries + 1] = {tonumber(found[at + 1]), found[at]}
+    end
+  end
+  table.sort(entries, candidates.before)
+  local found = {}
+  for _, entry in ipairs(entries) do
+    local job = jobs.load(keys.ranked_id(entry[2]))
+    if is_wanted(job) and not (job.deadline_us and job.deadline_us <= clock.now) then
+      found[#found + 1] = job
+    end
+  end
+  return found
+end
+
+local GROUPS_MAX = 1000 -- groups of one queue and task that a claim looks at
+local MOVED_MAX = 4 -- lines of a group that go back among those nothing is known against
+
+-- Read the first two heads of a source, which is a group of lines.
+local function read_heads(source)
+  local found = redis.call('ZRANGE', keys.group(source.queue, source.task, source.gate), 0,
+    wanted and HEADS_MAX - 1 or 1, 'WITHSCORES')
+  local heads = {}
+  for at = 1, #found, 2 do
+    if not wanted or is_wanted(jobs.load(keys.ranked_id(found[at]))) then
+      heads[#heads + 1] = {tonumber(found[at + 1]), found[at]}
+    end
+    if #heads == 2 then
+      break
+    end
+  end
+  source.first, source.second = heads[1], heads[2]
+end
+candidates.read_heads = read_heads
+
+-- Move the lines of a gate that opened back to the open group, unless they are many: then the group
+-- is a source of its own.
+local function move_back(queue, task, gate)
+  local members = redis.call('ZRANGE', keys.group(queue, task, gate), 0, MOVED_MAX)
+  if string.sub(gate, 1, 1) == '#' or #members > MOVED_MAX then
+    return false
+  end
+  for _, member in ipairs(members) do
+    local job = jobs.load(keys.ranked_id(member))
+    lines.place_head(queue, task, job.signature, '', 0)
+  end
+  return true
+end
+
+-- The latest instant until which a rate limit of a queue and task may hold back a job.
+local function horizon(queue, task)
+  local conf, limits, longest = queues.get(queue).conf, queues.task(task) or {}, 0
+  for _, rule in ipairs({conf.rate or false, conf.tenant_rate or false, limits.rate or false}) do
+    longest = math.max(longest, rule and rule.window_us or 0)
+  end
+  return clock.now + 2 * longest + POLICY.ALLOWANCE_US_MAX
+end
+
+-- The open groups of a queue and task, and when time opens the next. One that is to open later
+-- than a limit may say was closed before the clock was set back, and is looked at.
+local function groups(queue, task)
+  local found = redis.call('ZRANGE', tag .. KEY.groups .. keys.pair(queue, task), 0, GROUPS_MAX - 1,
+    'WITHSCORES')
+  local open, opens = {}, nil
+  for at = 1, #found, 2 do
+    local from = tonumber(found[at + 1])
+    if from <= clock.now or (from < math.huge and from > horizon(queue, task)) then
+      open[#open + 1] = found[at]
+    elseif from < math.huge then
+      opens = math.min(opens or from, from)
+    end
+  end
+  return open, opens
+end
+
+-- All sources of a queue for these tasks, and when time opens a group that is closed.
+function candidates.sources(queue, tasks)
+  local found, opens = {}, nil
+  for _, task in ipairs(tasks) do
+    local open, later = groups(queue, task)
+    local own = {}
+    for _, gate in ipairs(open) do
+      if gate == '' or not move_back(queue, task, gate) then
+        own[gate] = true
+      else
+        own[''] = true
+      end
+    end
+    for gate in pairs(own) do
+      local source = {queue = queue, task = task, gate = gate}
+      read_heads(source)
+      found[#found + 1] = source
+    end
+    opens = later and math.min(opens or later, later) or opens
+  end
+  return found, opens
+end
+
+-- The source whose head comes first, and the entry before which its line may be served.
+function candidates.best(all)
+  local best, bound
+  for _, source in ipairs(all) do
+    if source.first and not source.spent then
+      if not best or candidates.before(source.first, best.first) then
+        bound = best and best.first
+        best = source
+      elseif not bound or candidates.before(source.first, bound) then
+        bound = source.first
+      end
+    end
+  end
+  if best and best.second and (not bound or candidates.before(best.second, bound)) then
+    bound = best.second
+  end
+  return best, bound
+end
+
+-- The clock makes fences unique even when the last commits were lost; see `lifecycle.next_fence`.
+local function next_fence(fence)
+  return clock.given and fence + 1 or math.max(fence + 1, clock.now)
+end
+
+local function hold_until_us(timeout)
+  return clock.now + timeout + POLICY.HOLD_GRACE_US
+end
+
+-- Let a worker hold a job from now on.
+function candidates.hold(job, worker, default_timeout)
+  job.status, job.updated_us, job.started_us, job.worker = PROCESSING, clock.now, clock.now, worker
+  job.fence, job.alone = next_fence(job.fence), nil
+  job.hold_until_us = hold_until_us(job.timeout_us or default_timeout)
+end

@@ -1,0 +1,300 @@
+-- SPDX-License-Identifier: MIT
+-- Fast routes of submit, claim and settle, for jobs without keys in queues without constraints; see
+-- `queues.get`. Each stands before the general route of its script, decides about all jobs before it
+-- writes anything, and leaves to the general route what it does not know.
+
+-- fast: submit
+-- needs: lines
+local function known_ids(queue, names)
+  local CHUNK = 1000 -- names that go in one command
+  for from = 1, #names, CHUNK do
+    local last = math.min(from + CHUNK - 1, #names)
+    if redis.call('EXISTS', tag .. KEY.shelf .. queue, unpack(names, from, last)) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Store jobs of one kind, unless an id is known or the queue is a shelf.
+local function submit_fast()
+  local queue, task, priority, timeout, shared = unpack(ARGV, 3, 7)
+  local first, parts, names = 8, shared ~= '' and 2 or 3, {}
+  for at = first, #ARGV, parts do
+    names[#names + 1] = keys.job(ARGV[at])
+  end
+  if queues.get(queue).constrained or queues.get(queue).closed or known_ids(queue, names) then
+    return nil
+  end
+  local now, rank = clock.now, tonumber(priority)
+  local state = pack_state({
+    status = QUEUED, fence = 0, updated_us = now, hold_until_us = 0, timeout_us = tonumber(timeout),
+    attempts = 0, queue = queue, task = task, signature = '', priority = rank, ready_us = now,
+    failures = 0, crashes = 0, lone_crashes = 0, snoozes = 0,
+  })
+  local own = {created_us = now, due_us = now, rank = rank, pass_number = 0, releases = 0}
+  local number = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names
+  local all, places = {}, {}
+  for at, name in ipairs(names) do
+    local arg = first + (at - 1) * parts
+    number = number + 1
+    own.id, own.sequence, own.place, own.line_number = ARGV[arg], number, number, number
+    redis.call('HSET', name, FIELD.state, state, FIELD.own, pack_own(own),
+      FIELD.definition, shared ~= '' and shared or ARGV[arg + 2], FIELD.payload, ARGV[arg + 1])
+    all[2 * at - 1], all[2 * at] = number, own.id
+    places[2 * at - 1], places[2 * at] = priority, keys.ranked(own)
+  end
+  pending.many('ZADD', tag .. KEY.all, all)
+  pending.many('ZADD', keys.line(queue, task, ''), places)
+  redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), #names)
+  lines.place_head(queue, task, '')
+  wakes.queue(queue)
+  wakes.flush()
+  return 'ok'
+end
+
+local answer = ARGV[2] == '1' and submit_fast()
+if answer then
+  return answer
+end
+
+-- fast: claim
+-- needs: candidates
+local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local RANK_MAX = 1000 -- a higher rank is one by age
+local READ_MAX = 1000 -- entries of a line that are read at once
+
+-- The unconstrained lines of a queue, or nil when there are others.
+local function lines_of(queue, tasks)
+  local found = {}
+  for _, task in ipairs(candidates.known(tag .. KEY.ready_tasks .. queue, tasks)) do
+    local heads = tag .. KEY.heads .. keys.pair(queue, task)
+    if queues.task(task) or redis.call('HLEN', heads) > 1
+      or redis.call('HEXISTS', heads, '') == 0 then
+      return nil
+    end
+    found[#found + 1] = {
+      queue = queue, task = task, key = keys.line(queue, task, ''), taken = 0, at = 1, entries = {},
+    }
+  end
+  return found
+end
+
+-- The lines of every open queue, and when the next job is due; nil when there is something else.
+local function all_lines()
+  local last_queue = 8 + tonumber(ARGV[8])
+  local open = candidates.queue_order({unpack(ARGV, 9, last_queue)})
+  local tasks, found, next_due = candidates.tasks({unpack(ARGV, last_queue + 1)}), {}, nil
+  for at, queue in ipairs(open) do
+    local due = queues.next_due(queue)
+    found[at] = not queues.get(queue).constrained and lines_of(queue, tasks)
+    if not found[at] or (due and due <= clock.now)
+      or redis.call('EXISTS', tag .. KEY.suspect_tasks .. queue) == 1 then
+      return nil
+    end
+    next_due = due and math.min(next_due or due, due) or next_due
+  end
+  return found, next_due
+end
+
+-- The line of a queue whose next entry comes first, and that entry.
+local function first_of(queue_lines, wanted)
+  local best, first
+  for _, line in ipairs(queue_lines) do
+    if line.at > #line.entries and not line.ended then
+      local last = line.taken + math.min(wanted, READ_MAX) - 1
+      line.entries = redis.call('ZRANGE', line.key, line.taken, last, 'WITHSCORES')
+      line.at, line.ended = 1, #line.entries == 0
+    end
+    local member = line.entries[line.at]
+    local entry = member and {tonumber(line.entries[line.at + 1]), member}
+    if entry and (not best or candidates.before(entry, first)) then
+      best, first = line, entry
+    end
+  end
+  return best, first
+end
+
+-- Choose jobs of a queue; false when one of them needs the general route.
+local function choose(queue_lines, chosen, states)
+  while #chosen < limit do
+    local line, entry = first_of(queue_lines, limit - #chosen)
+    if not line then
+      return true
+    end
+    local id = keys.ranked_id(entry[2])
+    local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload)
+    local job = states[found[1]]
+    if not job then
+      job = unpack_state(found[1])
+      candidates.hold(job, worker, default_timeout)
+      job.text = pack_state(job)
+      states[found[1]] = job
+    end
+    if entry[1] > RANK_MAX or (job.deadline_us and job.deadline_us <= clock.now) then
+      return false
+    end
+    line.taken, line.at = line.taken + 1, line.at + 2
+    chosen[#chosen + 1] = {id = id, job = job, definition = found[2], payload = found[3]}
+  end
+  return true
+end
+
+-- Write that a chosen job is held.
+local function hand_over(one)
+  local job = one.job
+  redis.call('HSET', keys.job(one.id), FIELD.state, job.text)
+  pending.put(tag .. KEY.held .. worker, job.hold_until_us, one.id, KEY.holders, worker)
+  if job.deadline_us then
+    add_own(one, redis.call('HGET', keys.job(one.id), FIELD.own))
+    pending.drop(tag .. KEY.deadlines, keys.numbered(one))
+  end
+end
+
+-- Take what was given out of its line, and let the next one be its head.
+local function advance(line)
+  pending.count(line.queue, QUEUED, -line.taken)
+  pending.count(line.queue, PROCESSING, line.taken)
+  pending.run(signatures.concurrency_gate(line.task, ''), line.taken)
+  redis.call('ZREMRANGEBYRANK', line.key, 0, line.taken - 1)
+  lines.place_head(line.queue, line.task, '')
+end
+
+local function claim_fast()
+  local found, next_due = all_lines()
+  local chosen, states = {}, {}
+  for _, queue_lines in ipairs(found or {}) do
+    if not choose(queue_lines, chosen, states) then
+      return nil
+    end
+  end
+  local answer = found and {clock.now, next_due or -1, 0, 0, 0, {}}
+  for _, one in ipairs(chosen) do
+    hand_over(one)
+    local at = #answer
+    answer[at + 1], answer[at + 2] = one.id, one.job.text
+    answer[at + 3], answer[at + 4] = one.definition, one.payload
+  end
+  for _, queue_lines in ipairs(found or {}) do
+    for _, line in ipairs(queue_lines) do
+      if line.taken > 0 then
+        advance(line)
+      end
+    end
+  end
+  pending.flush()
+  return answer
+end
+
+local lease = redis.call('ZSCORE', tag .. KEY.leases, worker)
+if lease and tonumber(lease) > clock.now and ARGV[5] ~= '1' and ARGV[7] == '' -- no quarantine, no scope
+  and redis.call('EXISTS', tag .. KEY.closed_gates) == 0 then
+  local answer = claim_fast()
+  if answer then
+    return answer
+  end
+end
+
+-- fast: settle
+-- needs: queues
+local settlements, outcomes = {}, {}
+
+-- Whether a settlement is a completion that says nothing else.
+local function completes(settled)
+  return settled.kind == KIND.COMPLETED and settled.ended and not settled.error
+    and settled.failures + settled.crashes + settled.snoozes + settled.releases == 0
+end
+
+-- A job that was processing, as it is when it has completed.
+local function completed(job, settled)
+  local now = clock.now
+  job.general = job.cancel_requested or job.keyed or job.signature ~= ''
+    or job.attempts >= 2 * POLICY.HISTORY_EACH_END or queues.get(job.queue).constrained
+    or queues.task(job.task)
+  job.was_awaited, job.retried = job.awaited, job.attempts > 0
+  job.status, job.updated_us, job.finished_us, job.attempts = COMPLETED, now, now, job.attempts + 1
+  job.settled_fence, job.settled_kind, job.suspect, job.awaited = job.fence, settled.kind, nil, nil
+  job.keep_us, job.result_keep_us = settled.keep_us, settled.result_keep_us
+  job.has_result = settled.has_result or nil
+  job.expires_us = jobs.first_expiry_us(job)
+  job.text, job.attempt = pack_state(job), jobs.attempt_line(job, COMPLETED, false)
+end
+
+-- What becomes of all jobs that have this state and are settled so.
+local function outcome(state, settlement)
+  local name = settlement .. state
+  if not outcomes[name] then
+    local job = unpack_state(state)
+    job.current = job.status == PROCESSING and job.fence
+    job.last_fence, job.last_kind = job.settled_fence, job.settled_kind
+    if job.current then
+      completed(job, settlements[settlement])
+    end
+    outcomes[name] = job
+  end
+  return outcomes[name]
+end
+
+-- The verdict about one job, and what becomes of it if it ends now; no verdict: the general route.
+local function decide(id, fence, settlement, ended)
+  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own)
+  local job = found[1] and outcome(found[1], settlement)
+  if not job then
+    return VERDICT.STALE
+  elseif ended[id] then
+    return ended[id] == fence and VERDICT.APPLIED or VERDICT.STALE
+  elseif job.current == fence then
+    ended[id] = fence
+    return not job.general and VERDICT.APPLIED or nil, {id = id, job = job, own = found[2]}
+  end
+  local again = job.last_fence == fence and job.last_kind == KIND.COMPLETED
+  return again and VERDICT.APPLIED or VERDICT.STALE
+end
+
+local function write(one, result)
+  local job = one.job
+  redis.call('HSET', keys.job(one.id), FIELD.state, job.text, FIELD.attempt .. job.attempts,
+    job.attempt, unpack(job.has_result and {FIELD.result, result} or {}))
+  if job.retried then
+    redis.call('HDEL', keys.job(one.id), FIELD.error)
+  end
+  if job.expires_us then
+    add_own(one, one.own)
+    pending.put(tag .. KEY.expiring, job.expires_us, keys.numbered(one))
+  end
+  if job.was_awaited then
+    wakes.add('job:' .. one.id)
+  end
+  pending.drop(tag .. KEY.held .. job.worker, one.id, KEY.holders, job.worker)
+  pending.count(job.queue, PROCESSING, -1)
+  pending.count(job.queue, COMPLETED, 1)
+  pending.run(signatures.concurrency_gate(job.task, ''), -1)
+end
+
+local function settle_fast()
+  local verdicts, ending, ended = {}, {}, {}
+  for at = 2, #ARGV, 4 do
+    local settlement, verdict, one = ARGV[at + 3], nil, nil
+    settlements[settlement] = settlements[settlement] or unpack_settlement(settlement)
+    if completes(settlements[settlement]) then
+      verdict, one = decide(ARGV[at], tonumber(ARGV[at + 1]), settlement, ended)
+    end
+    if not verdict then
+      return nil
+    end
+    verdicts[#verdicts + 1], ending[at] = verdict, one
+  end
+  for at = 2, #ARGV, 4 do
+    if ending[at] then
+      write(ending[at], ARGV[at + 2])
+    end
+  end
+  pending.flush()
+  wakes.flush()
+  return verdicts
+end
+
+local answer = settle_fast()
+if answer then
+  return answer
+end

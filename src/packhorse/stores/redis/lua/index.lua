@@ -1,0 +1,172 @@
+-- SPDX-License-Identifier: MIT
+-- The indexes of a job, by its status: leave, change the job, enter, save; then flush once.
+-- needs: lines
+local index = {}
+
+-- Whether the unconstrained line does not show a ready job in the order of its place.
+local function apart(job)
+  return job.signature ~= '' or job.pass_number ~= 0 or job.rank ~= job.priority or job.suspect
+end
+
+local function share(kind, job)
+  return tag .. kind .. job.priority .. ':' .. job.queue
+end
+
+local function drop(key, _, member, registry, name)
+  pending.drop(key, member, registry, name)
+end
+
+-- The indexes of a job that a claim found past its deadline, until upkeep gives it up.
+local function late(job, change)
+  local pair = keys.pair(job.queue, job.task)
+  change(tag .. KEY.since .. job.queue, job.place, job.id)
+  change(tag .. KEY.overdue .. pair, job.rank, keys.ranked(job), KEY.overdue_tasks .. job.queue, job.task)
+end
+
+-- Set a job aside that the claim took out of its line.
+function index.set_late(job)
+  late(job, pending.put)
+end
+
+-- `pending.put` or `drop` in each index of a queued job.
+local function queued(job, change)
+  local pair = keys.pair(job.queue, job.task)
+  if job.parked_us then
+    change(tag .. KEY.parked .. pair, job.sequence, job.id, KEY.parked_pairs, pair)
+    return
+  end
+  if job.deadline_us and change == drop then
+    late(job, drop)
+  elseif apart(job) then
+    change(tag .. KEY.since .. job.queue, job.place, job.id)
+  end
+  if job.suspect then
+    change(tag .. KEY.suspects .. pair, job.rank, keys.ranked(job), KEY.suspect_tasks .. job.queue, job.task)
+    redis.call('SADD', tag .. KEY.suspect_queues .. job.task, job.queue)
+    return
+  end
+  change(keys.line(job.queue, job.task, job.signature), job.rank, keys.ranked(job))
+  lines.touch(job)
+end
+
+local function follow(job, change)
+  local status, queue = job.status, job.queue
+  if status == QUEUED then
+    queued(job, change)
+  elseif status == PROCESSING then
+    change(tag .. KEY.held .. job.worker, job.hold_until_us, job.id, KEY.holders, job.worker)
+  elseif WAITING[status] then
+    change(tag .. KEY.due .. queue, job.due_us, keys.numbered(job), KEY.due_queues, queue)
+    if status ~= PENDING or job.place then
+      change(tag .. KEY.retries .. keys.pair(queue, job.task), job.due_us, job.id, KEY.retry_tasks .. queue, job.task)
+    end
+  else
+    if job.expires_us then
+      change(tag .. KEY.expiring, job.expires_us, keys.numbered(job))
+    end
+    if status == DEAD then
+      change(tag .. KEY.dead, job.sequence, job.id)
+    end
+  end
+  if WAITING[status] then
+    if job.deadline_us then
+      change(tag .. KEY.deadlines, job.deadline_us, keys.numbered(job))
+    end
+    if queues.get(queue).sheds then
+      change(tag .. KEY.droppable .. queue, job.priority, keys.numbered(job))
+    end
+  end
+end
+
+-- Passes are read while a script goes on, so they are written at once.
+local function follow_pass(job, there)
+  if not queues.get(job.queue).tenanted then
+    return
+  end
+  local kind
+  if job.status == PROCESSING then
+    kind = KEY.running_passes
+  elseif job.status == QUEUED and not job.parked_us and not job.suspect and job.rank == job.priority then
+    kind = KEY.passes
+  end
+  if kind and there then
+    redis.call('ZADD', share(kind, job), job.pass_number, job.id)
+  elseif kind then
+    redis.call('ZREM', share(kind, job), job.id)
+  end
+end
+
+-- Take a job out of every index, as it stands.
+function index.leave(job)
+  pending.count(job.queue, job.status, -1)
+  if job.status == PROCESSING then
+    pending.run(signatures.concurrency_gate(job.task, job.signature), -1)
+  end
+  follow(job, drop)
+  follow_pass(job, false)
+end
+
+-- Take a claimed job out of every index but its line, which the claim changes itself.
+function index.unready(job)
+  pending.count(job.queue, QUEUED, -1)
+  if apart(job) or job.deadline_us then
+    pending.drop(tag .. KEY.since .. job.queue, job.id)
+  end
+  if job.deadline_us then
+    pending.drop(tag .. KEY.deadlines, keys.numbered(job))
+  end
+  if queues.get(job.queue).sheds then
+    pending.drop(tag .. KEY.droppable .. job.queue, keys.numbered(job))
+  end
+  follow_pass(job, false)
+end
+
+-- Put a job into every index it belongs to, as it stands.
+function index.enter(job)
+  pending.count(job.queue, job.status, 1)
+  if job.status == PROCESSING then
+    pending.run(signatures.concurrency_gate(job.task, job.signature), 1)
+  end
+  follow(job, pending.put)
+  follow_pass(job, true)
+  if signatures.read(job.signature).ordering then
+    index.follow_order(job)
+  end
+end
+
+local function holds_line(job)
+  return not TERMINAL[job.status] or (job.status == DEAD and job.holds_line)
+end
+
+-- Add a job to the order of its ordering key, or remove it when it has ended; touch the new head.
+function index.follow_order(job)
+  local order = signatures.order(job.queue, job.signature)
+  local before = redis.call('ZRANGE', order, 0, 0)[1]
+  if holds_line(job) then
+    redis.call('ZADD', order, job.line_number, job.id)
+  else
+    redis.call('ZREM', order, job.id)
+  end
+  local after = redis.call('ZRANGE', order, 0, 0)[1]
+  if after and after ~= before and after ~= job.id then
+    local head = jobs.load(after)
+    if head and head.status == QUEUED then
+      lines.touch(head)
+    end
+  end
+end
+
+-- Take a job that is removed out of the line of its ordering key.
+function index.forget_order(job)
+  if signatures.read(job.signature).ordering and job.holds_line then
+    job.holds_line = nil
+    index.follow_order(job)
+  end
+end
+
+-- Write everything that was gathered, and wake those concerned. The last thing a script does.
+function index.flush()
+  pending.flush()
+  lines.flush()
+  wakes.flush()
+end

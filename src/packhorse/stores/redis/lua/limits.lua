@@ -1,0 +1,298 @@
+-- SPDX-License-Identifier: MIT
+-- What may hold back a ready job: ports of `policies.rate_limit` and `policies.gates`.
+-- A log is a list of {end of slot, weight}, the oldest first.
+-- needs: lines
+local rate_limit = {}
+
+function rate_limit.slot_end_us(instant, rule)
+  local slot = math.ceil(rule.window_us / POLICY.SLOTS)
+  return (math.floor(instant / slot) + 1) * slot - 1
+end
+
+-- The latest slot in which a grant of now, or one before, is counted.
+local function latest_end_us(rule, now)
+  return rate_limit.slot_end_us(now + POLICY.ALLOWANCE_US_MAX, rule)
+end
+
+-- What of a log still counts, in slots of this rule.
+function rate_limit.current(log, rule, now)
+  local latest, counted, at = latest_end_us(rule, now), {}, {}
+  for _, grant in ipairs(log) do
+    local ends = math.min(rate_limit.slot_end_us(grant[1], rule), latest)
+    if ends + rule.window_us > now then
+      if at[ends] then
+        counted[at[ends]][2] = counted[at[ends]][2] + grant[2]
+      else
+        counted[#counted + 1] = {ends, grant[2]}
+        at[ends] = #counted
+      end
+    end
+  end
+  return counted
+end
+
+-- The first instant from `now` on at which so much may be granted; nil when there never is one.
+function rate_limit.next_free_us(log, rule, weight, now)
+  if weight > rule.max then
+    return nil
+  end
+  local counted, used, free = rate_limit.current(log, rule, now), 0, now
+  for _, grant in ipairs(counted) do
+    used = used + grant[2]
+  end
+  for _, grant in ipairs(counted) do
+    if used + weight <= rule.max then
+      break
+    end
+    free = grant[1] + rule.window_us
+    used = used - grant[2]
+  end
+  return free
+end
+
+-- The log after a grant to a job that starts within the allowance.
+function rate_limit.granted(log, rule, weight, now, allowance)
+  local counted, step = rate_limit.current(log, rule, now), math.max(1, math.ceil(allowance / POLICY.SLOTS))
+  local start = math.ceil((now + allowance) / step) * step
+  local ends = math.min(rate_limit.slot_end_us(start, rule), latest_end_us(rule, now))
+  local at = #counted
+  while at > 0 and counted[at][1] > ends do
+    at = at - 1
+  end
+  if at > 0 and counted[at][1] == ends then
+    counted[at][2] = counted[at][2] + weight
+  else
+    table.insert(counted, at + 1, {ends, weight})
+  end
+  return counted
+end
+
+function rate_limit.read(gate)
+  local text = redis.call('GET', tag .. KEY.rate_log .. gate)
+  return text and cmsgpack.unpack(text) or {}
+end
+
+-- Keep a log, and when its last grant ends; a log in which nothing counts is left as it is.
+function rate_limit.write(gate, log)
+  if #log > 0 then
+    redis.call('SET', tag .. KEY.rate_log .. gate, cmsgpack.pack(log))
+    redis.call('ZADD', tag .. KEY.rate_logs, log[#log][1], gate)
+  end
+end
+
+-- A gate is named by a letter for its kind, see GATE, and what it is about.
+local gates = {}
+local any_shut
+
+-- Whether any gate is paused or closed for a time, whatever the limits.
+local function shut()
+  if any_shut == nil then
+    any_shut = redis.call('EXISTS', tag .. KEY.closed_gates) == 1
+  end
+  return any_shut
+end
+
+local function shut_until(gate)
+  return shut() and redis.call('HGET', tag .. KEY.closed_gates, gate)
+end
+
+local function add_pauses(names, queue, parts)
+  local asked = {GATE.pause .. 't' .. keys.len(queue) .. parts.tenant}
+  local seen = {}
+  for _, name in ipairs({'ordering', 'concurrency', 'rate'}) do
+    local key = parts[name]
+    if key and not seen[key] then
+      seen[key] = true
+      asked[#asked + 1] = GATE.pause .. 'k' .. keys.len(queue) .. key
+    end
+  end
+  for _, gate in ipairs(asked) do
+    if shut_until(gate) then
+      names[#names + 1] = gate
+    end
+  end
+end
+
+-- The names of a job's gates, in the order in which they are asked.
+function gates.gates_of(queue, task, signature)
+  local conf, limits, parts = queues.get(queue).conf, queues.task(task), signatures.read(signature)
+  local names = {}
+  if shut() then
+    add_pauses(names, queue, parts)
+  end
+  if parts.ordering then
+    names[#names + 1] = GATE.order .. keys.len(queue) .. keys.len(parts.tenant) .. parts.ordering
+  end
+  if limits and limits.concurrency then
+    names[#names + 1] = signatures.concurrency_gate(task, signature)
+  end
+  if conf.concurrency then
+    names[#names + 1] = GATE.queue_concurrency .. queue
+  end
+  if (limits and limits.rate) or shut_until(signatures.rate_gate(task, signature)) then
+    names[#names + 1] = signatures.rate_gate(task, signature)
+  end
+  if conf.tenant_rate then
+    names[#names + 1] = GATE.tenant_rate .. keys.len(queue) .. parts.tenant
+  end
+  if conf.rate then
+    names[#names + 1] = GATE.queue_rate .. queue
+  end
+  return names
+end
+
+-- The state of a gate before the first job of this claim.
+local function standing(name, queue, task, signature)
+  local kind, gate = string.sub(name, 1, 1), {name = name, closes_until = 0}
+  local conf, limits = queues.get(queue).conf, queues.task(task) or {}
+  local until_text = shut_until(name)
+  gate.shut = until_text == ''
+  gate.until_us = tonumber(until_text or 0) or 0
+  if kind == GATE.order then
+    gate.head = redis.call('ZRANGE', signatures.order(queue, signature), 0, 0)[1]
+  elseif kind == GATE.task_concurrency or kind == GATE.task_concurrency_key then
+    gate.limit = limits.concurrency
+    gate.running = tonumber(redis.call('HGET', tag .. KEY.running, name) or 0)
+  elseif kind == GATE.queue_concurrency then
+    gate.limit, gate.running = conf.concurrency, queues.count(queue, PROCESSING)
+  elseif kind == GATE.task_rate or kind == GATE.task_rate_key then
+    gate.rule = limits.rate
+  elseif kind == GATE.tenant_rate then
+    gate.rule = conf.tenant_rate
+  elseif kind == GATE.queue_rate then
+    gate.rule = conf.rate
+  end
+  if gate.rule then
+    gate.log = rate_limit.current(rate_limit.read(name), gate.rule, clock.now)
+  end
+  return gate
+end
+
+local function refused_by_time(gate, weight)
+  local free = math.max(clock.now, gate.until_us)
+  if gate.rule then
+    free = rate_limit.next_free_us(gate.log, gate.rule, weight, free)
+  end
+  if not free then -- the limit was lowered below its weight: it must not block others
+    return {gate = gate, closes = false, never = true}
+  elseif free > clock.now then
+    return {gate = gate, closes = true, reopens = free}
+  end
+end
+
+-- What one gate says to a job; nil lets it through.
+local function refusal(gate, id, weight)
+  if gate.shut or gate.closed then
+    return {gate = gate, closes = true}
+  elseif gate.head and gate.head ~= id then
+    return {gate = gate, closes = false}
+  elseif gate.limit and gate.running >= gate.limit then
+    return {gate = gate, closes = true}
+  end
+  return refused_by_time(gate, weight)
+end
+
+-- Whether a rate that refuses a job would let a lighter one through.
+local function too_heavy(gate, weight)
+  if weight == 1 or not gate.rule or gate.shut or gate.closed then
+    return false
+  end
+  return refused_by_time(gate, 1) == nil
+end
+
+-- The refusal of the first closed gate, or nil: the job may go.
+function gates.admit(asked, id, weight)
+  for at, gate in ipairs(asked) do
+    local refused = refusal(gate, id, weight)
+    if refused then
+      refused.heavy = too_heavy(gate, weight)
+      for other = at + 1, refused.heavy and #asked or at do
+        if refusal(asked[other], id, weight) then
+          refused.closes = false
+        end
+      end
+      return refused
+    end
+  end
+end
+
+-- All gates of a job that are closed to it just now, for those who want to know why it waits.
+function gates.closed(asked, id, weight)
+  local found = {}
+  for _, gate in ipairs(asked) do
+    local refused = refusal(gate, id, weight)
+    if refused then
+      found[#found + 1] = refused
+    end
+  end
+  return found
+end
+
+-- Lets jobs through one after another, and counts those it let through for the next.
+-- Those that a rate limit lets go start within the allowance; their ids are kept.
+function gates.turnstile(allowance)
+  return {gates = {}, lists = {}, reopens = nil, allowance = allowance or 0, rated = {}}
+end
+
+-- The gates of a job as this turnstile knows them.
+function gates.asked(turnstile, queue, task, signature)
+  local line = keys.line(queue, task, signature)
+  local list = turnstile.lists[line]
+  if not list then
+    list = {}
+    for at, name in ipairs(gates.gates_of(queue, task, signature)) do
+      turnstile.gates[name] = turnstile.gates[name] or standing(name, queue, task, signature)
+      list[at] = turnstile.gates[name]
+    end
+    turnstile.lists[line] = list
+  end
+  return list
+end
+
+-- The refusal of a job, or nil: then it counts from now on.
+function gates.pass(turnstile, job)
+  local asked = gates.asked(turnstile, job.queue, job.task, job.signature)
+  if #asked == 0 then
+    return
+  end
+  local weight = signatures.read(job.signature).weight
+  local refused = gates.admit(asked, job.id, weight)
+  if refused then
+    refused.gate.closed = refused.gate.closed or refused.closes
+    if refused.reopens then
+      turnstile.reopens = math.min(turnstile.reopens or refused.reopens, refused.reopens)
+    end
+    return refused
+  end
+  local rated = false
+  for _, gate in ipairs(asked) do
+    if gate.running then
+      gate.running = gate.running + 1
+    end
+    if gate.rule then
+      gate.log = rate_limit.granted(gate.log, gate.rule, weight, clock.now, turnstile.allowance)
+      rated = true
+    end
+  end
+  if rated then
+    turnstile.rated[#turnstile.rated + 1] = job.id
+  end
+end
+
+-- When time may open a gate to the lightest job; 'inf' when only an event opens it.
+function gates.opens(gate)
+  if gate.shut or gate.limit or gate.head then
+    return 'inf'
+  end
+  local refused = refused_by_time(gate, 1)
+  return refused and (refused.reopens or 'inf') or 0
+end
+
+-- Keep the logs, with what was granted; also when nothing was, see `rate_limit.current`.
+function gates.write_logs(turnstile)
+  for name, gate in pairs(turnstile.gates) do
+    if gate.rule then
+      rate_limit.write(name, gate.log)
+    end
+  end
+end

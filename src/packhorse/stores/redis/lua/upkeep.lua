@@ -1,0 +1,199 @@
+-- SPDX-License-Identifier: MIT
+-- Upkeep: expiring, parking, forgetting. Promoting is in lua/places.lua.
+
+-- script: expire
+-- Gives up waiting jobs whose deadline has passed.
+-- Arguments: how many at most. Answer: their ids.
+-- needs: settle
+local overdue = redis.call('ZRANGEBYSCORE', tag .. KEY.deadlines, '-inf', keys.number(clock.now),
+  'LIMIT', 0, ARGV[2])
+local told = {}
+for at, member in ipairs(overdue) do
+  told[at] = keys.numbered_id(member)
+  settle.finish_waiting(jobs.load(told[at]), DEAD, DEAD_REASON.EXPIRED)
+end
+index.flush()
+return told
+
+-- script: park
+-- Sets aside ready jobs that no live worker knows, lets go those one knows by now, and gives up
+-- those set aside too long.
+-- Arguments: after how long, how many of each at most.
+-- Answer: the names of tasks newly set aside, and the ids of jobs given up.
+-- needs: settle
+local LOOKED_AT = 10000 -- ready jobs that one script looks at
+local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+local served, known = {}, {}
+if limit == 0 then
+  return {{}, {}}
+end
+
+-- What live workers serve and know.
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', tag .. KEY.leases,
+  '(' .. keys.number(clock.now), '+inf')) do
+  local renewal = cjson.decode(cmsgpack.unpack(redis.call('HGET', tag .. KEY.workers, worker))[1])
+  for _, queue in ipairs(renewal.queues) do
+    served[queue] = true
+    for _, task in ipairs(renewal.tasks) do
+      known[keys.pair(queue, task)] = true
+    end
+  end
+end
+
+local function is_known(queue, task)
+  return known[keys.pair(queue, task)] or known[keys.pair(queue, '*')]
+end
+
+local function by_sequence(found)
+  table.sort(found, function(one, other) return one.sequence < other.sequence end)
+  return found
+end
+
+-- The first parked jobs of the (queue, task)s that are wanted, in order of submission.
+local function parked(wanted, until_us)
+  local found = {}
+  for _, pair in ipairs(redis.call('SMEMBERS', tag .. KEY.parked_pairs)) do
+    if wanted(keys.unpair(pair)) then
+      for _, id in ipairs(redis.call('ZRANGE', tag .. KEY.parked .. pair, 0, limit - 1)) do
+        local job = jobs.load(id)
+        if not until_us or job.parked_us <= until_us then
+          found[#found + 1] = job
+        end
+      end
+    end
+  end
+  return by_sequence(found)
+end
+
+local function set_parked(job, since)
+  index.leave(job)
+  job.parked_us, job.updated_us = since, clock.now
+  index.enter(job)
+  jobs.save(job)
+end
+
+for at, job in ipairs(parked(is_known)) do
+  if at > limit then
+    break
+  end
+  set_parked(job, nil)
+  wakes.queue(job.queue)
+end
+pending.flush()
+local function unknown(queue, task)
+  return not is_known(queue, task)
+end
+local dead = {}
+for at, job in ipairs(parked(unknown, clock.now - after)) do
+  if at > limit then
+    break
+  end
+  dead[at] = job.id
+  settle.finish_waiting(job, DEAD, DEAD_REASON.UNKNOWN_TASK)
+end
+pending.flush()
+lines.flush()
+
+-- Ready jobs of one queue and task, at most `limit` of each of at most `limit` lines.
+local function ready(queue, task, found)
+  local pair = keys.pair(queue, task)
+  local sources = {tag .. KEY.suspects .. pair, tag .. KEY.overdue .. pair}
+  for at, sig in ipairs(redis.call('HRANDFIELD', tag .. KEY.heads .. pair, limit)) do
+    sources[at + 2] = keys.line(queue, task, sig)
+  end
+  for _, source in ipairs(sources) do
+    local most = math.min(limit, LOOKED_AT - #found)
+    for _, member in ipairs(most > 0 and redis.call('ZRANGE', source, 0, most - 1) or {}) do
+      found[#found + 1] = jobs.load(keys.ranked_id(member))
+    end
+  end
+end
+
+local found, names = {}, {}
+for queue in pairs(served) do
+  for _, task in ipairs(redis.call('SUNION', tag .. KEY.ready_tasks .. queue,
+    tag .. KEY.suspect_tasks .. queue, tag .. KEY.overdue_tasks .. queue)) do
+    if not is_known(queue, task) then
+      ready(queue, task, found)
+    end
+  end
+end
+for at, job in ipairs(by_sequence(found)) do
+  if at > limit then
+    break
+  end
+  set_parked(job, clock.now)
+  names[job.task] = true
+end
+index.flush()
+local told = {}
+for name in pairs(names) do
+  told[#told + 1] = name
+end
+table.sort(told)
+return {told, dead}
+
+-- script: prune
+-- Removes records and results whose lifetime has passed, workers gone for long, and gates and logs
+-- that are over.
+-- Arguments: how many jobs and workers at most, how long a worker is kept after its lease has ended.
+-- Answer: how many jobs and workers.
+-- needs: settle settings
+local GATES_MAX = 1000 -- closings that one script looks at, and logs it removes
+local GHOSTS_MAX = 1000 -- workers gone for long that one script looks at
+local now = clock.now
+
+-- A result goes before its record.
+local function drop_result(job)
+  index.leave(job)
+  job.has_result, job.result_dropped = nil, true
+  job.expires_us = job.keep_us and job.finished_us + job.keep_us
+  index.enter(job)
+  jobs.save(job)
+  redis.call('HDEL', keys.job(job.id), FIELD.result)
+end
+
+local expired = redis.call('ZRANGEBYSCORE', tag .. KEY.expiring, '-inf', keys.number(now), 'LIMIT', 0, ARGV[2])
+for _, member in ipairs(expired) do
+  local job = jobs.load(keys.numbered_id(member))
+  if job.keep_us and job.finished_us + job.keep_us <= now then
+    settle.forget(job)
+  else
+    drop_result(job)
+  end
+end
+index.flush()
+
+-- Workers gone for long that hold nothing; of those that do, the jobs have to be rescued first.
+local function forget_ghosts(most)
+  local found, gone = redis.call('ZRANGEBYSCORE', tag .. KEY.leases, '-inf',
+    keys.number(now - tonumber(ARGV[3])), 'LIMIT', 0, GHOSTS_MAX), {}
+  for _, worker in ipairs(found) do
+    if #gone == most then
+      break
+    elseif redis.call('EXISTS', tag .. KEY.held .. worker) == 0 then
+      gone[#gone + 1] = worker
+    end
+  end
+  pending.many('ZREM', tag .. KEY.leases, gone)
+  pending.many('HDEL', tag .. KEY.workers, gone)
+  return #gone
+end
+
+local forgotten = forget_ghosts(tonumber(ARGV[2]) - #expired)
+
+-- Closings that are over, and logs in which nothing counts by any rule there is.
+local function over(set, until_us)
+  local found = redis.call('ZRANGEBYSCORE', tag .. set, '-inf', keys.number(until_us), 'LIMIT', 0,
+    GATES_MAX)
+  pending.many('ZREM', tag .. set, found)
+  return found
+end
+
+pending.many('HDEL', tag .. KEY.closed_gates, over(KEY.closed_until, now))
+if redis.call('EXISTS', tag .. KEY.rate_logs) == 1 then
+  for _, gate in ipairs(over(KEY.rate_logs, now - settings.longest_window())) do
+    redis.call('DEL', tag .. KEY.rate_log .. gate)
+  end
+end
+return #expired + forgotten

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""What a Redis plan may ask for, and how scripts are put together from the files in `lua`.
+
+A file has a library, which others may need, and scripts behind lines such as `-- script: claim`.
+A library or a script names the libraries it needs, such as `-- needs: queues lines`; they, and what
+they need in turn, come before it. The section `-- fast: claim` is the fast route of that script: it
+comes before what only the general route needs, and returns when it has an answer. Constants of
+`lua/layout.lua` are written into the text: to make their tables would cost each call microseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple, Self
+
+__all__ = ["Argument", "LoadedScript", "RedisCommand", "Script", "loaded", "sections"]
+
+#: What Redis takes as one argument.
+Argument = str | bytes | int | float
+
+_SECTION: Final = re.compile(r"^-- (?P<kind>script|fast): (?P<name>[a-z_]+)$", re.MULTILINE)
+_NEEDS: Final = re.compile(r"^-- needs: (?P<libraries>[a-z_]+(?: [a-z_]+)*)$", re.MULTILINE)
+#: A table of constants, one of its entries, and a use such as `KEY.job`.
+_TABLE: Final = re.compile(
+    r"^local (?P<name>[A-Z_]+) = \{\n(?P<entries>(?:  \w.*\n)+)\}\n", re.MULTILINE
+)
+_ENTRY: Final = re.compile(r"(?P<name>\w+) = (?P<value>'[^']*'|\d+)")
+_CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
+#: Comments on lines of their own; others may be part of a text.
+_COMMENT: Final = re.compile(r"^\s*(?:--.*)?\n", re.MULTILINE)
+
+
+class Script(NamedTuple):
+    """Runs a script; answered with what it returns.
+
+    The script finds the hash tag of all keys in `KEYS[1]`, the instant that judges in `ARGV[1]` (or
+    nothing, and reads the server's clock), and `args` behind it.
+    """
+
+    name: str
+    args: Sequence[Argument] = ()
+    fast: bool = True  #: try the fast route first, if there is one
+
+
+class RedisCommand(tuple[Any, ...]):
+    """One command, such as `RedisCommand("GET", key)`; answered with its reply."""
+
+    __slots__ = ()
+
+    def __new__(cls, *parts: Argument) -> Self:
+        """One part after the other, as one would write it."""
+        return super().__new__(cls, parts)
+
+
+class LoadedScript(NamedTuple):
+    """A script as it is sent."""
+
+    text: str
+    digest: str  #: what `EVALSHA` calls it
+
+
+@cache
+def loaded(name: str, *, fast: bool = True) -> LoadedScript:
+    """The script of this name, with its fast route and all libraries it needs."""
+    parts: dict[str, str] = {}
+    if fast and f"fast {name}" in sections():
+        route = sections()[f"fast {name}"]
+        _add_needs(route, parts)
+        parts["fast"] = f"do\n{route}end\n"
+    script = sections()[f"script {name}"]
+    _add_needs(script, parts)
+    text = _TABLE.sub("", _COMMENT.sub("", "".join([*parts.values(), script])))
+    text = _CONSTANT.sub(lambda use: _constants()[use[0]], text)
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return LoadedScript(text, digest)
+
+
+def _add_needs(text: str, parts: dict[str, str]) -> None:
+    """Add the libraries that a text needs, each behind those it needs itself."""
+    found = _NEEDS.search(text)
+    for name in found["libraries"].split() if found is not None else ():
+        if name not in parts:
+            library = sections()[f"library {name}"]
+            _add_needs(library, parts)
+            parts[name] = library
+
+
+@cache
+def _constants() -> Mapping[str, str]:
+    """The constants of the layout as they are used, and their values."""
+    return {
+        f"{table['name']}.{entry['name']}": entry["value"]
+        for table in _TABLE.finditer(sections()["library layout"])
+        for entry in _ENTRY.finditer(table["entries"])
+    }
+
+
+@cache
+def sections() -> Mapping[str, str]:
+    """Every library, script and fast route by kind and name."""
+    found: dict[str, str] = {}
+    for file in (files("packhorse.stores.redis") / "lua").iterdir():
+        key = f"library {file.name.removesuffix('.lua')}"
+        text, at = file.read_text("utf-8"), 0
+        for section in _SECTION.finditer(text):
+            found[key] = text[at : section.start()]
+            key, at = f"{section['kind']} {section['name']}", section.end() + 1
+        found[key] = text[at:]
+    return found

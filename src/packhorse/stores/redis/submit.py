@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""Submit: new jobs as the script takes them, and its refusals as errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from packhorse.core.constraints import UNCONSTRAINED, Constraint, job_constraints
+from packhorse.core.job import JobStatus, NewJob, RateRule
+from packhorse.core.policies.rate_limit import check_weight
+from packhorse.core.policies.uniqueness import id_conflict
+from packhorse.errors import (
+    ConfigError,
+    IdempotencyMismatch,
+    PayloadError,
+    QueueClosed,
+    QueueFull,
+)
+from packhorse.stores.plan import Steps
+from packhorse.stores.redis.layout import STATUS
+from packhorse.stores.redis.rows import definition_of, own_trace_id, signature_of
+from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.requests import Submitted
+
+__all__ = ["SUBMITTED_MAX", "are_of_one_kind", "arguments_of", "submit_steps"]
+
+#: Jobs that one submit may bring: they are stored at once, and the server does nothing else.
+SUBMITTED_MAX: Final = 20_000
+
+#: What jobs of one kind share.
+_kind_of: Final = attrgetter("queue", "task", "priority", "timeout_us")
+#: What else a definition says.
+_details_of: Final = attrgetter("tags", "options", "upstream_request_id", "created_by")
+#: Constraints that jobs of one kind may have: tags are part of the definition.
+_KNOWN: Final = (UNCONSTRAINED, Constraint.TAGS)
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+
+
+def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Submitted, ...]]:
+    """All or none, in one script; see `JobStore.submit`."""
+    if not jobs:
+        return ()
+    if len(jobs) > SUBMITTED_MAX:
+        raise ConfigError(
+            f"{len(jobs)} jobs were submitted in one call, and Redis stores at most "
+            f"{SUBMITTED_MAX} at once; nothing was stored: submit them in parts"
+        )
+    _refuse_binary(jobs)
+    args = _arguments_of_one_kind(jobs) if are_of_one_kind(jobs) else _arguments(jobs)
+    reply = yield Script("submit", args, fast)
+    while reply[0] == b"deal":
+        yield from _deal(reply[1])
+        reply = yield Script("submit", args, fast)
+    if reply == b"ok":
+        queued = JobStatus.QUEUED
+        return tuple([Submitted(new.id, deduplicated=False, status=queued) for new in jobs])
+    problem = reply[0].decode()
+    if problem != "ok":
+        _refuse(problem, reply[1:], jobs)
+    answers = [_answer(new, answer) for new, answer in zip(jobs, reply[2:], strict=True)]
+    shed = tuple(job_id.decode() for job_id in reply[1])
+    answers[-1] = msgspec.structs.replace(answers[-1], shed=shed)
+    return tuple(answers)
+
+
+def are_of_one_kind(jobs: Sequence[NewJob]) -> bool:
+    """Whether the jobs share queue, task, priority and timeout and are unconstrained."""
+    kind = _kind_of(jobs[0])
+    return len({new.id for new in jobs}) == len(jobs) and all(
+        _kind_of(new) == kind and job_constraints(new) in _KNOWN for new in jobs
+    )
+
+
+def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
+    first = jobs[0]
+    details = _details_of(first)
+    shared = all(
+        new.trace_id == own_trace_id(new.id) and _details_of(new) == details for new in jobs
+    )
+    timeout = "" if first.timeout_us is None else first.timeout_us
+    args: list[Argument] = [1, first.queue, first.task, int(first.priority), timeout]
+    args.append(definition_of(first) if shared else b"")
+    for new in jobs:
+        args += (new.id, new.payload) if shared else (new.id, new.payload, definition_of(new))
+    return args
+
+
+def _arguments(jobs: Sequence[NewJob]) -> list[Argument]:
+    args: list[Argument] = [0]
+    for new in jobs:
+        args += arguments_of(new)
+    return args
+
+
+def _refuse_binary(jobs: Sequence[NewJob]) -> None:
+    """Refuse payloads that are no text: they could be stored, and not be shown."""
+    for new in jobs:
+        try:
+            new.payload.decode()
+        except UnicodeDecodeError:
+            raise PayloadError(
+                f"the payload of job {new.id} is not UTF-8 text; nothing was stored: "
+                "payloads are JSON"
+            ) from None
+
+
+def _deal(queue: bytes) -> Steps[None]:
+    """Give passes to what is ready in a queue whose first job with a tenant comes, in parts."""
+    more = True
+    while more:
+        more = yield Script("deal", [queue])
+
+
+def arguments_of(new: NewJob) -> tuple[Argument, ...]:
+    """See `layout.NewJobParts`."""
+    check_weight(new.weight)
+    ruled = new.unique is not None or new.idempotency is not None
+    due = f"+{new.delay_us}" if new.scheduled_us is None else f"={new.scheduled_us}"
+    return (
+        new.id,
+        definition_of(new),
+        new.payload,
+        new.queue,
+        new.task,
+        int(new.priority),
+        signature_of(new),
+        due,
+        "" if new.deadline_us is None else new.deadline_us,
+        "" if new.timeout_us is None else new.timeout_us,
+        _pack((new.tenant, new.unique, new.idempotency)) if ruled else b"",
+    )
+
+
+def _answer(new: NewJob, answer: Any) -> Submitted:
+    if type(answer) is int:
+        return Submitted(new.id, deduplicated=False, status=STATUS[answer])
+    job_id, status = answer
+    return Submitted(job_id.decode(), deduplicated=True, status=STATUS[status])
+
+
+# ---------------------------------------------------------------------------------- refusals
+
+
+def _refuse(problem: str, told: Sequence[Any], jobs: Sequence[NewJob]) -> NoReturn:
+    _REFUSALS[problem](told, jobs)
+    raise AssertionError(f"the store refused a submit as {problem}, and could not say why")
+
+
+def _shelf(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    job_id, queue, shelf_of = (part.decode() for part in told)
+    raise ConfigError(
+        f"job {job_id} was submitted to {queue!r}, which is the dead-letter shelf of "
+        f"queue {shelf_of!r}; nothing was stored: submit to another queue"
+    )
+
+
+def _closed(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    raise QueueClosed(told[0].decode())
+
+
+def _heavy(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    weight, most, window_us = told
+    check_weight(weight, [RateRule(most, window_us)])
+
+
+def _mismatch(told: Sequence[Any], jobs: Sequence[NewJob]) -> None:
+    job_id, key = told[0].decode(), told[1].decode()
+    task = next(
+        new.task for new in jobs if new.idempotency is not None and new.idempotency.key == key
+    )
+    raise IdempotencyMismatch(
+        f"idempotency key {key!r} of task {task!r} belongs to job {job_id}, which "
+        "has another payload; nothing was stored: give each payload a key of its own",
+        job_id=job_id,
+    )
+
+
+def _stranger(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    raise id_conflict(told[0].decode())
+
+
+def _full(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    queue, depth, limit = told
+    raise QueueFull(queue.decode(), depth=depth, limit=limit)
+
+
+_REFUSALS: Final[Mapping[str, Callable[[Sequence[Any], Sequence[NewJob]], None]]] = (
+    MappingProxyType(
+        {
+            "shelf": _shelf,
+            "closed": _closed,
+            "heavy": _heavy,
+            "mismatch": _mismatch,
+            "stranger": _stranger,
+            "full": _full,
+        }
+    )
+)

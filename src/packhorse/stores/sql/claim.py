@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: MIT
+"""Claim: look at the queues in their order, promote what is due, hand over a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.job import Job
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
+from packhorse.stores.sql.dialect import Dialect, Isolation, Promoted
+from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.limits import LimitBook, ReadyJob
+from packhorse.stores.sql.ordering import join_lines, read_gate, unblock
+from packhorse.stores.sql.rows import Lane, queue_settings
+from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
+
+__all__ = ["PROMOTE_MAX", "claim_steps", "look_steps", "open_limits", "promote_queue", "reopen_due"]
+
+#: Pages of candidates that one claim asks the gates of, and how many more than it wants each has.
+_ROUNDS_MAX: Final = 64
+_PAGE_EXTRA: Final = 64
+#: Before every rank and place.
+_BEGINNING: Final = (-1, -1)
+#: Suspects of a queue whose gates are asked, to say whether one could be run.
+_SUSPECTS_MAX: Final = 1000
+
+
+class _Surveyed(NamedTuple):
+    """One queue, as `claim_survey` sees it."""
+
+    queue: str
+    settings: str | None
+    paused: bool
+    ready: bool
+    suspects: bool
+    next_due_us: int | None
+    lease_expires_us: int | None
+    limited: bool
+    reopens_us: int | None
+
+
+def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]:
+    """The answer when there is nothing to do; None when there is."""
+    now_us: int = yield NOW
+    survey = yield from _survey(dialect, request)
+    if _lapsed(survey, now_us):
+        return Claimed((), now_us, lease_lost=True)
+    if any(_has_work(one, request, now_us) for one in survey):
+        return None
+    answer: Claimed = yield from _answer(dialect, [], survey, request, None)
+    return answer
+
+
+def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
+    if one.paused:
+        return False
+    times = (one.next_due_us, one.reopens_us)
+    due = any(time_us is not None and time_us <= now_us for time_us in times)
+    return due or bool(one.suspects if request.quarantine else one.ready)
+
+
+def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
+    """See `JobStore.claim`; queue by queue, asking gates where there are any."""
+    yield from level.enter()
+    level.allow(request.queues)
+    now_us: int = yield NOW
+    survey = yield from _survey(dialect, request)
+    if _lapsed(survey, now_us):
+        return Claimed((), now_us, lease_lost=True)
+    survey = yield from _catch_up(dialect, request, survey, level)
+    book: LimitBook = yield from _book(dialect, request, survey, now_us)
+    jobs: list[Job] = []
+    for one in _unpaused(survey):
+        room = request.limit - len(jobs)
+        settings = queue_settings(one.queue, one.settings)
+        if room > 0 and level.asks_gates(one.queue) and book.limits(settings):
+            jobs += yield from _take_gated(request, settings, book, room)
+        elif room > 0:
+            lane = Lane.SUSPECT if request.quarantine else Lane.READY
+            chosen = _chosen(dialect, request, one.queue, now_us, lane)
+            jobs += yield from dialect.take(request, {**chosen, "limit": room})
+    yield from book.keep()
+    if request.quarantine:
+        survey = yield from _survey(dialect, request)
+    held_us = book.reopens_us if len(jobs) < request.limit else None
+    yield from _wake_producers(jobs, survey)
+    answer: Claimed = yield from _answer(dialect, jobs, survey, request, held_us)
+    return msgspec.structs.replace(answer, rated=frozenset(book.rated)) if book.rated else answer
+
+
+def _catch_up(
+    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], level: Isolation
+) -> Steps[list[_Surveyed]]:
+    """Do what time has made due: promote waiting jobs, let go those whose gate has opened."""
+    now_us: int = yield NOW
+    due = [one for one in _unpaused(survey) if (one.next_due_us or now_us + 1) <= now_us]
+    for one in due:
+        yield from promote_queue(dialect, one.queue, now_us, limit=PROMOTE_MAX)
+    reopens_us = survey[0].reopens_us
+    reopened = reopens_us is not None and reopens_us <= now_us
+    if reopened:
+        yield from reopen_due(dialect, now_us, level)
+    if due or reopened:
+        survey = yield from _survey(dialect, request)
+    return survey
+
+
+def _book(
+    dialect: Dialect, request: ClaimRequest, survey: Sequence[_Surveyed], now_us: int
+) -> Steps[LimitBook]:
+    in_order = not request.quarantine
+    if not survey[0].limited:
+        book = LimitBook(dialect, now_us, {}, {}, {}, known=request.tasks if in_order else None)
+    else:
+        book = yield from open_limits(dialect, request.tasks, now_us, in_order=in_order)
+    book.allowance_us = request.allowance_us
+    return book
+
+
+def _take_gated(
+    request: ClaimRequest, queue: QueueSettings, book: LimitBook, limit: int
+) -> Steps[list[Job]]:
+    """Asks every job's gates; who is refused is held back, outside quarantine."""
+    now_us: int = yield NOW
+    jobs: list[Job] = []
+    after = _BEGINNING
+    for _ in range(_ROUNDS_MAX):
+        picked, goes_on = yield from _pick(request, queue, book, limit - len(jobs), after)
+        if picked:
+            jobs += yield from book.dialect.hand_over(request, picked, now_us)
+        released = yield from book.replenish()
+        if len(jobs) >= limit or not (goes_on or released):
+            break
+        after = _BEGINNING if released else goes_on or _BEGINNING
+    return jobs
+
+
+def _pick(
+    request: ClaimRequest,
+    queue: QueueSettings,
+    book: LimitBook,
+    wanted: int,
+    after: tuple[int, int],
+) -> Steps[tuple[list[int], tuple[int, int] | None]]:
+    """Ask a page of candidates; which may go, and after which place there may be more."""
+    dialect, now_us = book.dialect, (yield NOW)
+    lane = Lane.SUSPECT if request.quarantine else Lane.READY
+    page = wanted + _PAGE_EXTRA
+    rank, place = after
+    chosen = {**_chosen(dialect, request, queue.name, now_us, lane), "limit": page}
+    rows = yield dialect.candidates(request, {**chosen, "rank": rank, "after": place})
+    book.turn_page()
+    picked: list[int] = []
+    for row in rows:
+        if len(picked) >= wanted:
+            break
+        job = ReadyJob.of(row)
+        after = (job.rank, job.place)
+        refused = yield from book.ask(job, queue)
+        if refused is None:
+            picked.append(job.seq)
+        elif not request.quarantine:
+            held = yield from book.block(job, refused, queue, picked)
+            if held != "job":
+                return picked, _BEGINNING if held == "others" else None
+    return picked, after if len(rows) == page else None
+
+
+def _wake_producers(jobs: Sequence[Job], survey: Sequence[_Surveyed]) -> Steps[None]:
+    """Those who wait for room in a queue that has a depth to keep."""
+    given = {job.queue for job in jobs}
+    for one in survey:
+        if one.queue in given and queue_settings(one.queue, one.settings).max_depth is not None:
+            yield Wake(f"room:{one.queue}")
+
+
+def _unpaused(survey: Sequence[_Surveyed]) -> list[_Surveyed]:
+    return [one for one in survey if not one.paused]
+
+
+def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
+    queues = dialect.many(dict.fromkeys(request.queues))
+    now_us: int = yield NOW
+    asked = {"queues": queues, "worker": request.worker, "now": now_us}
+    rows = yield Rows(dialect.sql("claim_survey"), asked)
+    return [_Surveyed(*row) for row in rows]
+
+
+def _lapsed(survey: Sequence[_Surveyed], now_us: int) -> bool:
+    expires_us = survey[0].lease_expires_us if survey else None
+    return expires_us is None or expires_us <= now_us
+
+
+def _chosen(
+    dialect: Dialect, request: ClaimRequest, queue: str, now_us: int, lane: Lane
+) -> dict[str, Any]:
+    return {
+        "lane": int(lane),
+        "queue": queue,
+        "tasks": dialect.many(request.tasks),
+        "any_task": EVERY_TASK in request.tasks,
+        "tenants": dialect.many(request.tenants),
+        "now": now_us,
+    }
+
+
+def _answer(
+    dialect: Dialect,
+    jobs: Sequence[Job],
+    survey: Sequence[_Surveyed],
+    request: ClaimRequest,
+    held_us: int | None,
+) -> Steps[Claimed]:
+    """What was given, and what may be waited for; `held_us` is when a gate opens by time."""
+    now_us: int = yield NOW
+    unpaused = _unpaused(survey)
+    times = [one.next_due_us for one in unpaused]
+    if len(jobs) < request.limit:
+        times.append(held_us)
+        if survey and survey[0].reopens_us is not None:
+            chosen = _chosen(dialect, request, "", now_us, Lane.BLOCKED)
+            chosen["queues"] = dialect.many([one.queue for one in unpaused])
+            [(reopens_us,)] = yield Rows(dialect.sql("reopens_next"), chosen)
+            times.append(reopens_us)
+    suspects, suspect_us = yield from _suspects(dialect, unpaused, request, now_us)
+    times.append(suspect_us)
+    next_us = min((time_us for time_us in times if time_us is not None), default=None)
+    return Claimed(jobs=tuple(jobs), now_us=now_us, next_due_us=next_us, suspects=suspects)
+
+
+def _suspects(
+    dialect: Dialect, survey: Sequence[_Surveyed], request: ClaimRequest, now_us: int
+) -> Steps[tuple[bool, int | None]]:
+    """Whether some suspect could be run alone now; if not, when time opens the first gate."""
+    with_some = [one for one in survey if one.suspects]
+    if not with_some:
+        return False, None
+    book: LimitBook = yield from open_limits(dialect, request.tasks, now_us)
+    rank, place = _BEGINNING
+    for one in with_some:
+        settings = queue_settings(one.queue, one.settings)
+        chosen = _chosen(dialect, request, one.queue, now_us, Lane.SUSPECT)
+        asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}
+        rows = yield dialect.candidates(request, asked)
+        for row in rows:
+            refused = yield from book.ask(ReadyJob.of(row), settings)
+            if refused is None:
+                return True, None
+    return False, book.reopens_us
+
+
+#: Jobs let go from a gate that time has opened; those it has no room for are held back again.
+_LET_GO_MAX: Final = 100
+
+
+def open_limits(
+    dialect: Dialect, tasks: Sequence[str], now_us: int, *, in_order: bool = False
+) -> Steps[LimitBook]:
+    """What holds for all queues: the limits of tasks, and what was shut.
+
+    With `in_order`, heavy jobs that are held back are asked before lighter ones behind them.
+    """
+    limited = yield from task_settings(dialect, tasks)
+    shut_rows = yield Rows(dialect.sql("shut_gates"), (now_us,))
+    shut = {read_gate(gate): until_us for gate, until_us in shut_rows}
+    running: dict[tuple[str, str | None], int] = {}
+    if limited:
+        rows = yield Rows(dialect.sql("running_of_tasks"), (dialect.many(limited),))
+        running = {(task, key): count for task, key, count in rows}
+    return LimitBook(dialect, now_us, limited, shut, running, known=tasks if in_order else None)
+
+
+def reopen_due(dialect: Dialect, now_us: int, level: Isolation) -> Steps[None]:
+    """Let go the jobs whose gate time has opened; a claim that finds it closed holds them back.
+
+    Gates that the plan does not cover are opened by who claims from their queues.
+    """
+    rows = yield Rows(dialect.sql("reopens_due"), {"now": now_us})
+    for (gate,) in rows:
+        if level.covers(read_gate(gate)):
+            yield from unblock(dialect, gate, _LET_GO_MAX)
+            yield dialect.write(dialect.sql("reopen_forget"), (gate,))
+
+
+#: Due jobs that become ready in one claim, per queue.
+PROMOTE_MAX: Final = 1000
+
+
+class _Due(NamedTuple):
+    """A waiting job that is due, as `promote_due` sees it."""
+
+    seq: int
+    priority: int
+    tenant: str
+    kept_rank: int | None
+    kept_place: int | None
+    suspect: bool
+    lined: bool
+
+
+def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> Steps[int]:
+    """Make due jobs ready, in (due, sequence) order; rescued ones keep their place."""
+    asked = {"queue": queue, "now": now_us, "limit": limit}
+    rows = yield Rows(dialect.sql("promote_due"), asked)
+    due = [_Due(*row) for row in rows]
+    # One kind after the other: where newcomers stand depends on who is ready before them.
+    for kept, group in groupby(due, key=lambda one: one.kept_place is not None):
+        if kept:
+            standing = [_back(one) for one in group]
+        else:
+            standing = yield from _newcomers(dialect, queue, list(group), now_us)
+        yield dialect.promote(standing, now_us)
+    yield from join_lines(dialect, [one.seq for one in due if one.lined])
+    return len(due)
+
+
+def _back(one: _Due) -> Promoted:
+    """Where it stood before."""
+    return Promoted(one.seq, one.suspect, one.kept_rank or 0, one.kept_place or 0)
+
+
+def _newcomers(
+    dialect: Dialect, queue: str, due: Sequence[_Due], now_us: int
+) -> Steps[list[Promoted]]:
+    """Where jobs stand that take a new place."""
+    places = yield from dialect.take_places(len(due))
+    queues = yield from dialect.queue_rows([queue])
+    newcomers = [Newcomer(queue, one.priority, one.tenant) for one in due]
+    ranks: list[int] = yield from ranks_of(dialect, newcomers, queues, now_us)
+    return [
+        Promoted(one.seq, one.suspect, rank, place)
+        for one, rank, place in zip(due, ranks, places, strict=True)
+    ]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""The end of jobs that no worker holds, and what the end of any job sets free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from packhorse.core.job import DeadReason, JobStatus, NewJob
+from packhorse.core.policies.retention import first_expiry_us
+from packhorse.core.policies.uniqueness import idempotency_identity
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.sql.dialect import Column, Dialect, Needs
+from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
+from packhorse.stores.sql.ordering import (
+    Keys,
+    advance_lines,
+    gate_text,
+    other_gates,
+    unblock,
+)
+from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.submit import insert_jobs, known_jobs
+
+__all__ = ["aftermath", "finish_waiting", "give_up", "lifetimes", "remove_steps"]
+
+
+def lifetimes(
+    now_us: int, keep_us: int | None, result_keep_us: int | None = None
+) -> dict[str, Any]:
+    """The columns that say how long a job finished now is kept."""
+    return {
+        "expires_us": first_expiry_us(now_us, keep_us, result_keep_us),
+        "record_until_us": None if keep_us is None else now_us + keep_us,
+        "result_until_us": None if result_keep_us is None else now_us + result_keep_us,
+    }
+
+
+def give_up(
+    dialect: Dialect, rows: Sequence[tuple[Any, ...]], reason: DeadReason, now_us: int
+) -> Steps[tuple[str, ...]]:
+    """End waiting jobs, given as (sequence, settings of their queue, id, ...), as dead.
+
+    Answers their ids.
+    """
+    changes = [
+        {
+            "seq": seq,
+            "now": now_us,
+            "status": CODE[JobStatus.DEAD],
+            "lane": int(Lane.DEAD),
+            "dead_reason": reason,
+            **lifetimes(now_us, retention_of(settings).dead_us),
+        }
+        for seq, settings, *_ in rows
+    ]
+    yield from finish_waiting(dialect, changes)
+    return tuple([row[2] for row in rows])
+
+
+def finish_waiting(
+    dialect: Dialect, changes: Sequence[dict[str, Any]], *, stashed: bool = True
+) -> Steps[None]:
+    """End jobs that no worker holds; `stashed` as in `aftermath`."""
+    if changes:
+        seqs = [change["seq"] for change in changes]
+        yield ChangeMany(dialect.sql("finish_waiting"), changes)
+        yield from aftermath(dialect, "seq", seqs, waited=True, stashed=stashed)
+
+
+def aftermath(
+    dialect: Dialect,
+    column: Column,
+    values: Sequence[int | str],
+    *,
+    waited: bool = False,
+    stashed: bool = True,
+    needs: Needs | None = None,
+) -> Steps[None]:
+    """What the end of attempts, or of waiting, sets free: gates, lines, keys, room, who waits.
+
+    `stashed`: also jobs that wait to be submitted; that wants to be alone. `needs` may have been
+    read before the ends were written: an end holds no job back.
+    """
+    needs = needs or (yield from dialect.needs())
+    if needs.gates or needs.stashed or needs.limited:
+        rows = yield dialect.over(column, values)
+        over = [
+            _Over(seq, ended, leaves_line, settings, Keys(*keys))
+            for seq, ended, leaves_line, settings, *keys in rows
+        ]
+        if needs.gates:
+            yield from _open_gates(dialect, over)
+        yield from advance_lines(dialect, [one.keys for one in over if one.leaves_line])
+        if stashed:
+            yield from _enter_stashed(dialect, [one.seq for one in over if one.ended])
+        yield from _make_room(over, waited=waited)
+    elif needs.lines:  # alone, so that nothing but those is asked
+        yield from dialect.advance_after(column, values)
+    if needs.awaited:
+        yield from dialect.wake_waiters(column, values)
+
+
+class _Over(NamedTuple):
+    """A job whose attempt or waiting is over, as `aftermath` sees it."""
+
+    seq: int
+    ended: bool
+    leaves_line: bool
+    settings: str | None
+    keys: Keys
+
+
+def _make_room(over: Sequence[_Over], *, waited: bool) -> Steps[None]:
+    """Tell workers of queues that bound them, and producers if jobs wait no longer."""
+    for queue, text in dict.fromkeys((one.keys.queue, one.settings) for one in over):
+        settings = queue_settings(queue, text)
+        if settings.concurrency is not None:
+            yield Wake(f"queue:{queue}")
+        if waited and settings.max_depth is not None:
+            yield Wake(f"room:{queue}")
+
+
+def _open_gates(dialect: Dialect, over: Sequence[_Over]) -> Steps[None]:
+    """Let one blocked job go for each slot that these jobs have freed."""
+    freed = Counter(gate_text(gate) for one in over for gate in other_gates(one.keys))
+    tasks = sorted({one.keys.task for one in over})
+    holding = yield from dialect.holding(list(freed), tasks)
+    for (gate,) in holding:
+        yield from unblock(dialect, gate, freed[gate])
+
+
+def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
+    """Submit the jobs that waited until the holders of their keys ended.
+
+    They were let in when they came, so neither depth nor a closed queue keeps them out now. One
+    that came in some other way meanwhile, by its id or its idempotency key, is there already.
+    """
+    rows = yield Rows(dialect.sql("stash_take"), (dialect.many(seqs),))
+    stashed = dict(rows)
+    if not stashed:
+        return
+    level = yield from dialect.go_alone()
+    now_us: int = yield NOW
+    for seq in [seq for seq in seqs if seq in stashed]:
+        job = msgspec.json.decode(stashed[seq], type=NewJob)
+        known = yield from known_jobs(dialect, [job.id])
+        identity = idempotency_identity(job)
+        same: Holder | None = yield from holder_of(dialect, "idempotency", identity)
+        if known or same is not None:
+            continue
+        queues = yield from dialect.queue_rows([job.queue])
+        unbounded = {name: row.without_depth() for name, row in queues.items()}
+        yield from insert_jobs(dialect, [job], unbounded, now_us, level)
+        yield from take_keys(dialect, job.id, keys_wanted(job))
+
+
+def remove_steps(dialect: Dialect, seqs: Sequence[int]) -> Steps[int]:
+    """Remove jobs with history, tags and keys; a line that one of them held goes on."""
+    if not seqs:
+        return 0
+    held = yield Rows(dialect.sql("lines_held"), (dialect.many(seqs),))
+    removed: int = yield from dialect.remove(seqs)
+    yield from advance_lines(dialect, [Keys(*row) for row in held])
+    return removed

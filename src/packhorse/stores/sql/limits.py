@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: MIT
+"""Limits at the claim: the state of each, who is let through, and who is blocked by which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from packhorse.core.job import RateRule
+from packhorse.core.policies.gates import (
+    Blocked,
+    Gate,
+    GateKind,
+    GateState,
+    QueueLimits,
+    TaskLimits,
+    gates_of,
+    refusal,
+    too_heavy,
+)
+from packhorse.core.policies.rate_limit import RateLog, current, granted, latest_end_us
+from packhorse.stores.plan import Steps
+from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.limit_state import read_log
+from packhorse.stores.sql.ordering import Keys, gate_text, unblock
+from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.statements import ChangeMany, Rows
+
+__all__ = ["LimitBook", "ReadyJob"]
+
+#: Jobs of one line held back in one go; the rest follows when a claim meets it.
+_LINE_MAX: Final = 5000
+_QUEUE_WIDE: Final = (GateKind.QUEUE_CONCURRENCY, GateKind.QUEUE_RATE)
+_RATES: Final = (GateKind.TASK_RATE, GateKind.TENANT_RATE, GateKind.QUEUE_RATE)
+#: Rates under which jobs are written down.
+_NARROW_RATES: Final = (GateKind.TASK_RATE, GateKind.TENANT_RATE)
+#: Heavy jobs under one gate that are asked before lighter ones may pass.
+_HEAVY_MAX: Final = 100
+
+
+class ReadyJob(NamedTuple):
+    """A ready job whose gates are asked."""
+
+    seq: int
+    id: str
+    weight: int
+    line: str | None
+    order_line: str | None
+    rank: int
+    place: int
+    keys: Keys
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> ReadyJob:
+        seq, job_id, weight, line, order_line, rank, place, *keys = row
+        return cls(seq, job_id, weight, line, order_line, rank, place, Keys(*keys))
+
+
+class LimitBook:
+    """How gates stand during one claim; read when first asked for, written back at its end."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        now_us: int,
+        tasks: Mapping[str, TaskSettings],
+        shut: Mapping[Gate, int | None],
+        running: Mapping[tuple[str, str | None], int],
+        *,
+        known: Sequence[str] | None = None,
+    ) -> None:
+        self.dialect = dialect
+        self._now_us = now_us
+        self._tasks = tasks
+        self._shut = shut
+        self._running = running
+        self._known = known  # the tasks of the claim, if light jobs must not pass heavy ones
+        self._standings: dict[Gate, GateState] = {}
+        self._gates_by_keys: dict[tuple[Keys, str], tuple[Gate, ...]] = {}
+        # What rates still let through, and grants that are not in their logs yet: both, so that
+        # a log is worked out once for a claim and not for every job.
+        self._room: dict[Gate, int] = {}
+        self._owed: Counter[Gate] = Counter()
+        self._granted: Counter[Gate] = Counter()
+        self._replenished: Counter[Gate] = Counter()
+        self._set_back: set[Gate] = set()
+        self._heavy: dict[Gate, list[ReadyJob]] = {}
+        self._served: dict[str, QueueSettings] = {}
+        self._lines_held: Counter[tuple[str, str | None]] = Counter()
+        self.reopens_us: int | None = None  #: when time opens a gate that held back a job
+        self.allowance_us = 0  #: how long after this claim jobs with a rate limit may start
+        self.rated: set[str] = set()  #: ids of those that a rate limit let go
+
+    def limits(self, queue: QueueSettings) -> bool:
+        """Whether anything may hold back a job of this queue, beside its place in a line."""
+        own = queue.concurrency, queue.rate, queue.tenant_rate
+        return bool(self._tasks or self._shut) or any(limit is not None for limit in own)
+
+    def ask(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
+        """The refusal of the first closed gate; or None, and what the job uses up is counted."""
+        self._served.setdefault(queue.name, queue)
+        gates = self._gates(job, queue)
+        if self._lets_all_through(gates, job.weight):
+            refused = None
+        else:
+            refused = yield from self._first_refusal(job, queue)
+        if refused is None:
+            for gate in gates:
+                self._use(gate, job)
+        return refused
+
+    def _lets_all_through(self, gates: Sequence[Gate], weight: int) -> bool:
+        """Whether all gates are rates of the whole queue that are known to have room."""
+        room = self._room
+        return all(
+            gate.kind is GateKind.QUEUE_RATE and weight <= room.get(gate, 0) for gate in gates
+        )
+
+    def _first_refusal(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
+        """As `policies.gates.admit`; gates are read only as far as they are asked."""
+        gates = self._gates(job, queue)
+        for index, gate in enumerate(gates):
+            yield from self._ask_heavier(gate, job)
+            standing, refused = yield from self._answer(gate, job, queue)
+            if refused is None:
+                continue
+            if too_heavy(standing, weight=job.weight, now_us=self._now_us):
+                elsewhere = yield from self._any_refuses(gates[index + 1 :], job, queue)
+                refused = msgspec.structs.replace(refused, closes=refused.closes and not elsewhere)
+            self._refused(standing, refused)
+            return refused
+        return None
+
+    def _any_refuses(
+        self, gates: Sequence[Gate], job: ReadyJob, queue: QueueSettings
+    ) -> Steps[bool]:
+        refusals = []
+        for gate in gates:
+            _, refused = yield from self._answer(gate, job, queue)
+            refusals.append(refused is not None)
+        return any(refusals)
+
+    def _answer(
+        self, gate: Gate, job: ReadyJob, queue: QueueSettings
+    ) -> Steps[tuple[GateState, Blocked | None]]:
+        task = self._tasks.get(job.keys.task)
+        standing: GateState = yield from self._standing(gate, job, queue, task)
+        refused = refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us)
+        return standing, refused
+
+    def _gates(self, job: ReadyJob, queue: QueueSettings) -> tuple[Gate, ...]:
+        found = self._gates_by_keys.get((job.keys, queue.name))
+        if found is None:
+            found = gates_of(job.keys, queue, self._tasks.get(job.keys.task), self._shut)
+            self._gates_by_keys[job.keys, queue.name] = found
+        return found
+
+    def _ask_heavier(self, gate: Gate, job: ReadyJob) -> Steps[None]:
+        """Ask the heavy jobs first that come before this one and are held back at the same gate.
+
+        Light ones would pass them for ever; so a heavy one closes the gate for this claim.
+        """
+        if self._known is None or gate.kind not in _NARROW_RATES:
+            return
+        if gate not in self._heavy:
+            self._heavy[gate] = yield from self._read_heavy(gate, self._known)
+        waiting = self._heavy[gate]  # asking one may ask others of them
+        while heavy := next((one for one in waiting if self._precedes(one, job)), None):
+            waiting.remove(heavy)
+            refused = yield from self._first_refusal(heavy, self._served[heavy.keys.queue])
+            if refused is None:
+                yield self.dialect.write_each(self.dialect.sql("blocked_ready"), [heavy.seq])
+
+    def _read_heavy(self, gate: Gate, known: Sequence[str]) -> Steps[list[ReadyJob]]:
+        chosen = {
+            "gate": gate_text(gate),
+            "now": self._now_us,
+            "tasks": self.dialect.many(known),
+            "any_task": EVERY_TASK in known,
+            "limit": _HEAVY_MAX,
+        }
+        rows = yield Rows(self.dialect.sql("blocked_heavy"), chosen)
+        return [ReadyJob.of(row) for row in rows]
+
+    def _precedes(self, one: ReadyJob, job: ReadyJob) -> bool:
+        """Queues are asked one after the other, each in its order."""
+        if one.keys.queue == job.keys.queue:
+            return (one.rank, one.place) < (job.rank, job.place)
+        return one.keys.queue in self._served
+
+    def closed(self, job: ReadyJob, queue: QueueSettings) -> Steps[list[tuple[GateState, Blocked]]]:
+        """Every gate that would refuse the job now, in gate order; nothing is counted."""
+        task = self._tasks.get(job.keys.task)
+        found = []
+        for gate in gates_of(job.keys, queue, task, self._shut):
+            standing = yield from self._read(gate, job.keys, queue, task)
+            if gate.kind is GateKind.ORDER:
+                heads = yield Rows(self.dialect.sql("order_first"), (gate_text(gate),))
+                standing = GateState(gate, head=heads[0][0] if heads else None)
+            refused = refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us)
+            if refused is not None:
+                found.append((standing, refused))
+        return found
+
+    def turn_page(self) -> None:
+        """Begin with candidates that were read just now."""
+        self._lines_held.clear()
+
+    def block(
+        self, job: ReadyJob, refused: Blocked, queue: QueueSettings, picked: Sequence[int]
+    ) -> Steps[Literal["queue", "job", "others"]]:
+        """Write down who is held back, with its line, and let go those it kept away.
+
+        Those `picked` are as good as gone.
+
+        Answers who: the whole `queue`, for which no job is written down; the `job`; or the job,
+        while `others` are ready now that may come before those that follow. A job that only a
+        heavier one keeps back in this claim is not written down: the next may not ask that one.
+        """
+        if refused.gate.kind in _QUEUE_WIDE and refused.closes:
+            return "queue"
+        if self._only_outweighed(job, refused):
+            return "job"
+        dialect, gate = self.dialect, gate_text(refused.gate)
+        line = job.line if job.order_line is None and refused.closes else None
+        if not self._held_with_its_line(gate, line):
+            yield dialect.write(dialect.sql("block"), (gate, job.seq))
+            if line is not None:
+                rest = {"gate": gate, "line": line, "limit": _LINE_MAX}
+                rest["picked"] = dialect.many(picked)
+                yield dialect.write(dialect.sql("block_line"), rest)
+        if refused.reopens_us is not None:
+            yield dialect.write(
+                dialect.sql("reopen_keep"), (gate, refused.reopens_us, self._now_us)
+            )
+        open_gates = yield from self._still_open(job, refused, queue)
+        released = 0
+        for standing in open_gates:
+            text, heaviest = gate_text(standing.gate), self._heaviest(standing)
+            released += yield from unblock(dialect, text, 1, heaviest=heaviest)
+        return "others" if released else "job"
+
+    def _held_with_its_line(self, gate: str, line: str | None) -> bool:
+        """Whether a job before it on this page has held back the line, and it with them."""
+        self._lines_held[gate, line] += 1
+        return line is not None and self._lines_held[gate, line] % (_LINE_MAX + 1) != 1
+
+    def _heaviest(self, standing: GateState) -> int | None:
+        """How heavy a job may be to pass a rate; heavier ones are not let go in vain."""
+        rule = standing.rule
+        if rule is None:
+            return None
+        return rule.max - sum(weight for _, weight in current(standing.log, rule, self._now_us))
+
+    def _only_outweighed(self, job: ReadyJob, refused: Blocked) -> bool:
+        if refused.gate.kind not in _NARROW_RATES:
+            return False
+        standing = msgspec.structs.replace(self._known_standing(refused.gate), shut=False)
+        return refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us) is None
+
+    def _still_open(
+        self, job: ReadyJob, refused: Blocked, queue: QueueSettings
+    ) -> Steps[list[GateState]]:
+        """The other gates of a refused job that would let another job through in its stead."""
+        task = self._tasks.get(job.keys.task)
+        found = []
+        for gate in gates_of(job.keys, queue, task, self._shut):
+            if gate == refused.gate or gate.kind is GateKind.ORDER or gate.kind in _QUEUE_WIDE:
+                continue
+            standing = yield from self._standing(gate, job, queue, task)
+            if refusal(standing, job_id="", weight=1, now_us=self._now_us) is None:
+                found.append(standing)
+        return found
+
+    def replenish(self) -> Steps[int]:
+        """Where rates let jobs go and have room left, let as many be ready again; says how many."""
+        passed = self._granted - self._replenished
+        counts = {gate_text(gate): count for gate, count in passed.items() if self._has_room(gate)}
+        self._replenished = Counter(self._granted)
+        if not counts:
+            return 0
+        dialect = self.dialect
+        holding = yield Rows(dialect.sql("gates_holding"), (dialect.many(counts),))
+        released = 0
+        for (gate,) in holding:
+            released += yield from unblock(dialect, gate, counts[gate])
+        return released
+
+    def _has_room(self, gate: Gate) -> bool:
+        if gate.kind not in _NARROW_RATES:
+            return False
+        standing = self._known_standing(gate)
+        return refusal(standing, job_id="", weight=1, now_us=self._now_us) is None
+
+    def keep(self) -> Steps[None]:
+        """Write down what was granted."""
+        gates = {**self._granted, **dict.fromkeys(self._set_back)}
+        logs = [(gate_text(gate), json_text(self._known_standing(gate).log)) for gate in gates]
+        if logs:
+            yield ChangeMany(self.dialect.sql("rate_keep"), logs)
+
+    def _refused(self, standing: GateState, refused: Blocked) -> None:
+        if refused.reopens_us is not None:
+            self.reopens_us = min(self.reopens_us or refused.reopens_us, refused.reopens_us)
+        if refused.closes:
+            self._standings[standing.gate] = msgspec.structs.replace(standing, shut=True)
+            self._room.pop(standing.gate, None)
+
+    def _use(self, gate: Gate, job: ReadyJob) -> None:
+        standing = self._standings.get(gate)
+        if standing is None:  # a line of order: nothing is used up
+            return
+        if gate.kind in _RATES and standing.rule is not None:
+            if gate in self._room:
+                self._room[gate] -= job.weight
+            self._owed[gate] += job.weight
+            self.rated.add(job.id)
+            self._granted[gate] += 1
+        elif standing.limit is not None:
+            running = standing.running + 1
+            self._standings[gate] = msgspec.structs.replace(standing, running=running)
+
+    def _standing(
+        self, gate: Gate, job: ReadyJob, queue: QueueLimits, task: TaskLimits | None
+    ) -> Steps[GateState]:
+        if gate.kind is GateKind.ORDER:
+            return GateState(gate, head=job.id)  # only heads are in the ready lane
+        if gate in self._standings:
+            return self._known_standing(gate)
+        known: GateState = yield from self._read(gate, job.keys, queue, task)
+        self._standings[gate] = known
+        if known.rule is not None and known.until_us <= self._now_us:
+            self._room[gate] = self._heaviest(known) or 0
+        return known
+
+    def _known_standing(self, gate: Gate) -> GateState:
+        """A gate that was read, with all that was granted since in its log."""
+        standing = self._standings[gate]
+        owed = self._owed.pop(gate, 0)
+        if owed and standing.rule is not None:
+            log = granted(
+                standing.log, standing.rule, owed, self._now_us, allowance_us=self.allowance_us
+            )
+            standing = self._standings[gate] = msgspec.structs.replace(standing, log=log)
+        return standing
+
+    def _read(
+        self, gate: Gate, keys: Keys, queue: QueueLimits, task: TaskLimits | None
+    ) -> Steps[GateState]:
+        match gate.kind:
+            case GateKind.TASK_CONCURRENCY:
+                running = self._running.get((keys.task, keys.concurrency_key), 0)
+                return GateState(gate, limit=task.concurrency if task else None, running=running)
+            case GateKind.QUEUE_CONCURRENCY:
+                [(running,)] = yield Rows(self.dialect.sql("running_in_queue"), (keys.queue,))
+                return GateState(gate, limit=queue.concurrency, running=running)
+            case GateKind.TASK_RATE | GateKind.TENANT_RATE | GateKind.QUEUE_RATE:
+                rule = _rule(gate.kind, queue, task)
+                log = yield from read_log(self.dialect, gate)
+                log = self._as_of_now(gate, log, rule)
+                until_us = self._shut.get(gate) or 0
+                return GateState(gate, until_us=until_us, rule=rule, log=log)
+            case _:
+                return GateState(gate, shut=True)
+
+    def _as_of_now(self, gate: Gate, log: RateLog, rule: RateRule | None) -> RateLog:
+        """Write a log again whose grants lie ahead, since the clock was set back."""
+        if rule is None or not log or log[-1][0] <= latest_end_us(rule, self._now_us):
+            return log
+        self._set_back.add(gate)
+        return current(log, rule, self._now_us)
+
+
+def _rule(kind: GateKind, queue: QueueLimits, task: TaskLimits | None) -> RateRule | None:
+    if kind is GateKind.TASK_RATE:
+        return None if task is None else task.rate
+    return queue.tenant_rate if kind is GateKind.TENANT_RATE else queue.rate

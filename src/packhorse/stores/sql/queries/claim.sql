@@ -1,0 +1,49 @@
+-- name: claim_candidates
+-- The next ready jobs of a queue that this worker knows, after a rank and place, with what their
+-- gates depend on. In the ready lane only heads of lines stand; in others that is asked.
+select
+    seq, id, weight, line, order_line, rank, place,
+    queue, task, tenant, ordering_key, concurrency_key, rate_key
+from {jobs} as job
+where
+    lane = :lane and queue = :queue
+    and (deadline_us is null or deadline_us > :now)
+    and (:any_task or task {in_texts :tasks}) <scope>
+    and (rank, place) > (:rank, :after)
+    and (
+        :lane = {lane.ready} or order_line is null or not exists (
+            select 1 from {jobs} as head
+            where head.order_line = job.order_line and head.line_no < job.line_no
+        )
+    )
+order by rank, place
+limit :limit
+
+-- name: claim_survey
+-- Each queue asked for, in the order of service: its settings, is it paused, has it ready jobs and
+-- suspects, when is its next waiting job due; until when the worker's lease runs; and whether any
+-- limits are set beside those of queues, and when time next opens a gate.
+select
+    asked.value,
+    queue.settings,
+    coalesce(queue.paused, {false}),
+    exists (select 1 from {jobs} where lane = {lane.ready} and queue = asked.value {apart}),
+    exists (select 1 from {jobs} where lane = {lane.suspect} and queue = asked.value {apart}),
+    (select min(rank) from {jobs} where lane = {lane.waiting} and queue = asked.value),
+    (select expires_us from {workers} where worker = :worker),
+    exists (select 1 from {tasks}) or exists (select 1 from {shut}),
+    (select min(case when since_us > :now then 0 else at_us end) from {reopens})
+from {texts :queues as asked}
+left join {queues} as queue on queue.name = asked.value
+order by coalesce(queue.priority, 0), asked.key
+
+-- name: promote_due
+-- The next due jobs of a queue, in the order they take their places.
+select
+    seq, priority, tenant, kept_rank, kept_place, suspect,
+    line is not null or order_line is not null
+from {jobs}
+where lane = {lane.waiting} and queue = :queue and rank <= :now
+order by rank, place
+limit :limit
+{skip_locked}

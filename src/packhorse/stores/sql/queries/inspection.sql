@@ -1,0 +1,66 @@
+-- name: job
+-- One job, all that is known of it.
+select <columns> from {jobs} where id = ?
+
+-- name: history
+-- The attempts of a job that ended otherwise than well, then the good end if it had one.
+select attempt, status, started_us, finished_us, worker, will_retry, error
+from {attempts}
+where seq = (select seq from {jobs} where id = :id)
+union all
+select attempts, status, started_us, finished_us, worker, {false}, null
+from {jobs} where id = :id and status = {status.completed}
+order by 1
+
+-- name: search
+-- Jobs that a filter means, newest first; the runner adds the conditions that were given.
+select <columns> from {jobs} as job
+where <conditions>
+order by seq desc
+limit :limit
+
+-- name: chosen_finished
+-- Finished jobs that a filter means, oldest first; the runner adds the conditions.
+select seq from {jobs} as job
+where finished_us is not null and <conditions>
+order by seq
+limit :limit
+
+-- name: explain_row
+-- What there is to see of a job, besides its record.
+select
+    job.suspect, coalesce(queue.paused, {false}), job.lane, job.hold_us,
+    job.seq, job.id, job.weight, job.line, job.order_line, job.rank, job.place,
+    job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key, job.rate_key
+from {jobs} as job
+left join {queues} as queue on queue.name = job.queue
+where job.id = ?
+
+-- name: outlook_candidates
+-- Jobs of a lane that a worker knows, with the head of the line of order they stand in.
+select
+    (
+        select head.id from {jobs} as head
+        where head.order_line = job.order_line order by head.line_no limit 1
+    ),
+    job.seq, job.id, job.weight, job.line, job.order_line, job.rank, job.place,
+    job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key, job.rate_key
+from {jobs} as job
+where
+    job.lane = :lane and job.queue = :queue and (:lane <> {lane.waiting} or job.rank <= :now)
+    and (job.deadline_us is null or job.deadline_us > :now)
+    and (:any_task or job.task {in_texts :tasks})
+    and (job.rank, job.place) > (:rank, :place)
+order by job.rank, job.place
+limit :limit
+
+-- name: outlook_orphaned
+-- Is some job these tasks could run held by a worker whose lease is gone?
+select exists (
+    select 1 from {jobs} as job
+    left join {workers} as worker on worker.worker = job.worker
+    where
+        job.lane = {lane.held} and coalesce(worker.expires_us, 0) <= :now
+        and job.queue {in_texts :queues}
+        and (:any_task or job.task {in_texts :tasks})
+)

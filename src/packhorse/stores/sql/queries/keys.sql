@@ -1,0 +1,54 @@
+-- name: key_holder
+-- The last job that took a key.
+select seq, id, status, created_us, queue, priority, tenant, suspect, extra
+from {jobs} as job
+where seq = (select seq from {keys} where kind = ? and tenant = ? and task = ? and key = ?)
+{lock job}
+
+-- name: key_take
+-- A job takes a key.
+insert into {keys} (kind, tenant, task, key, seq)
+select ?, ?, ?, ?, seq from {jobs} where id = ?
+on conflict (kind, tenant, task, key) do update set seq = excluded.seq
+
+-- name: payload_replace
+-- A waiting holder is given the payload of a newcomer.
+update {jobs} set payload = ?, updated_us = ? where seq = ?
+
+-- name: stash_forget
+-- No job waits behind a holder any more.
+delete from {stash} where seq = ?
+
+-- name: stash_keep
+-- A job waits behind a running holder of its key; the newest wins.
+insert into {stash} (seq, job) values (?, ?)
+on conflict (seq) do update set job = excluded.job
+
+-- name: stash_outdated
+-- A job that waited behind the last holder of a unique key is outdated.
+delete from {stash}
+where seq = (
+    select seq from {keys}
+    where kind = 'unique' and tenant = ? and task = ? and key = ?
+)
+
+-- name: stash_take
+-- The jobs that waited behind these, if these still hold their keys.
+delete from {stash} as stashed
+where
+    seq {in_numbers ?}
+    and exists (
+        select 1 from {keys} as taken
+        where taken.seq = stashed.seq and taken.kind = 'unique'
+        {apart}
+    )
+returning seq, job
+
+-- name: reschedule
+-- A waiting job is due at another time, and loses its place.
+update {jobs}
+set
+    status = :status, lane = :lane, rank = :rank, place = :place, due_us = :due_us,
+    kept_rank = null, kept_place = null, parked_us = null, blocked_by = null,
+    ready_us = case when :lane = {lane.waiting} then ready_us else :now end, updated_us = :now
+where seq = :seq

@@ -1,0 +1,114 @@
+-- name: gates_holding
+-- Those of these gates that hold jobs back.
+select asked.value from {texts ? as asked}
+where exists (select 1 from {jobs} where blocked_by = asked.value {apart})
+
+-- name: blocked_any
+-- Is any job held back?
+select exists (select 1 from {jobs} where lane = {lane.blocked})
+
+-- name: blocked_heavy
+-- Jobs under a gate that weigh more than others, so that the others might pass them.
+select
+    seq, id, weight, line, order_line, rank, place,
+    queue, task, tenant, ordering_key, concurrency_key, rate_key
+from {jobs}
+where
+    blocked_by = :gate and weight > 1
+    and (deadline_us is null or deadline_us > :now)
+    and (:any_task or task {in_texts :tasks})
+order by queue, rank, place
+limit :limit
+
+-- name: blocked_ready
+-- Jobs that were held back are ready again.
+update {jobs} set lane = {lane.ready}, blocked_by = null
+where seq {each :seq} and {unindexed lane} = {lane.blocked}
+
+-- name: block
+-- Hold back a ready job under a gate.
+update {jobs} set lane = {lane.blocked}, blocked_by = ?
+where seq = ? and {unindexed lane} = {lane.ready}
+
+-- name: running_in_queue
+-- How many jobs of a queue run.
+select count(*) from {jobs} where lane = {lane.held} and queue = ?
+
+-- name: running_of_key
+-- The running jobs of a task and key.
+select id, tenant from {jobs}
+where lane = {lane.held} and task = ? and concurrency_key {is} {text ?}
+order by {unsorted seq}
+
+-- name: running_of_queue
+-- The running jobs of a queue.
+select id, tenant from {jobs} where lane = {lane.held} and queue = ? order by {unsorted seq}
+
+-- name: running_of_tasks
+-- How many jobs of limited tasks run, per key.
+select task, concurrency_key, count(*) from {jobs}
+where lane = {lane.held} and task {in_texts ?}
+group by task, concurrency_key
+
+-- name: rate_keep
+-- Keep the log of a rate gate.
+insert into {rates} (gate, log) values (?, ?)
+on conflict (gate) do update set log = excluded.log
+
+-- name: rate_log
+-- The log of a rate gate.
+select log from {rates} where gate = ?
+
+-- name: rate_page
+-- Logs of rate gates, in the order of their gates.
+select gate, log from {rates} where gate > :behind order by gate limit :limit
+
+-- name: reopen_forget
+-- Time has opened a gate.
+delete from {reopens} where gate = ?
+
+-- name: reopen_keep
+-- Remember when time opens a gate, and since when that is known.
+insert into {reopens} as known (gate, at_us, since_us) values (?, ?, ?)
+on conflict (gate) do update set
+    at_us = case
+        when known.since_us > excluded.since_us then excluded.at_us
+        else {least}(known.at_us, excluded.at_us)
+    end,
+    since_us = excluded.since_us
+
+-- name: reopens_due
+-- Gates that time has opened; and those written down before the clock was set back.
+select gate from {reopens} where at_us <= :now or since_us > :now
+
+-- name: reopens_next
+-- When time next opens a gate that holds back a job of these queues and tasks.
+select min(at_us) from {reopens} as reopening
+where exists (
+    select 1 from {jobs} as job
+    where
+        job.blocked_by = reopening.gate
+        and job.queue {in_texts :queues}
+        and (:any_task or job.task {in_texts :tasks})
+    {apart}
+)
+
+-- name: shut
+-- Shut a gate by hand; no row when it is shut already.
+insert into {shut} (gate, queue) values (?, ?) on conflict do nothing
+
+-- name: shut_forget
+-- Forget that gates were shut for a time.
+delete from {shut} where gate {in_texts ?}
+
+-- name: shut_gates
+-- Gates that are shut: by hand, or for a time that has not passed.
+select gate, until_us from {shut} where until_us is null or until_us > ?
+
+-- name: shut_open
+-- Open a gate that was shut by hand.
+delete from {shut} where gate = ?
+
+-- name: shut_passed
+-- Gates that were shut for a time that has passed.
+select gate from {shut} where until_us <= :now order by until_us limit :limit

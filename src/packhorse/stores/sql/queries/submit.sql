@@ -1,0 +1,28 @@
+-- name: submit_keys
+-- Keep the keys of a job just added; order_line and line_no make it stand in its line of order.
+update {jobs}
+set
+    ordering_key = ?, concurrency_key = ?, rate_key = ?, weight = ?, line = ?, order_line = ?,
+    line_no = case when order_line is null then ? else line_no end
+where seq = ? and id = ?
+
+-- name: shed
+-- The least urgent jobs that wait in a queue, latest first, with their queue's settings.
+select job.seq, queue.settings, job.id, job.priority
+from {jobs} as job
+left join {queues} as queue on queue.name = job.queue
+where job.lane in ({lanes.unclaimed}) and job.queue = ?
+order by job.priority desc, job.seq desc
+limit ?
+
+-- name: depth
+-- Jobs of a queue that wait: ready or held back, suspect, parked and not yet due.
+select count(*) from {jobs} where lane in ({lanes.unclaimed}) and queue = ?
+
+-- name: known
+-- Status of the jobs that are there among these ids.
+select id, status from {jobs} where id {in_texts ?}
+
+-- name: known_as
+-- What the jobs with these ids are, to tell a job that is submitted again from another.
+select id, task, tenant, payload, extra from {jobs} where id {in_texts ?}

@@ -1,0 +1,40 @@
+-- name: carry_history
+-- The histories of some jobs, in order.
+select seq, attempt, status, started_us, finished_us, worker, will_retry, error
+from {attempts}
+where seq {in_numbers ?}
+order by seq, attempt
+
+-- name: carry_out
+-- Jobs that wait or are dead, with all that is known of them, in order of submission.
+select
+    <columns>, rank, place, kept_rank, kept_place, ready_us, suspect, expires_us,
+    order_line, line_no,
+    exists (
+        select 1 from {keys} as taken where taken.seq = job.seq and taken.kind = 'unique'
+    ),
+    exists (
+        select 1 from {keys} as taken
+        where taken.seq = job.seq and taken.kind = 'idempotency'
+    ),
+    (select stash.job from {stash} as stash where stash.seq = job.seq)
+from {jobs} as job
+where
+    status in (
+        {status.pending}, {status.queued}, {status.failed}, {status.timeout}, {status.dead}
+    )
+    and <condition>
+order by seq
+limit :limit
+
+-- name: copied
+-- Where the jobs of this store were carried to, if they were.
+select carried_to, at_us from {copied}
+
+-- name: copied_forget
+-- This store is in use, wherever its jobs were carried to.
+delete from {copied}
+
+-- name: copied_keep
+-- The jobs of this store were carried to another one.
+insert into {copied} (carried_to, at_us) values (?, ?)

@@ -1,0 +1,55 @@
+-- name: expired_records
+-- Finished jobs of which something may go: the whole record, or only the result.
+select seq, record_until_us is not null and record_until_us <= :now as whole
+from {jobs}
+where finished_us is not null and expires_us is not null and expires_us <= :now
+order by expires_us, seq
+limit :limit
+
+-- name: result_drop
+-- The lifetime of results has passed; the records stay a while.
+update {jobs} set result = null, expires_us = record_until_us where seq {each :seq}
+
+-- name: park
+-- Set jobs aside, held back or not.
+update {jobs} set lane = {lane.parked}, blocked_by = null, parked_us = :now, updated_us = :now
+where seq {each :seq}
+
+-- name: parked_known
+-- Parked jobs whose task some live worker of their queue knows again.
+select job.seq, job.queue
+from {jobs} as job
+where
+    job.lane = {lane.parked}
+    and exists (
+        select 1 from {workers} as worker
+        where
+            worker.expires_us > :now and job.queue {in_column worker.queues}
+            and (job.task {in_column worker.tasks} or '*' {in_column worker.tasks})
+    )
+order by job.seq
+limit :limit
+
+-- name: parked_ready
+-- Parked jobs are ready again, in their old places.
+update {jobs}
+set
+    lane = case when suspect = {true} then {lane.suspect} else {lane.ready} end,
+    parked_us = null, updated_us = :now
+where seq {each :seq}
+
+-- name: parked_too_long
+-- Jobs that no worker has known for too long.
+select job.seq, queue.settings, job.id
+from {jobs} as job
+left join {queues} as queue on queue.name = job.queue
+where
+    job.lane = {lane.parked} and job.parked_us <= :latest
+    and not exists (
+        select 1 from {workers} as worker
+        where
+            worker.expires_us > :now and job.queue {in_column worker.queues}
+            and (job.task {in_column worker.tasks} or '*' {in_column worker.tasks})
+    )
+order by job.seq
+limit :limit

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: MIT
+"""Settle: completions in one statement, everything else row by row through `lifecycle.resolve`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from packhorse.core.job import TERMINAL, JobStatus
+from packhorse.core.lifecycle import Resolved, attempt_status, resolve
+from packhorse.core.policies.gates import Gate, GateKind, holds_line
+from packhorse.core.policies.lease import is_lost
+from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
+from packhorse.stores.sql.finish import aftermath, lifetimes
+from packhorse.stores.sql.ordering import gate_text
+from packhorse.stores.sql.rows import (
+    CODE,
+    HISTORY_EACH_END,
+    STATUS,
+    Lane,
+    encode_error,
+    queue_settings,
+    read_extra,
+    settled_mark,
+)
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.virtual_time import Newcomer, rank_of
+
+__all__ = ["settle_each", "settle_in_order"]
+
+#: Of unconstrained jobs nothing else can wait for the end.
+_WAITERS: Final = Needs(awaited=True)
+
+
+class _Held(NamedTuple):
+    """A job about to be settled, as `settle_rows` sees it."""
+
+    id: str
+    seq: int
+    status: int
+    fence: int
+    settled: int
+    cancel_requested: bool
+    deadline_us: int | None
+    queue: str
+    priority: int
+    rank: int
+    place: int
+    due_us: int
+    ready_us: int | None
+    suspect: bool
+    attempts: int
+    started_us: int | None
+    worker: str | None
+    hold_us: int | None
+    lease_expires_us: int | None
+    dead_letter: str | None
+    error: str | None
+    tenant: str
+    task: str
+    rate_key: str | None
+    created_us: int
+    extra: str | None
+    settings: str | None
+
+
+def settle_in_order(
+    dialect: Dialect,
+    settlements: Sequence[Settlement],
+    level: Isolation,
+    *,
+    stashed: bool,
+    needs: Needs | None = None,
+) -> Steps[tuple[Verdict, ...]]:
+    """All in one go, unless each may change what the next one comes to.
+
+    It may where jobs are `stashed` until one of these ends, or one of them takes a new place.
+    `needs` as in `aftermath`.
+    """
+    one_go = not stashed and not any(map(_takes_a_place, settlements))
+    if one_go or len(settlements) == 1:
+        verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, level, needs)
+        return verdict
+    verdicts: list[Verdict] = []
+    for one in settlements:
+        verdicts += yield from _settle_all(dialect, [one], level, None)
+    return tuple(verdicts)
+
+
+def _takes_a_place(one: Settlement) -> bool:
+    return one.status is JobStatus.PENDING and one.delay_us == 0 and not one.keep_place
+
+
+def _settle_all(
+    dialect: Dialect, settlements: Sequence[Settlement], level: Isolation, needs: Needs | None
+) -> Steps[tuple[Verdict, ...]]:
+    now_us: int = yield NOW
+    completed = [one for one in settlements if one.kind is SettlementKind.COMPLETED]
+    others = [one for one in settlements if one.kind is not SettlementKind.COMPLETED]
+    if len({one.job_id for one in settlements}) < len(settlements):
+        others = list(settlements)  # one job twice: only one by one is the order kept
+    elif completed:
+        applied = yield from dialect.complete(completed, now_us)
+        if applied < len(completed):  # some are stale, cancelled or repeated: find out which
+            others = list(settlements)
+    each = yield from settle_each(dialect, others, now_us)
+    needs = _WAITERS if level.unconstrained else needs
+    ids = [one.job_id for one in settlements]
+    yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
+    if len(others) == len(settlements):
+        return tuple(each)
+    verdicts = iter(each)
+    done = SettlementKind.COMPLETED
+    return tuple([Verdict.APPLIED if one.kind is done else next(verdicts) for one in settlements])
+
+
+def settle_each(
+    dialect: Dialect,
+    settlements: Sequence[Settlement],
+    now_us: int,
+    *,
+    by_owner: bool = True,
+) -> Steps[list[Verdict]]:
+    """One by one, as `lifecycle.resolve` says. What is not `by_owner` is not remembered as his."""
+    if not settlements:
+        return []
+    ids = dialect.many([one.job_id for one in settlements])
+    rows = yield Rows(dialect.sql("settle_rows"), (ids,))
+    held = {row[0]: _Held(*row) for row in rows}
+    verdicts: list[Verdict] = []
+    changes: list[dict[str, Any]] = []
+    for one in settlements:
+        job = held.get(one.job_id)
+        if job is None or not _applies(one, job, now_us):
+            verdicts.append(_verdict_unapplied(one, job))
+            continue
+        resolved = resolve(
+            one,
+            cancel_requested=bool(job.cancel_requested),
+            deadline_us=job.deadline_us,
+            now_us=now_us,
+        )
+        verdicts.append(resolved.verdict)
+        change = yield from _change(dialect, one, job, resolved, now_us)
+        if one.kind is SettlementKind.LIMITED:
+            gate = gate_text(Gate(GateKind.TASK_RATE, _rate_name(job)))
+            yield from dialect.shut_until(gate, job.task, now_us + one.limit_us)
+        if not by_owner:
+            change["settled"] = job.settled
+        changes.append(change)
+        held[one.job_id] = job._replace(  # the same job may come twice in one call
+            status=change["status"], settled=change["settled"]
+        )
+    yield from _write(dialect, changes)
+    for topic in _topics(changes):
+        yield Wake(topic)
+    return verdicts
+
+
+def _rate_name(job: _Held) -> tuple[str, ...]:
+    return (job.task,) if job.rate_key is None else (job.task, job.rate_key)
+
+
+def _applies(one: Settlement, job: _Held, now_us: int) -> bool:
+    if STATUS[job.status] is not JobStatus.PROCESSING or job.fence != one.fence:
+        return False
+    if one.kind is not SettlementKind.RESCUED:
+        return True
+    return is_lost(job.lease_expires_us, job.hold_us, now_us)
+
+
+def _verdict_unapplied(one: Settlement, job: _Held | None) -> Verdict:
+    """The same settlement sent again is answered as before; anything else is stale."""
+    repeated = (
+        job is not None
+        and one.kind is not SettlementKind.RESCUED
+        and job.settled == settled_mark(one.fence, one.kind)
+    )
+    return Verdict.APPLIED if repeated else Verdict.STALE
+
+
+def _change(
+    dialect: Dialect, one: Settlement, job: _Held, resolved: Resolved, now_us: int
+) -> Steps[dict[str, Any]]:
+    status = resolved.status
+    completed = status is JobStatus.COMPLETED
+    rescued = one.kind is SettlementKind.RESCUED
+    attempt_outcome, will_retry = attempt_status(one, resolved)
+    proves_nothing = not one.ended or one.kind is SettlementKind.RELEASED
+    kept = rescued or proves_nothing
+    suspect = (rescued and one.suspect) or (kept and bool(job.suspect))
+    standing = yield from _standing(dialect, one, job, resolved, now_us, suspect=suspect)
+    return {
+        "seq": job.seq,
+        "id": job.id,
+        "queue": job.queue,
+        "status": CODE[status],
+        "settled": job.settled if rescued else settled_mark(one.fence, one.kind),
+        "suspect": suspect,
+        "attempts": int(one.ended),
+        "failures": one.failures,
+        "crashes": one.crashes,
+        "lone_crashes": one.lone_crashes,
+        "snoozes": one.snoozes,
+        "releases": one.releases,
+        "error": encode_error(one.error),
+        "shown_error": None if completed else encode_error(one.error) or job.error,
+        "result": one.result if completed else None,
+        "dead_reason": resolved.dead_reason,
+        "dead_letter": job.dead_letter if status is JobStatus.DEAD else None,
+        "now": now_us,
+        "ended": one.ended,
+        "attempt": job.attempts + 1,
+        "attempt_status": CODE[attempt_outcome],
+        "will_retry": will_retry,
+        "started_us": job.started_us or 0,
+        "worker": job.worker or "",
+        "holds_line": _holds_line(job, status),
+        **standing,
+        **_ending(one, job, status, now_us),
+    }
+
+
+def _standing(
+    dialect: Dialect,
+    one: Settlement,
+    job: _Held,
+    resolved: Resolved,
+    now_us: int,
+    *,
+    suspect: bool,
+) -> Steps[dict[str, Any]]:
+    """Where the job stands from now on."""
+    status = resolved.status
+    if status is JobStatus.DEAD:
+        return _stand(job, Lane.DEAD, rank=job.seq, place=0)
+    if status in TERMINAL:
+        return _stand(job, None)
+    if status is JobStatus.QUEUED:
+        lane = Lane.SUSPECT if suspect else Lane.READY
+        if one.keep_place:
+            return _stand(job, lane, due_us=resolved.due_us)
+        [place] = yield from dialect.take_places(1)
+        queues = yield from dialect.queue_rows([job.queue])
+        newcomer = Newcomer(job.queue, job.priority, job.tenant)
+        rank = yield from rank_of(dialect, newcomer, queues, now_us)
+        due_us = resolved.due_us
+        return _stand(job, lane, rank=rank, place=place, due_us=due_us, ready_us=now_us)
+    kept = {"kept_rank": job.rank, "kept_place": job.place} if one.keep_place else {}
+    due_us = resolved.due_us
+    return _stand(job, Lane.WAITING, rank=due_us, place=job.seq, due_us=due_us, **kept)
+
+
+def _stand(job: _Held, lane: Lane | None, **changed: int) -> dict[str, Any]:
+    """The columns that say where a job stands; what is not named stays as it is."""
+    before = {"rank": job.rank, "place": job.place, "due_us": job.due_us, "ready_us": job.ready_us}
+    return {
+        "lane": None if lane is None else int(lane),
+        "kept_rank": None,
+        "kept_place": None,
+        **before,
+        **changed,
+    }
+
+
+def _holds_line(job: _Held, status: JobStatus) -> bool:
+    settings = queue_settings(job.queue, job.settings)
+    return holds_line(status, dead_holds=settings.on_dead == "hold")
+
+
+def _ending(one: Settlement, job: _Held, status: JobStatus, now_us: int) -> dict[str, Any]:
+    """The lifetimes of a job that ends here; none of one that goes on."""
+    if status not in TERMINAL:
+        return dict.fromkeys(("finished_us", "expires_us", "record_until_us", "result_until_us"))
+    keep_us = one.dead_keep_us if status is JobStatus.DEAD else one.keep_us
+    if status is not JobStatus.COMPLETED:
+        return {"finished_us": now_us, **lifetimes(now_us, keep_us)}
+    # A completed job may still answer for its keys, so it is kept as long as it holds them.
+    extra, since = read_extra(job.extra), job.created_us
+    until_us = record_until_us(extra.unique, extra.idempotency, created_us=since)
+    keep_us = at_least_us(keep_us, until_us, finished_us=now_us)
+    until_us = result_until_us(extra.idempotency, created_us=since)
+    result_keep_us = at_least_us(one.result_keep_us, until_us, finished_us=now_us)
+    return {"finished_us": now_us, **lifetimes(now_us, keep_us, result_keep_us)}
+
+
+def _write(dialect: Dialect, changes: Sequence[dict[str, Any]]) -> Steps[None]:
+    if not changes:
+        return
+    yield ChangeMany(dialect.sql("settle_one"), changes)
+    completed = CODE[JobStatus.COMPLETED]
+    lines = [one for one in changes if one["ended"] and one["status"] != completed]
+    if lines:
+        yield ChangeMany(dialect.sql("attempt_add"), lines)
+    long = [
+        {"seq": one["seq"], "attempt": one["attempt"], "kept": HISTORY_EACH_END}
+        for one in lines
+        if one["attempt"] > 2 * HISTORY_EACH_END
+    ]
+    if long:
+        yield ChangeMany(dialect.sql("attempts_trim"), long)
+
+
+def _topics(changes: Iterable[dict[str, Any]]) -> list[str]:
+    """Workers are told when a job becomes ready, or due at a time they do not know of."""
+    terminal = {CODE[status] for status in TERMINAL}
+    return [f"queue:{one['queue']}" for one in changes if one["status"] not in terminal]

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: MIT
+"""Storing new jobs: who is refused, where each stands, and what is kept for its limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from packhorse.core.constraints import Constraint, job_constraints
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.lifecycle import status_at_submit
+from packhorse.core.policies.depth import excess, turned_away
+from packhorse.core.policies.gates import concurrency_gate
+from packhorse.core.policies.rate_limit import check_weight
+from packhorse.core.policies.uniqueness import KnownJob, refuse_strangers
+from packhorse.errors import ConfigError, QueueClosed, QueueFull
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.requests import Submitted, TaskSettings
+from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.ordering import gate_text, join_lines, line_of, order_line_of
+from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read_extra
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
+
+__all__ = [
+    "answered",
+    "due_us_of",
+    "fresh_answer",
+    "has_keys",
+    "insert_jobs",
+    "is_keyed",
+    "known_jobs",
+    "place_of",
+    "refuse_full",
+    "refuse_known",
+    "refuse_queues",
+    "store_all",
+]
+
+#: Jobs of a bounded line that are ready at least, and lines looked at in one submit.
+_LINE_READY_MIN: Final = 32
+_LINES_CAPPED_MAX: Final = 50
+_PENDING: Final = CODE[JobStatus.PENDING]
+_QUEUED: Final = CODE[JobStatus.QUEUED]
+_READY: Final = int(Lane.READY)
+_WAITING: Final = int(Lane.WAITING)
+
+
+def store_all(
+    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], level: Isolation
+) -> Steps[tuple[Submitted, ...]]:
+    """Store jobs that want no keys of their own, unless their queues refuse them."""
+    now_us: int = yield NOW
+    known = yield from known_jobs(dialect, [job.id for job in jobs])
+    fresh = _first_of_each(jobs, known)
+    yield from refuse_queues(dialect, fresh, queues)
+    yield from refuse_full(dialect, fresh, queues)
+    if fresh:
+        yield from insert_jobs(dialect, fresh, queues, now_us, level)
+    return answered(jobs, known, now_us)
+
+
+def _first_of_each(jobs: Sequence[NewJob], known: dict[str, JobStatus]) -> list[NewJob]:
+    """Those that will be stored: whose id is new, and has not come before in this call."""
+    first: dict[str, NewJob] = {}
+    for job in jobs:
+        if job.id not in known:
+            first.setdefault(job.id, job)
+    return list(first.values())
+
+
+def refuse_queues(
+    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow]
+) -> Steps[None]:
+    """New jobs go to no shelf and no closed queue, and are not too heavy."""
+    for job in jobs:
+        row = queues[job.queue]
+        if row.shelf:
+            raise ConfigError(
+                f"{job.queue!r} is a dead-letter shelf, not a queue, and nothing is claimed from "
+                "it; nothing was stored: submit to the queue itself, or redrive the dead letter"
+            )
+        if row.closed:
+            raise QueueClosed(job.queue)
+        if job.weight != 1:
+            yield from _refuse_heavy(dialect, job, row)
+
+
+def refuse_full(
+    dialect: Dialect,
+    jobs: Iterable[NewJob],
+    queues: dict[str, QueueRow],
+    *,
+    stored: bool = False,
+) -> Steps[None]:
+    """Refuse what does not fit into a queue that does not drop; some have it `stored` already."""
+    for queue, arriving in Counter(job.queue for job in jobs).items():
+        limit = queues[queue].settings.max_depth
+        if limit is not None and not queues[queue].drops:
+            [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+            before = depth - arriving if stored else depth
+            if excess(before, arriving, limit):
+                raise QueueFull(queue, depth=before, limit=limit)
+
+
+def _refuse_heavy(dialect: Dialect, job: NewJob, row: QueueRow) -> Steps[None]:
+    tasks: dict[str, TaskSettings] = yield from task_settings(dialect, [job.task])
+    task = tasks.get(job.task)
+    settings = row.settings
+    check_weight(job.weight, (settings.rate, settings.tenant_rate, task.rate if task else None))
+
+
+def insert_jobs(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    queues: dict[str, QueueRow],
+    now_us: int,
+    level: Isolation,
+) -> Steps[int]:
+    """Add those whose id is new; says how many those were."""
+    if any(job.tenant for job in jobs):
+        newcomers = [_newcomer(job) for job in jobs]
+        queues = yield from mark_tenanted(dialect, queues, newcomers, level)
+    seqs: Sequence[int] = yield from dialect.numbers_for(jobs, queues)
+    where = [place_of(job, now_us) for job in jobs]
+    if any(row.ranks_specially for row in queues.values()):
+        where = yield from _special_places(dialect, jobs, queues, seqs, now_us)
+    inserted: int = yield from dialect.insert_rows(jobs, seqs, where, now_us)
+    yield from dialect.index_rare(jobs, seqs)
+    gated = bool(level.gated_tasks) or any(row.gates_every_job for row in queues.values())
+    if gated or any(has_keys(job) for job in jobs):
+        yield from _keep_keys(dialect, jobs, queues, seqs, level)
+    for queue in queues:
+        yield Wake(f"queue:{queue}")
+    return inserted
+
+
+def is_keyed(job: NewJob) -> bool:
+    """Whether a job wants a key that belongs to one job at a time."""
+    return bool(job_constraints(job) & Constraint.KEY)
+
+
+def has_keys(job: NewJob) -> bool:
+    """Whether a job may have gates of its own."""
+    return bool(job_constraints(job) & (Constraint.ORDER | Constraint.LIMIT))
+
+
+def _newcomer(job: NewJob) -> Newcomer:
+    return Newcomer(job.queue, job.priority, job.tenant)
+
+
+def _special_places(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    queues: dict[str, QueueRow],
+    seqs: Sequence[int],
+    now_us: int,
+) -> Steps[list[tuple[int, int, int]]]:
+    """As `place_of`, where more than priority decides about those that become ready at once."""
+    doomed = yield from _doomed(dialect, jobs, queues, seqs)
+    due = [due_us_of(job, now_us) for job in jobs]
+    where = [(_PENDING, _WAITING, due_us) for due_us in due]
+    ready = [
+        index for index, job in enumerate(jobs) if due[index] <= now_us and job.id not in doomed
+    ]
+    newcomers = [_newcomer(jobs[index]) for index in ready]
+    ranks = yield from ranks_of(dialect, newcomers, queues, now_us)
+    for index, rank in zip(ready, ranks, strict=True):
+        where[index] = (_QUEUED, _READY, rank)
+    return where
+
+
+def _doomed(
+    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], seqs: Sequence[int]
+) -> Steps[frozenset[str]]:
+    """Arrivals that a full queue will drop at once: they take no place and no pass."""
+    doomed: set[str] = set()
+    for queue, row in queues.items():
+        if not row.drops:
+            continue
+        arriving = sum(job.queue == queue for job in jobs)
+        [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+        too_many = excess(depth, arriving, row.settings.max_depth)
+        if too_many:
+            least = yield Rows(dialect.sql("shed"), (queue, too_many))
+            waiting = [(priority, seq, "") for seq, _, _, priority in least]
+            mine = [
+                (job.priority, seq, job.id)
+                for seq, job in zip(seqs, jobs, strict=True)
+                if job.queue == queue
+            ]
+            doomed |= turned_away(waiting, mine, (row.settings.max_depth or 0) - depth)
+    return frozenset(doomed)
+
+
+def known_jobs(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, JobStatus]]:
+    """The status of those that are there."""
+    rows = yield Rows(dialect.sql("known"), (dialect.many(job_ids),))
+    return {job_id: STATUS[status] for job_id, status in rows}
+
+
+def refuse_known(
+    dialect: Dialect, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+) -> Steps[None]:
+    """Refuse jobs whose ids belong to others; see `policies.uniqueness.refuse_strangers`."""
+    if not jobs or ids_are_new:
+        return
+    ids = dialect.many(dict.fromkeys(job.id for job in jobs))
+    rows = yield Rows(dialect.sql("known_as"), (ids,))
+    known = {
+        job_id: KnownJob(task, tenant, payload, read_extra(extra).unique)
+        for job_id, task, tenant, payload, extra in rows
+    }
+    refuse_strangers(jobs, known)
+
+
+def due_us_of(job: NewJob, now_us: int) -> int:
+    """When a new job is due."""
+    return now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
+
+
+def place_of(job: NewJob, now_us: int) -> tuple[int, int, int]:
+    """Status, lane and rank of a new job, where nothing but its priority decides."""
+    due_us = due_us_of(job, now_us)
+    if due_us <= now_us:
+        return _QUEUED, _READY, job.priority * PASSES
+    return _PENDING, _WAITING, due_us
+
+
+def _keep_keys(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    queues: dict[str, QueueRow],
+    seqs: Sequence[int],
+    level: Isolation,
+) -> Steps[None]:
+    """Gates: the keys of jobs that have some, and where those stand that are ready."""
+    tasks: dict[str, TaskSettings] = {}
+    if any(row.limited_tasks for row in queues.values()):
+        tasks = yield from task_settings(dialect, dict.fromkeys([job.task for job in jobs]))
+    changes = []
+    lined = []
+    for seq, job in zip(seqs, jobs, strict=True):
+        line = line_of(dialect, job, queues[job.queue].settings, tasks.get(job.task))
+        order_line = order_line_of(job)
+        gated = line is not None or order_line is not None or job.weight != 1
+        lined.append((job, gated))
+        if gated:
+            keys = (job.ordering_key, job.concurrency_key, job.rate_key, job.weight)
+            changes.append((*keys, line, order_line, seq, seq, job.id))
+    yield from level.mark_lined(lined, queues)
+    if changes:
+        yield ChangeMany(dialect.sql("submit_keys"), changes)
+        yield from join_lines(dialect, [seq for *_, seq, _ in changes])
+        yield from _cap_lines(dialect, jobs, queues, tasks)
+
+
+def _cap_lines(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    queues: dict[str, QueueRow],
+    tasks: dict[str, TaskSettings],
+) -> Steps[None]:
+    """Of a line that one key bounds, only so many are ready as could run; so claims stay short."""
+    bounded: dict[str, tuple[str, int]] = {}
+    for job in jobs:
+        task = tasks.get(job.task)
+        if task is not None and task.concurrency is not None and job.ordering_key is None:
+            line = line_of(dialect, job, queues[job.queue].settings, task)
+            if line is not None:
+                bounded[line] = (gate_text(concurrency_gate(job)), task.concurrency)
+    if len(bounded) <= _LINES_CAPPED_MAX:
+        for line, (gate, limit) in bounded.items():
+            yield dialect.write(dialect.sql("line_cap"), (gate, line, max(limit, _LINE_READY_MIN)))
+
+
+def fresh_answer(job: NewJob, now_us: int) -> Submitted:
+    """What is said of a job that was stored."""
+    return Submitted(
+        job.id, deduplicated=False, status=status_at_submit(due_us_of(job, now_us), now_us)
+    )
+
+
+def answered(
+    jobs: Sequence[NewJob], known: dict[str, JobStatus], now_us: int
+) -> tuple[Submitted, ...]:
+    """Some were there already, or came twice in this call."""
+    seen = dict(known)
+    answers = []
+    for job in jobs:
+        status = seen.get(job.id)
+        fresh = fresh_answer(job, now_us)
+        answers.append(fresh if status is None else Submitted(job.id, True, status))
+        seen.setdefault(job.id, fresh.status)
+    return tuple(answers)

@@ -1,0 +1,99 @@
+-- name: claim
+-- Hand the chosen jobs to a worker. Rank and place stay, so that a release finds the old place.
+update {jobs}
+set
+    status = {status.processing}, lane = {lane.held}, fence = fence + 1, worker = :worker,
+    alone = :alone,
+    started_us = :now, updated_us = :now,
+    hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
+where seq in (select value from json_each(:seqs))
+
+-- name: claim_batch
+-- The next jobs of a queue that this worker may run, as one JSON document that decodes in one go
+-- (fields in the order of packhorse.job.Job), and their row numbers.
+select
+    json_group_array(json_array(
+        id, task, queue, fence + 1, payload, priority, tenant, attempts, failures, crashes,
+        lone_crashes, snoozes, timeout_us, deadline_us, coalesce(trace_id, replace(id, '-', '')),
+        json_extract(extra, '$.upstream_request_id'),
+        '' || json_extract(extra, '$.options'), ready_us,
+        rate_key, concurrency_key
+    )),
+    json_group_array(seq),
+    count(*)
+from (<next> order by rank, place limit :limit)
+
+-- name: claim_next
+-- The jobs of a queue that this worker may run. In the ready lane only heads of lines stand; in others
+-- that is asked.
+select <columns> from {jobs} as job
+where
+    lane = :lane and queue = :queue
+    and (deadline_us is null or deadline_us > :now)
+    and (:any_task or task in (select value from json_each(:tasks))) <scope>
+    and (
+        :lane = {lane.ready} or order_line is null or not exists (
+            select 1 from {jobs} as head
+            where head.order_line = job.order_line and head.line_no < job.line_no
+        )
+    )
+
+-- name: claim_next_of_task
+-- The ready jobs of a queue and a task, after a rank and place. SQLite merges several of these in the
+-- order of their index, and reads no further than it must.
+select <columns> from {jobs}
+where
+    lane = {lane.ready} and queue = :queue and task = <task>
+    and (rank, place) > (:rank, :after)
+    and (deadline_us is null or deadline_us > :now)
+
+-- name: claim_candidates_of_tasks
+-- As `claim_candidates`, of the ready jobs of some tasks.
+<next> order by rank, place limit :limit
+
+-- name: claim_chosen
+-- Chosen jobs in the order of choice, as one JSON document that decodes in one go
+-- (fields in the order of packhorse.job.Job).
+select
+    json_group_array(json_array(
+        id, task, queue, fence + 1, payload, priority, tenant, attempts, failures, crashes,
+        lone_crashes, snoozes, timeout_us, deadline_us, coalesce(trace_id, replace(id, '-', '')),
+        json_extract(extra, '$.upstream_request_id'),
+        '' || json_extract(extra, '$.options'), ready_us,
+        rate_key, concurrency_key
+    ))
+from (
+    select
+        job.id, task, queue, fence, payload, priority, tenant, attempts, failures, crashes,
+        lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key,
+        concurrency_key
+    from json_each(:seqs) as chosen
+    join {jobs} as job on job.seq = chosen.value
+    order by chosen.key
+)
+
+-- name: promote
+-- A due job becomes ready, in its place; one that kept its place has been ready before.
+update {jobs}
+set
+    status = {status.queued}, lane = :lane, rank = :rank, place = :place, updated_us = :now,
+    ready_us = case when kept_place is null then :now else ready_us end,
+    kept_rank = null, kept_place = null
+where seq = :seq
+
+-- name: queues_waiting
+-- Queues that have a job due: from queue to queue, looking only at the first that waits in each.
+with recursive waiting (queue) as (
+    select min(queue) from {jobs} where lane = {lane.waiting}
+    union all
+    select (
+        select min(job.queue) from {jobs} as job
+        where job.lane = {lane.waiting} and job.queue > waiting.queue
+    )
+    from waiting where waiting.queue is not null
+)
+select queue from waiting
+where (
+    select min(job.rank) from {jobs} as job
+    where job.lane = {lane.waiting} and job.queue = waiting.queue
+) <= ?

@@ -1,0 +1,176 @@
+-- name: gates_held
+-- The gates under which jobs are held back, the first of them: from gate to gate. Lines of order are
+-- not among them.
+with recursive held (gate) as (
+    select min(blocked_by) from {jobs} where blocked_by is not null
+    union all
+    select (
+        select min(job.blocked_by) from {jobs} as job
+        where job.blocked_by > held.gate
+    )
+    from held where held.gate is not null
+    limit ?
+)
+select gate from held where gate is not null
+
+-- name: blocked_first
+-- The first jobs of a queue and a task under a gate, save those whose deadline has passed.
+select seq from {jobs}
+where
+    blocked_by = :gate and queue = :queue and task = :task and +lane = {lane.blocked}
+    and (deadline_us is null or deadline_us > :now)
+    and (:heaviest is null or weight <= :heaviest)
+order by rank, place
+limit :count
+
+-- name: blocked_kinds
+-- The queues and tasks with jobs under a gate: from one to the next.
+with recursive kind (queue, task) as (
+    select * from (
+        select queue, task from {jobs} where blocked_by = :gate order by queue, task limit 1
+    )
+    union all
+    select next.queue, next.task
+    from kind, {jobs} as next
+    where next.seq = (
+        select job.seq from {jobs} as job
+        where job.blocked_by = :gate and (job.queue, job.task) > (kind.queue, kind.task)
+        order by job.queue, job.task
+        limit 1
+    )
+)
+select queue, task from kind
+
+-- name: blocked_of
+-- Jobs that are held back for another reason than their line of order, of which something is asked.
+select seq, queue from {jobs}
+where lane = {lane.blocked} and blocked_by is not null and <condition> = ?
+
+-- name: block_line
+-- Hold back the rest of a line that shares all its gates, save those about to be handed over.
+update {jobs} set lane = {lane.blocked}, blocked_by = :gate
+where seq in (
+    select seq from {jobs}
+    where line = :line and lane = {lane.ready} and seq not in (select value from json_each(:picked))
+    order by rank, place
+    limit :limit
+)
+
+-- name: rate_forget
+-- Forget the log of a rate gate, unless it has changed since it was read.
+delete from {rates} where gate = :gate and log = :log
+
+-- name: shut_until
+-- Close a gate for a time; never make an earlier closing shorter.
+insert into {shut} (gate, until_us) values (?, ?)
+on conflict (gate) do update set until_us = max(until_us, excluded.until_us)
+
+-- name: line_behind
+-- Of jobs that just became ready, hold back those that stand behind one of their line that is held
+-- back, under the same gate; who comes before all of these asks the gate.
+update {jobs}
+set lane = {lane.blocked}, blocked_by = (
+    select ahead.blocked_by from {jobs} as ahead
+    where
+        ahead.line = {jobs}.line and ahead.lane = {lane.blocked}
+        and (ahead.deadline_us is null or ahead.deadline_us > :now)
+        and (ahead.rank, ahead.place) < ({jobs}.rank, {jobs}.place)
+    limit 1
+)
+where
+    seq in (select value from json_each(:seqs)) and lane = {lane.ready} and line is not null
+    and order_line is null
+    and exists (
+        select 1 from {jobs} as ahead
+        where
+            ahead.line = {jobs}.line and ahead.lane = {lane.blocked}
+            and (ahead.deadline_us is null or ahead.deadline_us > :now)
+            and (ahead.rank, ahead.place) < ({jobs}.rank, {jobs}.place)
+    )
+
+-- name: line_cap
+-- Hold back under a gate what stands behind the first jobs of a line.
+update {jobs} set lane = {lane.blocked}, blocked_by = ?1
+where seq in (
+    select seq from {jobs} where line = ?2 and lane = {lane.ready} order by rank, place
+    limit -1 offset ?3
+)
+
+-- name: order_advance
+-- The heads of lines are ready, if they were held back only because they were not the heads.
+-- The plus signs keep the planner from looking through all that is held back.
+update {jobs} set lane = {lane.ready}
+where
+    seq in (
+        select (
+            select head.seq from {jobs} as head
+            where head.order_line = line.value order by head.line_no limit 1
+        )
+        from json_each(?) as line
+    )
+    and +lane = {lane.blocked} and +blocked_by is null
+returning queue
+
+-- name: order_advance_after
+-- Jobs whose attempt or waiting is over: the next in the lines they have left become their heads, as
+-- order_advance.sql has it.
+update {jobs} set lane = {lane.ready}
+where
+    seq in (
+        select (
+            select head.seq from {jobs} as head
+            where head.order_line = :line || over.queue || :part || over.tenant || :part
+                || over.ordering_key
+            order by head.line_no limit 1
+        )
+        from json_each(:values) as asked
+        join {jobs} as over on over.<column> = asked.value
+        where
+            over.ordering_key is not null and over.order_line is null
+            and over.finished_us is not null
+    )
+    and +lane = {lane.blocked} and +blocked_by is null
+returning queue
+
+-- name: order_behind
+-- Of jobs that just became ready, hold back those that are not the head of their line of order. No
+-- gate is written down for them: their line says it, and one more index would be kept for each.
+update {jobs}
+set lane = {lane.blocked}
+where
+    seq in (select value from json_each(?)) and lane = {lane.ready} and order_line is not null
+    and exists (
+        select 1 from {jobs} as head
+        where head.order_line = {jobs}.order_line
+            and head.line_no < {jobs}.line_no
+    )
+
+-- name: order_lines
+-- The lines of order there are, the first of them: from line to line.
+with recursive known (line) as (
+    select min(order_line) from {jobs} where order_line is not null
+    union all
+    select (
+        select min(job.order_line) from {jobs} as job
+        where job.order_line > known.line
+    )
+    from known where known.line is not null
+    limit ?
+)
+select line from known where line is not null
+
+-- name: pass_keep
+-- Remember a tenant's last pass.
+insert into {passes} (queue, priority, tenant, pass)
+values (:queue, :priority, :tenant, :pass)
+on conflict (queue, priority, tenant) do update set pass = excluded.pass
+
+-- name: pass_redeal
+-- A queue begins to deal passes: what is ready gets them in the order it has.
+update {jobs}
+set rank = {jobs}.priority * :passes + min(numbered.number, :most) * :stride
+from (
+    select seq, row_number() over (partition by priority order by place) - 1 as number
+    from {jobs} where lane in ({lane.ready}, {lane.blocked}) and queue = :queue
+) as numbered
+where {jobs}.seq = numbered.seq

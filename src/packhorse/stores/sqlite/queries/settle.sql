@@ -1,0 +1,58 @@
+-- name: settle_completed
+-- Complete a batch in one go: those still processing under their fence and not to be cancelled.
+-- Given as one JSON object of results by id: taking arrays apart costs as much as the update.
+update {jobs}
+set
+    status = {status.completed}, lane = null,
+    settled = {jobs}.fence * {mark.kinds} + {mark.completed}, suspect = 0, alone = 0,
+    line = null, order_line = null, attempts = attempts + 1, result = done.value, error = null,
+    finished_us = :now, updated_us = :now, hold_us = null,
+    expires_us = :expires_us, record_until_us = :record_until_us,
+    result_until_us = :result_until_us
+from json_each(:results) as done
+where
+    {jobs}.id = done.key and {jobs}.fence = :fence
+    and {jobs}.status = {status.processing} and {jobs}.cancel_requested = 0
+    and {jobs}.seq not in (select seq from {keys})
+
+-- name: aftermath
+-- Jobs whose attempt or waiting is over: has it ended, and does it leave its line?
+select
+    job.seq, job.finished_us is not null, job.finished_us is not null and job.order_line is null,
+    queue.settings, job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key,
+    job.rate_key
+from json_each(?) as asked
+join {jobs} as job on job.<column> = asked.value
+left join {queues} as queue on queue.name = job.queue
+order by asked.key
+
+-- name: aftermath_needed
+-- What waits for attempts to end: jobs that are held back, by their lines of order or by other gates;
+-- jobs behind the holders of their keys; workers or producers that wait for room; those who wait for
+-- a job.
+select
+    exists (select 1 from {jobs} where lane = {lane.blocked}),
+    exists (select 1 from {jobs} where blocked_by is not null),
+    exists (select 1 from {stash}),
+    exists (select 1 from {queues} where limited = 1),
+    exists (select 1 from {interests})
+
+-- name: await_finish
+-- A caller waits for this job's end, unless it has ended already.
+insert into {interests} (seq)
+select seq from {jobs} where id = ? and finished_us is null
+on conflict do nothing
+
+-- name: interests_ended
+-- Those who are waited for and have finished; asked for and forgotten at once.
+delete from {interests}
+where seq in (
+    select interest.seq from {interests} as interest
+    left join {jobs} as job on job.seq = interest.seq
+    where job.seq is null or job.finished_us is not null
+)
+returning (select id from {jobs} where seq = {interests}.seq)
+
+-- name: remove
+-- Remove jobs, or what belongs to them.
+delete from {<table>} where seq in (select value from json_each(?))

@@ -1,0 +1,109 @@
+-- name: lease_expires
+-- Until when a worker's lease runs.
+select expires_us from {workers} where worker = ?
+
+-- name: lease_renew
+-- Begin or extend a worker's lease.
+-- Column `running` is older releases': jobs are counted where they are.
+insert into {workers} (
+    worker, lease_us, expires_us, started_us, renewed_us, host, pid, version, concurrency,
+    running, quiet, queues, tasks, succeeded, failed, execution_us
+) values (
+    :worker, :lease_us, :expires_us, :now, :now, :host, :pid, :version, :concurrency,
+    0, :quiet, :queues, :tasks, :succeeded, :failed, :execution_us
+)
+on conflict (worker) do update set
+    lease_us = excluded.lease_us, expires_us = excluded.expires_us,
+    renewed_us = excluded.renewed_us, host = excluded.host, pid = excluded.pid,
+    version = excluded.version, concurrency = excluded.concurrency,
+    quiet = excluded.quiet, queues = excluded.queues, tasks = excluded.tasks,
+    succeeded = max({workers}.succeeded, excluded.succeeded),
+    failed = max({workers}.failed, excluded.failed),
+    execution_us = max({workers}.execution_us, excluded.execution_us)
+
+-- name: deadline_forget
+-- Deadlines that have passed and bind no unfinished job any more, so many at most.
+delete from {deadlines}
+where (deadline_us, seq) in (
+    select deadline.deadline_us, deadline.seq from {deadlines} as deadline
+    where
+        deadline.deadline_us <= :now
+        and not exists (
+            select 1 from {jobs} as job
+            where
+                job.seq = deadline.seq
+                and job.deadline_us = deadline.deadline_us and job.lane <> {lane.dead}
+        )
+    order by deadline.deadline_us, deadline.seq
+    limit :limit
+)
+
+-- name: deadlines_passed
+-- Waiting jobs whose deadline has passed. Cross, so that deadlines are walked and not the backlog.
+select deadline.seq, queue.settings, job.id
+from {deadlines} as deadline
+cross join {jobs} as job
+    on job.seq = deadline.seq and job.deadline_us = deadline.deadline_us
+left join {queues} as queue on queue.name = job.queue
+where deadline.deadline_us <= :now and job.lane in ({lanes.unclaimed})
+order by deadline.deadline_us, deadline.seq
+limit :limit
+
+-- name: park_unknown
+-- Ready jobs of a served queue that no live worker of that queue knows, among those next to go.
+with head as (
+    select seq, queue, task from {jobs}
+    where lane = :lane and queue = :queue
+    order by rank, place
+    limit :window
+),
+known as (
+    select task.value
+    from {workers} as worker, json_each(worker.queues) as served,
+        json_each(worker.tasks) as task
+    where worker.expires_us > :now and served.value = :queue
+)
+select head.seq, head.task from head
+where head.task not in known and '*' not in known
+order by head.seq
+limit :limit
+
+-- name: carry_behind
+-- A job that came in before the heads of some lines of order takes their turn.
+update {jobs}
+set lane = {lane.blocked}
+where
+    order_line in (select value from json_each(?)) and +lane = {lane.ready}
+    and exists (
+        select 1 from {jobs} as head
+        where head.order_line = {jobs}.order_line
+            and head.line_no < {jobs}.line_no
+    )
+
+-- name: carry_in
+-- Add a job that comes from another store, as it was there.
+insert into {jobs} (
+    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+    ready_us, timeout_us, deadline_us, tenant, trace_id, extra, payload, fence, suspect,
+    cancel_requested, kept_rank, kept_place, attempts, failures, crashes, lone_crashes, snoozes,
+    releases, worker, started_us, finished_us, expires_us, record_until_us, dead_reason,
+    dead_letter, error, progress, ordering_key, concurrency_key, rate_key, weight, line,
+    order_line, line_no
+) values (
+    :seq, :id, :task, :queue, :status, :lane, :rank, :place, :priority, :due_us, :created_us,
+    :updated_us, :ready_us, :timeout_us, :deadline_us, :tenant, :trace_id, :extra, :payload,
+    :fence, :suspect, :cancel_requested, :kept_rank, :kept_place, :attempts, :failures, :crashes,
+    :lone_crashes, :snoozes, :releases, :worker, :started_us, :finished_us, :expires_us,
+    :expires_us, :dead_reason, :dead_letter, :error, :progress, :ordering_key, :concurrency_key,
+    :rate_key, :weight, :line, :order_line, :line_no
+)
+
+-- name: carry_numbers
+-- Numbers are given out behind this one from now on.
+update {sequence} set value = max(value, ?)
+
+-- name: carry_passes
+-- A tenant's last pass is at least this one.
+insert into {passes} (queue, priority, tenant, pass)
+values (:queue, :priority, :tenant, :pass)
+on conflict (queue, priority, tenant) do update set pass = max(pass, excluded.pass)

@@ -1,9 +1,0 @@
--- Jobs whose attempt or waiting is over: has it ended, and does it leave its line?
-select
-    job.seq, job.finished_us is not null, job.finished_us is not null and job.order_line is null,
-    queue.settings, job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key,
-    job.rate_key
-from json_each(?) as asked
-join packhorse_jobs as job on job.{column} = asked.value
-left join packhorse_queues as queue on queue.name = job.queue
-order by asked.key

@@ -1,6 +1,0 @@
--- The good end of a job that is about to run again becomes a line of its history.
-insert into packhorse_attempts (
-    seq, attempt, status, started_us, finished_us, worker, will_retry, error
-)
-select seq, attempts, status, started_us, finished_us, worker, 0, null
-from packhorse_jobs where seq = ?

@@ -1,2 +1,0 @@
--- Jobs of a queue that wait: ready or held back, suspect, parked and not yet due.
-select count(*) from packhorse_jobs where lane in (0, 1, 2, 3, 6) and queue = ?

@@ -1,2 +1,0 @@
--- Once they have their places.
-delete from packhorse_intake

@@ -1,2 +1,0 @@
--- A worker goes, and its lease with it.
-delete from packhorse_workers where worker = ?

@@ -1,4 +1,0 @@
--- Queues that are also some queue's dead-letter shelf.
-select queue.name, shelf.name from packhorse_queues as queue
-join packhorse_queues as shelf on shelf.dead_letter = queue.name
-where queue.settings is not null

@@ -1,2 +1,0 @@
--- The log of a rate gate.
-select log from packhorse_rates where gate = ?

@@ -1,2 +1,0 @@
--- Time has opened a gate.
-delete from packhorse_reopens where gate = ?

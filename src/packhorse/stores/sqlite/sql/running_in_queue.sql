@@ -1,2 +1,0 @@
--- How many jobs of a queue run.
-select count(*) from packhorse_jobs where lane = 4 and queue = ?

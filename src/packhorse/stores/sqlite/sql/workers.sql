@@ -1,5 +1,0 @@
--- The workers known.
-select
-    worker, host, pid, version, queues, tasks, concurrency, running, started_us, renewed_us,
-    expires_us
-from packhorse_workers order by worker

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""Submit on SQLite: the fast path of unconstrained jobs through the intake, and the general one.
+
+A submit that is a transaction by itself pays for the pages it writes to the log: its row, its id
+and its lane are three, the end of the intake is one. Every other plan begins by unloading the
+intake, in its own transaction, so that each job has its number and its place before any plan asks
+for one, in the order of submitting. Only a look for one job by its id finds it in the intake.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.constraints import Constraint, are_alike, job_constraints
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.requests import Submitted
+from packhorse.stores.sql.admission import submit_general
+from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
+from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
+from packhorse.stores.sql.submit import (
+    due_us_of,
+    fresh_answer,
+    known_jobs,
+    refuse_known,
+)
+from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
+from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of
+from packhorse.stores.sqlite.statements import sql
+
+__all__ = [
+    "INTAKE_MAX",
+    "Alike",
+    "IntakeSubmit",
+    "alike",
+    "is_loaded",
+    "short_submit",
+    "submit_steps",
+    "unload",
+    "waiting_job",
+]
+
+
+def submit_steps(jobs: Sequence[NewJob], *, ids_are_new: bool) -> Steps[tuple[Submitted, ...]]:
+    """Store all or none; see `JobStore.submit`."""
+    if not jobs:
+        return ()
+    yield from refuse_known(SQLITE, jobs, ids_are_new=ids_are_new)
+    batch = alike(jobs)
+    if batch is not None:
+        stored: tuple[Submitted, ...] | None = yield from _store_alike(
+            batch, ids_are_new=ids_are_new
+        )
+        if stored is not None:
+            return stored
+    answers: tuple[Submitted, ...] = yield from submit_general(SQLITE, jobs, ONE_WRITER)
+    return answers
+
+
+def _store_alike(batch: Alike, *, ids_are_new: bool) -> Steps[tuple[Submitted, ...] | None]:
+    """Store jobs that are alike; None if their queue has constraints or an id is known."""
+    first, now_us = batch.first, (yield NOW)
+    queues = yield from SQLITE.queue_rows([first.queue])
+    row = queues[first.queue]
+    if row.constraints:
+        return None
+    if not ids_are_new:
+        known = yield from known_jobs(SQLITE, batch.ids)
+        if known or len(set(batch.ids)) < len(batch.ids):
+            return None
+    yield from batch.inserts(now_us, row.last)
+    yield Wake(f"queue:{first.queue}")
+    status = fresh_answer(first, now_us).status
+    return tuple([Submitted(job_id, False, status) for job_id in batch.ids])
+
+
+#: Rows in one insert: enough to spread the cost of a statement.
+_ROWS_MAX: Final = 100
+_QUEUED: Final = (CODE[JobStatus.QUEUED], int(Lane.READY))
+_PENDING: Final = (CODE[JobStatus.PENDING], int(Lane.WAITING))
+#: Constraints that the fast path knows.
+_KNOWN: Final = (Constraint(0), Constraint.DELAY)
+
+
+def short_submit(jobs: Sequence[NewJob], *, ids_are_new: bool) -> IntakeSubmit | None:
+    """Return the fast path of one job whose id is new; None if it is not for these jobs."""
+    if not ids_are_new or len(jobs) != 1 or job_constraints(jobs[0]) not in _KNOWN:
+        return None
+    return IntakeSubmit(jobs[0])
+
+
+class Alike(NamedTuple):
+    """Jobs of the fast path that differ in their ids and arguments only."""
+
+    first: NewJob
+    ids: list[str]
+    payloads: list[str]
+    trace_id: str | None  #: of all of them; None: each made from its id
+
+    def inserts(self, now_us: int, last: int) -> Iterator[Change]:
+        """The statements that add them, with numbers from `last` on."""
+        job = self.first
+        due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
+        ready = due_us <= now_us
+        where = (*_QUEUED, job.priority * PASSES) if ready else (*_PENDING, due_us)
+        when = (job.priority, due_us, now_us, job.timeout_us)
+        common = (job.task, job.queue, *where, *when, self.trace_id)
+        own = [""] * (2 * len(self.ids))
+        own[::2], own[1::2] = self.ids, self.payloads
+        for start in range(0, len(self.ids), _ROWS_MAX):
+            chunk = own[2 * start : 2 * (start + _ROWS_MAX)]
+            yield Change(_insert(len(chunk) // 2), (last + 1 + start, *common, *chunk))
+
+
+def alike(jobs: Sequence[NewJob]) -> Alike | None:
+    """Return the jobs, if the fast path knows them and they differ in ids and arguments only.
+
+    Their traces are made from their ids, or the same for all.
+    """
+    first = jobs[0]
+    if job_constraints(first) not in _KNOWN or extra_of(first) is not None or not are_alike(jobs):
+        return None
+    ids = [job.id for job in jobs]
+    trace_id = None
+    traces = [job.trace_id for job in jobs]
+    if traces != [job_id.replace("-", "") for job_id in ids]:
+        trace_id = traces[0]
+        if traces.count(trace_id) != len(traces):
+            return None
+    try:
+        return Alike(first, ids, [job.payload.decode() for job in jobs], trace_id)
+    except UnicodeDecodeError:
+        return None  # the general path tells which
+
+
+@cache
+def _insert(rows: int) -> str:
+    """What rows share are the parameters 1 to 11; each adds its id and its payload."""
+    values = [
+        f"(?1 + {row}, ?{12 + 2 * row}, ?2, ?3, ?4, ?5, ?6, ?1 + {row}, ?7, ?8, ?9, ?9, ?9, "
+        f"?10, null, '', ?11, null, ?{13 + 2 * row})"
+        for row in range(rows)
+    ]
+    return sql("submit", rows=", ".join(values))
+
+
+#: The submit that puts down this many unloads them: enough to spread the cost, few enough that the
+#: next plan does not wait.
+INTAKE_MAX: Final = 256
+
+_PLACES: Final = (
+    *(CODE[JobStatus.QUEUED], CODE[JobStatus.PENDING]),
+    *(int(Lane.READY), int(Lane.WAITING), PASSES),
+)
+
+
+class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
+    """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
+
+    It adds no row if the job's queue or task has constraints; then the plan's steps are taken.
+    """
+
+    text: ClassVar[str] = sql("intake_add")
+
+    job: NewJob
+
+    def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
+        """Return the statement's parameters, and the verb's answer if it adds a row."""
+        job = self.job
+        own = (job.id, now_us, payload_text(job))
+        shared = (job.task, job.queue, job.priority, job.timeout_us)
+        rest = (due_us_of(job, now_us), trace_of(job), extra_of(job))
+        return (*own, *shared, *rest), (fresh_answer(job, now_us),)
+
+
+def is_loaded(connection: sqlite3.Connection) -> bool:
+    """Whether jobs wait in the intake."""
+    return connection.execute(sql("intake_any")).fetchone() is not None
+
+
+def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
+    """The row of a job that waits in the intake, in the columns of a record."""
+    text = sql("intake_job", columns=RECORD_COLUMNS)
+    rows = yield Rows(text, (job_id, *_PLACES[:2]))
+    return rows[0] if rows else None
+
+
+def unload(connection: sqlite3.Connection) -> None:
+    """Give the jobs of the intake their numbers and places; inside a transaction that writes."""
+    if is_loaded(connection):
+        (last,) = connection.execute(sql("intake_last")).fetchone()
+        connection.execute(sql("intake_unload"), (*_PLACES, last))
+        connection.execute(sql("intake_empty"))

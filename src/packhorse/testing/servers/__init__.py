@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""Real servers for tests, started from packages or named by the environment."""

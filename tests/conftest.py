@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""Which tests of the conformance suite run, and in which order all tests start."""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+import pytest
+
+from packhorse.testing.conformance.trial import RUNNERS
+
+#: Parts of the names of tests that take seconds. They start first: a run that ends with them would
+#: wait for one process while the others have nothing left to do.
+_LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/faults/")
+
+
+#: On a cluster all keys of a namespace lie on one node, so that most of what can be tried there is
+#: tried on a single server already: an ordinary run takes one test in so many there.
+_CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
+_CLUSTER_SHARE: Final = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare `--conformance`."""
+    parser.addoption(
+        "--conformance",
+        choices=("sample", "all"),
+        default="sample",
+        help="sample: each test with one of the two runners of a store, and few on a cluster",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a sample of the conformance tests, unless asked for all; let long tests start first."""
+    named = any("::" in argument for argument in config.args)
+    if config.getoption("conformance") == "sample" and not named:
+        left_out = [item for item in items if _is_left_out(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not _is_left_out(item)]
+    items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    """Whether an ordinary run leaves out the test, which its name decides."""
+    if not item.nodeid.startswith("tests/conformance/"):
+        return False
+    runner: str | None = None
+    name = item.nodeid
+    if hasattr(item, "callspec"):
+        runner = item.callspec.params.get("runner")
+        parts = [item.nodeid.partition("[")[0], *item.callspec.id.split("-")]
+        name = "-".join(part for part in parts if part != runner)
+    chosen, runners = crc32(name.encode()), len(RUNNERS)
+    if item.nodeid.startswith(_CLUSTER) and chosen // runners % _CLUSTER_SHARE:
+        return True
+    return runner is not None and runner != RUNNERS[chosen % runners]

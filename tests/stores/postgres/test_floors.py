@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: MIT
+"""The rule of floors: what claims walk past, and how long a job may wait below one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from packhorse.core.settlement import SettlementKind
+from packhorse.stores.postgres.floors import FRONT_EVERY_S, FRONT_REST, LAG_S, Floor, FloorLook
+from packhorse.stores.postgres.settings import PostgresSettings
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.sql.rows import PASSES
+from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
+from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting
+
+#: Longer than a floor needs to rise, shorter than the time between two looks from the front.
+_STEP_S: Final = 2 * LAG_S
+_BATCH: Final = 50
+_ROUNDS: Final = 4
+_FRONT: Final = [-1]
+#: So long that no claim of a test looks from the front a second time unasked.
+_LONG_S: Final = 0.5
+
+
+class Hands:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.tick = 0.0  #: how much passes between two looks at it
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+class Trial:
+    """A floor of one queue, and claims from it."""
+
+    def __init__(self) -> None:
+        self.time = Hands()
+        self.floor = Floor(self.time)
+        self.claim()  # the first looks from the front
+
+    def claim(
+        self, *places: int, filled: bool = False, took_s: float = 0.0, later_s: float = _STEP_S
+    ) -> list[int]:
+        """A claim that is handed these places; says from where it looked."""
+        look = self.floor.begin()
+        return self.look(look, *places, filled=filled, took_s=took_s, later_s=later_s)
+
+    def look(
+        self, look: FloorLook, *places: int, filled: bool, took_s: float, later_s: float
+    ) -> list[int]:
+        ranges: list[int] = self.floor.ranges([QUEUE], look)["places"]
+        self.time.now += took_s
+        handed = [(QUEUE, 2 * PASSES, place) for place in places]
+        self.floor.learn(look, handed, queues=[QUEUE], filled=filled)
+        self.time.now += later_s
+        return ranges if ranges == _FRONT else ranges[2:3]
+
+
+def test_a_floor_rises_after_unfilled_claims_too() -> None:
+    trial = Trial()
+
+    assert [trial.claim(5), trial.claim(9), trial.claim(), trial.claim()] == [
+        _FRONT,
+        [-1],
+        [5],
+        [9],
+    ]
+
+
+def test_a_floor_never_rises_over_what_was_handed_out_a_moment_ago() -> None:
+    trial = Trial()
+    trial.claim(5, later_s=LAG_S / 2)
+    trial.claim(9, later_s=LAG_S / 4)  # these began too soon to say anything
+    trial.claim(12)
+
+    assert trial.claim() == _FRONT  # this one looks once more where 5 was passed
+
+    assert trial.claim() == [5]
+
+
+def test_a_filled_claim_raises_no_floor_over_its_last_job() -> None:
+    trial = Trial()
+    trial.claim(5)
+    trial.claim(30)
+    trial.claim(7, filled=True)  # it began below, and went no further
+
+    assert trial.claim() == [7]
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_claim_looks_from_the_front_every_second_whether_filled_or_not(filled: bool) -> None:  # noqa: FBT001 - a case
+    trial = Trial()
+    begun = trial.time.now
+    fronts = []
+    for place in range(30):
+        at = trial.time.now
+        if trial.claim(place, filled=filled) == _FRONT:
+            fronts.append(at - begun)
+
+    gaps = [later - earlier for earlier, later in pairwise(fronts[2:])]
+    assert len(gaps) > 3
+    assert max(gaps) <= FRONT_EVERY_S + _STEP_S + 0.001
+    assert min(gaps) >= FRONT_EVERY_S - 0.001
+
+
+def test_a_floor_goes_down_to_where_a_filled_look_from_the_front_ended() -> None:
+    trial = Trial()
+    trial.claim(50)
+    trial.claim(60)
+    assert trial.claim() == [50]
+    trial.floor.forget()
+
+    assert trial.claim(20, filled=True) == _FRONT  # there is more behind it
+
+    assert trial.claim() == [20]
+
+
+def test_looks_from_the_front_rest_in_proportion_to_what_they_take() -> None:
+    trial = Trial()
+    trial.claim(5)
+    trial.time.now += FRONT_EVERY_S
+    assert trial.claim(6, took_s=0.1, later_s=0.0) == _FRONT
+
+    trial.time.now += 0.1 * FRONT_REST - 2 * _STEP_S
+    look = trial.floor.begin()
+    assert not look.front
+    assert trial.floor.again(look) is None
+    trial.time.now += 2 * _STEP_S
+
+    assert trial.floor.begin().front
+
+
+def test_a_claim_that_found_nothing_looks_from_the_front() -> None:
+    trial = Trial()
+    trial.claim(5)
+    look = trial.floor.begin()
+
+    again = trial.floor.again(look)
+
+    assert again is not None
+    assert again.front
+    assert trial.floor.again(again) is None
+
+
+# --------------------------------------------------------------------------------- on a real server
+
+
+@pytest.fixture
+def time() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def store(url: str, time: Hands) -> Iterator[PostgresStore]:
+    opened = postgres_store(url)
+    opened.jobs.floors._time = time
+    opened.run(opened.leases.renew(renewing()))
+    yield opened
+    opened.close()
+
+
+def claimed(store: PostgresStore, time: Hands, limit: int) -> list[str]:
+    jobs = store.run(store.jobs.claim(claiming(limit=limit))).jobs
+    store.run(store.jobs.settle([settlement_of(SettlementKind.COMPLETED, job) for job in jobs]))
+    time.now += _STEP_S
+    return [job.id for job in jobs]
+
+
+@pytest.mark.parametrize("after", ["a moment", "a while"])
+def test_a_job_that_commits_late_does_not_wait_for_the_backlog(
+    url: str, store: PostgresStore, time: Hands, after: str
+) -> None:
+    store.run(submitting(store, "late"))
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as held:
+        # Locked, as a row is not seen yet; its number is lower than those of all others.
+        name = f'"{store._settings.schema}".jobs'
+        held.execute(f"update {name} set awaited = awaited where id = 'late'".encode())
+        store.run(store.jobs.submit([new_job() for _ in range(20 * _BATCH)]))
+        rounds = 1 if after == "a moment" else _ROUNDS
+        for _ in range(rounds):
+            time.now -= _STEP_S if after == "a moment" else 0
+            assert "late" not in claimed(store, time, _BATCH)
+
+    found = [name for _ in range(rounds + 4) for name in claimed(store, time, _BATCH)]
+
+    within_s = LAG_S if after == "a moment" else FRONT_EVERY_S + _STEP_S
+    assert "late" in found[: _BATCH * (1 + round(within_s / _STEP_S))]
+
+
+def test_claims_under_an_old_snapshot_read_no_more_the_longer_it_lasts(
+    url: str, store: PostgresStore, time: Hands
+) -> None:
+    time.tick = _LONG_S
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from pg_class")
+        _work(store, time)
+        first = _entries_read(url, store, lambda: _work(store, time))
+        for _ in range(5):
+            _work(store, time)
+
+        last = _entries_read(url, store, lambda: _work(store, time))
+
+    assert last <= 1.5 * first
+
+
+def _work(store: PostgresStore, time: Hands) -> None:
+    """Rounds of claims that are not filled, as a worker makes that keeps up."""
+    for _ in range(_ROUNDS):
+        store.run(store.jobs.submit([new_job() for _ in range(_BATCH)]))
+        assert len(claimed(store, time, 2 * _BATCH)) == _BATCH
+
+
+def _entries_read(url: str, store: PostgresStore, work: Any) -> int:
+    """How many entries of the index of lanes some work reads; sessions tell when they end."""
+    read = "select idx_tup_read from pg_stat_user_indexes where indexrelid = %s::regclass"
+    index = f"{store._settings.schema}.lanes"
+    store.close()
+    before = _settled(url, read, index)
+    work()
+    store.close()
+    return _settled(url, read, index, above=before) - before
+
+
+def _settled(url: str, read: str, index: str, above: int = -1) -> int:
+    """A counter that has stopped, above what it was."""
+    last, again = -1, 0
+    for _ in range(1000):
+        last, again = again, int(ask(url, read, index)[0][0])
+        if last == again > above:
+            return again
+    raise AssertionError("the counter does not rest")

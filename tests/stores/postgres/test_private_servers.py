@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""Private servers start wherever the environment lies, also where only its owner may enter."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import postgres
+from tests.servers.postgres import PROGRAMS_VARIABLE, PostgresServer
+
+
+@pytest.fixture
+def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The installed programs and the libraries beside them, in a folder others may not enter."""
+    installed = postgres._installed()
+    package = installed.parent
+    for beside in (package, package.with_name(f"{package.name}.libs")):
+        (tmp_path / beside.name).symlink_to(beside)
+    tmp_path.chmod(0o700)
+    closed = tmp_path / package.name / installed.name
+    monkeypatch.setenv(PROGRAMS_VARIABLE, str(closed))
+    postgres._programs.cache_clear()
+    yield closed
+    postgres._programs.cache_clear()
+
+
+@pytest.mark.parametrize("program", ["initdb", "postgres", "pg_basebackup"])
+def test_copied_programs_find_their_libraries(closed_programs: Path, program: str) -> None:
+    copied = postgres._copied(closed_programs)
+
+    told = subprocess.run([copied / "bin" / program, "--version"], check=True, capture_output=True)
+
+    assert b"PostgreSQL" in told.stdout
+    assert all(path.stat().st_mode & 0o055 == 0o055 for path in copied.parent.rglob("*"))
+
+
+def test_a_server_starts_from_a_folder_others_may_not_enter(closed_programs: Path) -> None:
+    server = PostgresServer()
+    try:
+        with server.connect() as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
+    finally:
+        server.remove()

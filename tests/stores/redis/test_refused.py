@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""Values that are larger than a server ever takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from packhorse import Packhorse, StoreRefused
+from packhorse.core.job import NewJob
+from tests.servers.redis import RedisServer
+from tests.stores.refusing import check_that_one_bad_result_is_a_dead_letter
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Packhorse]:
+    """An app on a server that takes no value over 1 MiB."""
+    server.ask("CONFIG", "SET", "proto-max-bulk-len", MIB)
+    made = Packhorse(server.url)
+    yield made
+    made.close()
+
+
+def test_a_result_it_cannot_hold_is_a_dead_letter_and_holds_nobody_up(app: Packhorse) -> None:
+    check_that_one_bad_result_is_a_dead_letter(app, "x" * (2 * MIB))
+
+
+def test_a_submit_it_cannot_hold_says_so(app: Packhorse) -> None:
+    large = NewJob(id="large", task="work", payload=b'"' + b"x" * (2 * MIB) + b'"')
+
+    with pytest.raises(StoreRefused, match="raise its proto-max-bulk-len"):
+        app.store.run(app.store.jobs.submit([large]))
+    with pytest.raises(StoreRefused, match="raise its proto-max-bulk-len"):
+        asyncio.run(app.store.arun(app.store.jobs.submit([large])))
+    assert app.depth("default") == 0

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Progress that an older release let into a store is unknown, and stops no reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packhorse import Packhorse
+from packhorse.core.clock import new_id
+from packhorse.stores.requests import ClaimRequest, JobFilter, ProgressNote, Renewal
+from packhorse.testing.places import clear_namespace
+from tests.servers.redis import redis_url
+from tests.servers.schemas import schemas
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Packhorse]:
+    match request.param:
+        case "postgres":
+            schema = schemas().take()
+            app = Packhorse(schemas().url_of(schema))
+            yield app
+            app.close()
+            schemas().give(schema)
+        case "redis":
+            namespace = f"test-{new_id()}"
+            app = Packhorse(f"{redis_url()}?namespace={namespace}")
+            yield app
+            app.close()
+            clear_namespace(redis_url(), namespace)
+        case _:
+            app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
+            yield app
+            app.close()
+
+
+@pytest.mark.parametrize(
+    "stored", [{"done": None}, {"done": "half"}, {"done": 10**400}, {"done": 1, "note": None}, [1]]
+)
+def test_readers_go_on(app: Packhorse, stored: Any) -> None:
+    store, job = app.store, app.task(name="work")(lambda: None).enqueue()
+    store.run(store.leases.renew(Renewal("w", 60_000_000, queues=("default",), tasks=("work",))))
+    asked = ClaimRequest("w", ("default",), ("work",), limit=1, default_timeout_us=1_000_000)
+    (held,) = store.run(store.jobs.claim(asked)).jobs
+    store.run(store.jobs.note_progress([ProgressNote(held.id, held.fence, stored)]))
+
+    assert job.progress() is None
+    assert job.info().progress is None
+    assert [info.id for info in app.insights.jobs(JobFilter()).jobs] == [job.id]
+    assert app.insights.stats().active == 1

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Under a clock that only tests move nothing waits for ever: bursts, results and room pass time."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from packhorse import Context, Packhorse, QueueFull, ResultTimeout, RetryPolicy
+from packhorse.core.clock import to_datetime
+from packhorse.testing.virtual_clock import VirtualClock
+from tests.unit.app_support import STORES, app_on
+
+LONG = RetryPolicy(max_retries=2, initial_delay="1h", max_delay="2h")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Packhorse:
+    return app_on(request.param, tmp_path, clock)
+
+
+@pytest.mark.timeout(20)
+def test_a_burst_lets_the_time_until_a_retry_pass(app: Packhorse, clock: VirtualClock) -> None:
+    times: list[float] = []
+
+    @app.task(retry=LONG)
+    def fail() -> None:
+        times.append(clock.monotonic())
+        raise ValueError("again")
+
+    job = fail.enqueue()
+    app.run(burst=True)
+
+    assert job.info().attempts == 3
+    assert all(later - earlier >= 1800 for earlier, later in itertools.pairwise(times))
+    app.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_burst_lets_the_time_until_a_limit_opens_pass(
+    app: Packhorse, clock: VirtualClock
+) -> None:
+    app.queue("slow", rate_limit=(1, "1h"))
+    times: list[float] = []
+
+    @app.task(queue="slow")
+    def note() -> None:
+        times.append(clock.monotonic())
+
+    note.enqueue_many([{}, {}, {}])
+    app.run(burst=True)
+
+    assert [round(time / 3600) for time in times] == [0, 1, 2]
+    app.close()
+
+
+def test_a_burst_does_not_wait_for_what_is_scheduled(app: Packhorse, clock: VirtualClock) -> None:
+    @app.task
+    def later(ctx: Context) -> None: ...
+
+    job = later.using(delay="1d").enqueue()
+    app.run(burst=True)
+
+    assert (job.status(), clock.monotonic()) == ("pending", 0)
+    app.close()
+
+
+@pytest.mark.timeout(20)
+def test_waiting_for_a_result_or_for_room_ends_by_its_timeout(app: Packhorse) -> None:
+    app.queue("full", max_depth=1, on_full="wait", wait_timeout="1s")
+
+    @app.task(queue="full")
+    def fill() -> None: ...
+
+    job = fill.enqueue()
+
+    with pytest.raises(ResultTimeout):
+        job.result(timeout=1)
+    with pytest.raises(QueueFull):
+        fill.enqueue()
+    app.close()
+
+
+def test_a_clock_is_set_forwards_and_back(clock: VirtualClock) -> None:
+    for year in (2035, 2020):
+        moment = datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+        clock.set(moment)
+        assert to_datetime(clock.now_us()) == moment
+    assert clock.monotonic() > 0

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""Rules that are proven as pure functions are really asked by a running worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from packhorse.core.job import JobStatus
+from packhorse.core.policies.retry import RetryPolicy
+from packhorse.events import JobRetried, JobStarted
+from packhorse.runtime.worker.store_health import Backoff
+from packhorse.stores.memory.store import Faults
+from tests.worker.support import PATIENCE_S, Yard, until
+
+#: Turns of the event loop in which a worker that does not wait would have tried many times more.
+TURNS = 200
+
+
+class Outage:
+    """Lets one verb of a store fail while it lasts, and counts the calls."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        self.lasts = True
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, verb: str, moment: str) -> None:
+        if moment == "before":
+            self.calls[verb] += 1
+            if self.lasts and verb == self.verb:
+                raise ConnectionError(f"no {verb} today")
+
+
+@pytest.fixture
+def endless_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure a worker waits longer than any test; only a shutdown ends that."""
+    monkeypatch.setattr(Backoff, "next_s", lambda _backoff: 60 * PATIENCE_S)
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def failing(faults: Faults | None = None, **options: object) -> Yard:
+    yard = Yard(faults)
+
+    async def fail() -> None:
+        raise ValueError("always")
+
+    yard.task(fail, **options)
+    return yard
+
+
+@pytest.mark.req("S0-12", "S4-15", "X-4")
+async def test_jobs_that_fail_together_are_not_retried_together() -> None:
+    policy = RetryPolicy(max_retries=1, initial_delay="100s", max_delay="100s", jitter=True)
+    yard = failing(retry=policy)
+    yard.record()
+    for _ in range(10):
+        yard.submit("fail")
+
+    async with yard.running():
+        await until(lambda: len(yard.told(JobRetried)) == 10)
+
+    delays = [event.delay_ms for event in yard.told(JobRetried)]
+    assert len(set(delays)) == 10
+    assert all(0 < delay <= 100_000 for delay in delays)
+
+
+@pytest.mark.req("S4-2")
+@pytest.mark.usefixtures("endless_backoff")
+async def test_a_worker_waits_between_claims_that_fail() -> None:
+    outage = Outage("claim")
+    yard = failing(outage)
+
+    async with yard.running():
+        await until(lambda: outage.calls["claim"])
+        await turns()
+        tried = outage.calls["claim"]
+        outage.lasts = False
+
+    assert tried == 1
+
+
+@pytest.mark.req("S0-23")
+@pytest.mark.usefixtures("endless_backoff")
+async def test_a_worker_waits_between_settlements_that_fail_and_stores_them_when_it_stops() -> None:
+    outage = Outage("settle")
+    yard = failing(outage, retry=RetryPolicy(max_retries=0))
+    job_id = yard.submit("fail")
+
+    async with yard.running():
+        await until(lambda: outage.calls["settle"])
+        await turns()
+        tried = outage.calls["settle"]
+        outage.lasts = False
+
+    assert tried == 1
+    assert yard.status(job_id) is JobStatus.DEAD
+
+
+@pytest.mark.req("S4-4")
+@pytest.mark.usefixtures("endless_backoff")
+async def test_a_shutdown_ends_the_wait_after_a_failing_claim() -> None:
+    outage = Outage("claim")
+    yard = failing(outage)
+    worker = yard.worker()
+    running = asyncio.create_task(worker.run())
+    await until(lambda: outage.calls["claim"])
+    await turns()
+
+    worker.stop("the test is over")
+
+    # Less than a worker grants to what does not hear of a shutdown.
+    await asyncio.wait_for(running, PATIENCE_S / 4)
+    assert outage.calls["claim"] == 1
+
+
+@pytest.mark.req("S0-32")
+async def test_each_attempt_has_a_span_of_its_own() -> None:
+    yard = failing(retry=RetryPolicy(max_retries=1, initial_delay="1ms", jitter=False))
+    yard.record()
+    jobs = {yard.submit("fail") for _ in range(3)}
+
+    await yard.burst()
+
+    started = yard.told(JobStarted)
+    assert {event.job_id for event in started} == jobs
+    assert len(started) == 6
+    assert len({event.span_id for event in started}) == 6
