@@ -137,7 +137,7 @@ class ConsumerRuntime(Runtime):
         job, now = attempt.job, self.monotonic()
         own_us = self.plans.longest_timeout_us if job.timeout_us is None else job.timeout_us
         attempt.expires = hold_until_us(int(now * SECOND_US), own_us) / SECOND_US
-        attempt.started = now
+        attempt.begun, attempt.started = True, now
         attempt.stage = Stage.RUNNING
         waiter.given = attempt
         waiter.answer.set_result(attempt)

@@ -63,6 +63,7 @@ class Attempt(msgspec.Struct, eq=False):
     stage: Stage = Stage.WAITING
     place: int | None = None  #: on the board that the supervisor sees
     start_by: float | None = None  #: of a limited job: when it must have begun
+    begun: bool = False  #: its handler has; `started` says when, and may be 0 by a virtual clock
     started: float = 0.0
     duration: float = 0.0
     timeout_s: float = 0.0

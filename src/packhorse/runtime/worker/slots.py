@@ -97,7 +97,7 @@ class Slots:
             return  # settled without it; what it came to at last does not count
         attempt.stage = Stage.ENDED
         self.running -= 1
-        if attempt.started:  # else it was told to stop, or was too late, before it began
+        if attempt.begun:  # else it was told to stop, or was too late, before it began
             attempt.duration = duration = self._monotonic() - attempt.started
             self.look_ahead.measured(duration)
             if duration > attempt.timeout_s and attempt.ending is None:

@@ -44,7 +44,7 @@ class Watchdog:
         """The attempt's handler begins: note when it must have ended. Once per job."""
         job = attempt.job
         attempt.stage = Stage.RUNNING
-        attempt.started = now
+        attempt.begun, attempt.started = True, now
         own_us = job.timeout_us
         timeout_s = attempt.plan.timeout_s if own_us is None else own_us / SECOND_US
         if job.deadline_us is not None:

@@ -87,7 +87,7 @@ class SupervisorReporter:
             if attempt.place is not None:
                 self.memory.settled(attempt.place)
                 attempt.place = None
-        self._durations.extend(attempt.duration for attempt in attempts if attempt.started)
+        self._durations.extend(attempt.duration for attempt in attempts if attempt.begun)
         reason = self._recycling.verdict(self._runtime.slots.started)
         if reason is not None and not self._runtime.shutdown.begun:
             self.retire(reason)
