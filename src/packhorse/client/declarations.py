@@ -57,6 +57,7 @@ class QueueDeclaration:
     settings: QueueSettings
     wait_us: int | None = None  #: how long a submit waits for room; None is the default
     require_tenant: bool = False  #: take no job that belongs to no tenant
+    unique_traces: bool = False  #: no two of its jobs have one trace id
 
 
 class Declarations:
@@ -70,6 +71,7 @@ class Declarations:
         self.told = 0
         self.require_tenant = False  #: of every queue
         self.demanding = False  #: whether any queue demands a tenant; asked at every submit
+        self.tracing = False  #: whether any queue has unique traces; asked at every submit
         self.told_at = 0.0  #: when it heard them, by the monotonic clock
 
     def add(self, declaration: QueueDeclaration) -> None:
@@ -81,6 +83,7 @@ class Declarations:
         with self._lock:
             self._queues[settings.name] = declaration
             self.demanding = self.demanding or declaration.require_tenant
+            self.tracing = self.tracing or declaration.unique_traces
             self._registry.note_news()
 
     @property
@@ -107,6 +110,11 @@ class Declarations:
         """Whether a job of this queue must belong to a tenant."""
         declared = self._queues.get(queue)
         return self.require_tenant or (declared is not None and declared.require_tenant)
+
+    def traces_uniquely(self, queue: str) -> bool:
+        """Whether no two jobs of this queue may have one trace id."""
+        declared = self._queues.get(queue)
+        return declared is not None and declared.unique_traces
 
     def check(self, task: TaskDefinition) -> None:
         """Refuse a task that contradicts what is declared of its queue."""
@@ -193,6 +201,7 @@ def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclarat
     chosen = chosen_options(options, QueueOptions, where)
     wait = chosen.pop("wait_timeout", None)
     demanded = _flag(chosen.pop("require_tenant", False), f"{where}: require_tenant")
+    traced = _flag(chosen.pop("unique_traces", False), f"{where}: unique_traces")
     fields = {**_read(chosen, where), "name": queue}
     # One of the two orders a queue; asking for ageing switches fairness off.
     fields.setdefault("fair", "ageing_us" not in fields)
@@ -206,6 +215,7 @@ def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclarat
         settings,
         wait_us=None if wait is None else microseconds(wait, setting=f"{where}: wait_timeout"),
         require_tenant=demanded,
+        unique_traces=traced,
     )
 
 

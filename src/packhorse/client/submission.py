@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from packhorse.call import NO_CHOICES, Call
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
@@ -102,13 +104,19 @@ class Submission:
         """Store a job that was not made from a call."""
         if in_event_loop():
             self.warn_of_blocking(verb)
-        self._check((job,))
+        job = self._checked(job)
         return self._handles(self.connection.submit((job,)))[0]
 
     async def astore(self, job: NewJob) -> JobHandle[Any]:
         """As `store`, without blocking the event loop."""
-        self._check((job,))
+        job = self._checked(job)
         return self._handles(await self.connection.asubmit((job,)))[0]
+
+    def _checked(self, job: NewJob) -> NewJob:
+        self._check((job,))
+        if self.connection.declarations.traces_uniquely(job.queue):
+            return msgspec.structs.replace(job, trace_id=job.id)
+        return job
 
     def _handles(
         self, answers: Sequence[Submitted], tenant: str | None = None
@@ -133,7 +141,7 @@ class Submission:
         if not chosen:
             return jobs, None, True
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        return jobs, wait_us, not any("job_id" in values for values in chosen)
+        return jobs, wait_us, [job.id for job in jobs] == ids
 
     def _check(self, jobs: Sequence[NewJob]) -> None:
         """Refuse jobs that are not to be stored, before the store is asked."""
@@ -182,16 +190,30 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
     fields: dict[str, Any] = {}
     if call.choices is not NO_CHOICES or task.adds_fields:
         fields = _fields(call, declarations)
-        job_id = fields.pop("id", job_id)
+    queue = fields.pop("queue", task.queue)
+    given_id, trace_id = fields.pop("id", None), fields.pop("trace_id", None)
+    if declarations.tracing and declarations.traces_uniquely(queue):
+        given_id = trace_id = _one_name(given_id, trace_id, queue) or job_id
+    job_id = given_id or job_id
     return NewJob(
         job_id,
         task.name,
         call.payload,
-        fields.pop("queue", task.queue),
+        queue,
         timeout_us=fields.pop("timeout_us", task.timeout_us),
-        trace_id=fields.pop("trace_id", "") or trace_id_of(job_id),
+        trace_id=trace_id or trace_id_of(job_id),
         **fields,
     )
+
+
+def _one_name(job_id: str | None, trace_id: str | None, queue: str) -> str | None:
+    """What names job and trace alike; ids belong to one job, so then traces do too."""
+    if job_id is not None and trace_id not in (None, job_id):
+        raise ConfigError(
+            f"queue {queue!r} has unique_traces, where a job's trace id is its id; a call gives "
+            f"job_id {job_id!r} and trace_id {trace_id!r}; nothing was stored: give one of them"
+        )
+    return job_id or trace_id
 
 
 def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:

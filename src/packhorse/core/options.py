@@ -146,6 +146,7 @@ class QueueOptions(LimitOptions, total=False):
     retention: Duration | RetentionOptions | None
     wait_timeout: Duration | None
     require_tenant: bool | None
+    unique_traces: bool | None
     autoscale: ScaleOptions | None
 
 
