@@ -11,7 +11,7 @@ import pytest
 from packhorse import DeadReason, JobStatus
 from packhorse.core.clock import SystemChance
 from packhorse.core.job import AttemptError, Job, JobOptions, JobRecord, NewJob, RetryRule
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import Limits, rescue, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.settlement import SettlementKind
 from packhorse.runtime.supervisor.child_process import Death
@@ -51,9 +51,21 @@ class Scene:
                 [NewJob(f"job-{n}", "work", b"{}", **options) for n in range(count)]
             )
         )
+        self.jobs = self.claim(count)
+
+    def claim(self, count: int, *, quarantine: bool = False) -> tuple[Job, ...]:
         self.store.run(self.store.leases.renew(Renewal(WORKER, 30_000_000)))
-        request = ClaimRequest(WORKER, ("default",), ("work",), count, 300_000_000)
-        self.jobs = self.store.run(self.store.jobs.claim(request)).jobs
+        request = ClaimRequest(
+            WORKER, ("default",), ("work",), count, 300_000_000, quarantine=quarantine
+        )
+        return self.store.run(self.store.jobs.claim(request)).jobs
+
+    def lose(self) -> None:
+        """Have what is claimed lost with its worker, and due again."""
+        self.clock.advance(60)
+        orphans = self.store.run(self.store.leases.orphans([WORKER], limit=10))
+        self.store.run(self.store.jobs.settle([rescue(orphan) for orphan in orphans]))
+        self.clock.advance(60)
 
     def recover(
         self,
@@ -100,6 +112,19 @@ def test_the_only_job_of_a_process_that_crashed_is_the_one_that_did_it() -> None
     )
     assert (record.error.code, record.error.stack) == ("WORKER_LOST", "in work")
     assert scene.store.run(scene.store.leases.workers()) == ()
+
+
+def test_a_suspect_beside_which_others_ran_is_not_to_blame() -> None:
+    scene = Scene(1)
+    scene.lose()
+    scene.claim(1)
+    scene.lose()
+    suspect = scene.claim(1, quarantine=True)[0]
+    scene.store.run(scene.store.jobs.submit([NewJob("beside", "work", b"{}")]))
+
+    scene.recover(Cause.CRASH, [(suspect, 200.0), (scene.claim(1)[0], 200.0)])
+
+    assert scene.counted(suspect) == (3, 0, 3, 0, 0)
 
 
 @pytest.mark.parametrize(

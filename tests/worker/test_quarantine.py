@@ -7,8 +7,11 @@ import asyncio
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import rescue
 from packhorse.runtime.worker.claim_policy import Mode, Quarantine
 from tests.worker.support import Yard, heard, until
+
+RESCUE_WAIT_US = 4 * SECOND_US  #: of a second loss
 
 
 def suspected() -> Quarantine:
@@ -119,6 +122,30 @@ def test_a_turn_ends_after_a_second_and_normal_work_goes_on_for_as_long() -> Non
     assert quarantine.mode(3.0, busy=False, idle=False) is Mode.SUSPECTS
 
 
+def test_beside_a_suspect_that_takes_long_normal_work_goes_on() -> None:
+    quarantine = suspected()
+    quarantine.mode(0.0, busy=False, idle=True)
+    quarantine.claimed(Mode.SUSPECTS, jobs=1, suspects=True, crashes=2)
+
+    assert quarantine.mode(0.1, busy=True, idle=False) is Mode.NOTHING
+    assert quarantine.next_change(0.1) == 2.0
+    assert quarantine.stands
+    assert quarantine.mode(2.1, busy=True, idle=False) is Mode.NORMAL
+    assert not quarantine.stands
+
+
+def test_with_every_loss_a_suspect_is_left_alone_for_twice_as_long() -> None:
+    alone_s = []
+    for crashes in (2, 3, 4, 8, 40):
+        quarantine = suspected()
+        quarantine.mode(0.0, busy=False, idle=True)
+        quarantine.claimed(Mode.SUSPECTS, jobs=1, suspects=True, crashes=crashes)
+        quarantine.mode(0.0, busy=True, idle=False)
+        alone_s.append(quarantine.next_change(0.0))
+
+    assert alone_s == [2.0, 4.0, 8.0, 128.0, 600.0]
+
+
 def test_a_turn_ends_when_no_suspect_is_left() -> None:
     quarantine = suspected()
     quarantine.mode(0.0, busy=False, idle=True)
@@ -128,9 +155,13 @@ def test_a_turn_ends_when_no_suspect_is_left() -> None:
 
 
 def lose(yard: Yard, task: str) -> None:
-    """Have the next job lost with a worker that dies."""
-    yard.claim_by_hand("dead", task, lease_us=50_000)
-    yard.store_clock.ahead_us += 3 * SECOND_US
+    """Have the only job lost with two workers that die: a suspect, and due in some seconds."""
+    for worker in ("dead", "dead too"):
+        yard.store_clock.ahead_us += RESCUE_WAIT_US
+        yard.claim_by_hand(worker, task, lease_us=50_000)
+        yard.store_clock.ahead_us += SECOND_US
+        orphans = yard.do(yard.store.leases.orphans([worker], limit=1))
+        yard.do(yard.store.jobs.settle([rescue(orphan) for orphan in orphans]))
 
 
 async def test_a_suspect_runs_with_nothing_beside_it() -> None:
@@ -148,6 +179,7 @@ async def test_a_suspect_runs_with_nothing_beside_it() -> None:
     yard.task(work)
     suspect = yard.submit("work", {"name": "suspect"})
     lose(yard, "work")
+    yard.store_clock.ahead_us += RESCUE_WAIT_US
     jobs = [yard.submit("work", {"name": "other"}) for _ in range(50)]
 
     await yard.burst(concurrency=5)
@@ -173,8 +205,33 @@ async def test_normal_work_goes_on_while_a_suspect_waits_for_a_long_job() -> Non
     async with yard.running():
         yard.submit("long")
         await heard(began)
-        await until(lambda: yard.job(suspect).counters.crashes == 1)
+        yard.store_clock.ahead_us += RESCUE_WAIT_US
+        await until(lambda: yard.status(suspect) is JobStatus.QUEUED)
         other = yard.submit("short")
         await until(lambda: yard.status(other) is JobStatus.COMPLETED)
+        go_on.set()
+        await until(lambda: yard.status(suspect) is JobStatus.COMPLETED)
+
+
+async def test_a_long_suspect_does_not_keep_other_jobs_waiting_to_its_end() -> None:
+    yard = Yard()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def long() -> None:
+        began.set()
+        await go_on.wait()
+
+    async def short() -> None: ...
+
+    yard.task(long)
+    yard.task(short)
+    suspect = yard.submit("long")
+    lose(yard, "long")
+    yard.store_clock.ahead_us += RESCUE_WAIT_US
+    async with yard.running():
+        await heard(began)
+        others = [yard.submit("short") for _ in range(3)]
+        await until(lambda: all(yard.status(job) is JobStatus.COMPLETED for job in others))
+        assert yard.status(suspect) is JobStatus.PROCESSING
         go_on.set()
         await until(lambda: yard.status(suspect) is JobStatus.COMPLETED)

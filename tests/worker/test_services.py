@@ -194,6 +194,22 @@ async def test_a_job_that_takes_its_worker_down_each_time_is_given_up(yard: Yard
     assert (job.status, job.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
 
 
+async def test_a_suspect_that_was_not_alone_any_more_is_not_to_blame(yard: Yard) -> None:
+    suspect = yard.submit("killer")
+    for crash in range(1, 6):
+        beside = yard.submit("work")
+        yard.claim_by_hand(f"victim-{crash}", "killer", quarantine=crash > 2)
+        yard.claim_by_hand(f"victim-{crash}", "work")  # as once a suspect has run for a while
+        yard.store_clock.ahead_us += 100 * SECOND_US
+        rescue = Rescue(yard)
+        await rescue.look()
+        await rescue.look(after_s=3)
+        yard.do(yard.store.jobs.cancel(beside))
+
+    counters = yard.job(suspect).counters
+    assert (counters.crashes, counters.lone_crashes) == (5, 0)
+
+
 async def test_due_jobs_become_ready_also_where_nobody_serves(yard: Yard) -> None:
     job_id = yard.submit("work", queue="unserved", delay_us=SECOND_US)
     yard.store_clock.ahead_us += 2 * SECOND_US

@@ -9,8 +9,11 @@ of one's own: then no job is taken before every live worker must have renewed. S
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
+
+import msgspec
 
 from packhorse.core import lifecycle
 from packhorse.core.clock import Chance, Clock
@@ -80,6 +83,7 @@ class Rescuer:
         self._stepped_at = NEVER  # by the own clock; only steps forward
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
         self._holds: dict[Hold, float] = {}  # at most a batch
+        self._held: Counter[str] = Counter()  # how many jobs each worker held, over full batches
 
     async def run_once(self) -> float:
         """Look once; a failed store call forgets what was seen before it."""
@@ -103,9 +107,20 @@ class Rescuer:
         too_long = overdue(holds, now, self._stepped_at)
         lost = [each for each in orphans if each.worker in gone or _hold(each) in too_long]
         if lost:
-            await self._rescue(lost)
+            await self._rescue(self._judged(lost))
         self._seen, self._holds = seen, holds
         return 0.0 if len(lost) == _BATCH else self._next_look(now)
+
+    def _judged(self, lost: Sequence[Orphan]) -> list[Orphan]:
+        """Orphans, with what is known of each worker: of several jobs none was alone at its end."""
+        self._held.update(orphan.worker for orphan in lost)
+        judged = [
+            msgspec.structs.replace(each, alone=each.alone and self._held[each.worker] == 1)
+            for each in lost
+        ]
+        if len(lost) < _BATCH:  # else the next batch may be of the same workers
+            self._held.clear()
+        return judged
 
     async def _look(self) -> ExpiredLeases:
         """The expired leases; what the store's clock does meanwhile is noticed."""

@@ -202,8 +202,9 @@ class _Decisions:
 
     def _crashed(self, orphan: Orphan) -> Settlement:
         """Settle a crash; a job that ran alone has taken the process down."""
-        alone = len(self._running) == 1 and not self._death.from_outside
-        pinned = msgspec.structs.replace(orphan, alone=orphan.alone or alone)
+        told_of = orphan.alone or not self._death.from_outside
+        alone = told_of and len(self._running) == 1  # a suspect of long standing has company
+        pinned = msgspec.structs.replace(orphan, alone=alone)
         error = self._death.attempt_error(self._hello.pid)
         return msgspec.structs.replace(rescue(pinned), error=error)
 

@@ -206,6 +206,9 @@ class QueueCaps:
 _DRAIN_S, _DRAIN_S_MAX = 2.0, 600.0
 #: How long a turn goes on taking suspects.
 _TURN_S: Final = 1.0
+#: How long a suspect of the fewest losses is left alone, and any of them at most; see `Quarantine`.
+_ALONE_S, _ALONE_S_MAX = 2.0, 600.0
+_SUSPECT_CRASHES, _DOUBLINGS_MAX = 2, 10
 
 
 class Mode(Enum):
@@ -232,6 +235,10 @@ class Quarantine:
            ▲                          │
            └──── 2 s were not enough ─┘       and normal work goes on for as long as it stood
 
+    So that nobody waits for a suspect that takes long, normal work goes on beside one after 2 s;
+    what happens in company proves nothing against it. Every loss doubles that time, so that one
+    which kills its worker late is found out too.
+
     Each drain that came to nothing makes the next one twice as patient, so that no suspect waits
     for ever beside endless long work. Workers that stand at the same time keep all jobs waiting, so
     of one supervisor's processes only the first takes suspects, and a busy worker that sees some
@@ -247,10 +254,16 @@ class Quarantine:
         self._turn_since = 0.0
         self._normal_until = 0.0
         self._drain_s = _DRAIN_S
+        self._alone_s = _ALONE_S
+        self._alone_since: float | None = None
 
-    def claimed(self, mode: Mode, *, jobs: int, suspects: bool) -> None:
-        """What a claim came to."""
+    def claimed(self, mode: Mode, *, jobs: int, suspects: bool, crashes: int = 0) -> None:
+        """What a claim came to; of a suspect, how often it was lost."""
         self._waiting = suspects and (mode is Mode.NORMAL or jobs > 0)
+        if mode is Mode.SUSPECTS:
+            doubled = _ALONE_S * 2 ** min(max(0, crashes - _SUSPECT_CRASHES), _DOUBLINGS_MAX)
+            self._alone_s = min(doubled, _ALONE_S_MAX)
+            self._alone_since = None
 
     def mode(self, now: float, *, busy: bool, idle: bool) -> Mode:
         """What to claim; `busy` while anything runs, `idle` when other work was not to be had."""
@@ -269,7 +282,7 @@ class Quarantine:
                 return self._keep_draining(now)
             self._state, self._turn_since, self._drain_s = _State.TURN, now, _DRAIN_S
         if busy:
-            return Mode.NOTHING
+            return self._leave_alone(now)
         if self._waiting and now - self._turn_since < _TURN_S:
             return Mode.SUSPECTS
         return self._back_to_normal(now)
@@ -283,6 +296,8 @@ class Quarantine:
         """How long until `mode` may differ by time alone."""
         if self._state is _State.DRAINING:
             return max(0.0, self._stood_since + self._drain_s - now)
+        if self._state is _State.TURN and self._alone_since is not None:
+            return max(0.0, self._alone_since + self._alone_s - now)
         if self._state is _State.NORMAL and self._waiting:
             return max(0.0, self._normal_until - now)
         return None
@@ -291,6 +306,13 @@ class Quarantine:
         if now - self._stood_since < self._drain_s:
             return Mode.NOTHING
         self._drain_s = min(2 * self._drain_s, _DRAIN_S_MAX)
+        return self._back_to_normal(now)
+
+    def _leave_alone(self, now: float) -> Mode:
+        if self._alone_since is None:
+            self._alone_since = now
+        if now - self._alone_since < self._alone_s:
+            return Mode.NOTHING
         return self._back_to_normal(now)
 
     def _back_to_normal(self, now: float) -> Mode:

@@ -286,7 +286,8 @@ class Fetcher:
         if mode is Mode.SUSPECTS:  # of all tasks
             self._suspects_apart = self._sees_suspects(claimed)
         suspects = self._sees_suspects(claimed) or self._suspects_apart
-        self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects)
+        crashes = max((job.crashes for job in jobs), default=0)
+        self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
         given = {job.queue for job in jobs}
         if jobs:
             self._rotation.served(given)
