@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse import CoroutineTask, Packhorse, StoreCopied
+from packhorse import CoroutineTask, Packhorse, QueueClosed, StoreCopied
 from packhorse.stores.transfer import Copied
 
 NewApp = Callable[[], Packhorse]
@@ -43,3 +43,32 @@ async def test_workers_consumers_and_submits_refuse_a_copied_store(new_app: NewA
     await app.store.arun(app.store.transfer.mark(None))
     await app.arun(burst=True)
     assert ran == [1]
+
+
+async def test_a_producer_that_was_running_through_the_copy_is_refused(new_app: NewApp) -> None:
+    producer, operator = new_app(), new_app()
+    work = work_of(producer, [])
+    await work.aenqueue()
+    await operator.store.arun(operator.store.transfer.mark(COPIED))
+
+    for submit in (
+        *(work.aenqueue, work.using(tenant="acme").aenqueue, work.using(delay="1s").aenqueue),
+        lambda: asyncio.to_thread(work.enqueue),
+        lambda: producer.aenqueue_many([work.call()] * 3),
+    ):
+        with pytest.raises(StoreCopied, match=r"copied to postgresql://app@db/jobs.*copy --undo"):
+            await submit()
+    assert await producer.adepth("default") == 1
+
+    await operator.store.arun(operator.store.transfer.mark(None))
+    await work.aenqueue()
+    assert await producer.adepth("default") == 2
+
+
+async def test_a_closed_queue_of_a_store_in_use_is_told_as_that(new_app: NewApp) -> None:
+    app = new_app()
+    work = work_of(app, [])
+    app.close_queue("default")
+
+    with pytest.raises(QueueClosed):
+        await work.aenqueue()

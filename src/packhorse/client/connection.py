@@ -22,7 +22,14 @@ from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.process import at_fork, in_event_loop
-from packhorse.errors import QueueFull, StoreCopied, StoreError, StoreUnavailable, UsageError
+from packhorse.errors import (
+    QueueClosed,
+    QueueFull,
+    StoreCopied,
+    StoreError,
+    StoreUnavailable,
+    UsageError,
+)
 from packhorse.events import (
     EventBus,
     JobDead,
@@ -208,6 +215,9 @@ class Connection:
                 answers: tuple[Submitted, ...] = yield ask
             except QueueFull as full:
                 answers = yield from self._waiting_for_room(ask, jobs, full, wait_us)
+        except QueueClosed:
+            yield from self._refusing_copied()  # such a store closes all its queues
+            raise
         except StoreUnavailable as error:
             self.declarations.told = 0  # it may come back without what it knew
             raise _named(error, jobs) from error
@@ -284,9 +294,7 @@ class Connection:
         if self.declarations.told == news:
             return
         self.declarations.check_all()
-        copied: Copied | None = yield lambda store: store.transfer.copied()
-        if copied is not None:  # jobs would run twice: there, and in the store it was copied to
-            raise StoreCopied(self.store.label, to=copied.to)
+        yield from self._refusing_copied()
         queues = tuple(self.queues.values())
         if queues:
             before = yield lambda store: store.queues.declare(queues)
@@ -294,6 +302,11 @@ class Connection:
                 self.bus.emit(QueueConflict(queue=now.name, **_difference(was, now)))
         yield from self._declaring_tasks(self.declarations.limits(everything=False))
         self.declarations.told, self.declarations.told_at = news, self.clock.monotonic()
+
+    def _refusing_copied(self) -> _Steps[None]:
+        copied: Copied | None = yield lambda store: store.transfer.copied()
+        if copied is not None:  # jobs would run twice: there, and in the store it was copied to
+            raise StoreCopied(self.store.label, to=copied.to)
 
     def _declaring_all(self) -> _Steps[None]:
         self.declarations.told = 0  # the store may have lost what it heard

@@ -132,7 +132,10 @@ class TransferStore(Protocol):
         ...
 
     def mark(self, copied: Copied | None) -> Plan[None]:
-        """Keep that the jobs of this store were carried to another one; None forgets it."""
+        """Keep that the jobs of this store were carried to another one; None forgets it.
+
+        While it is kept, submits are refused as those to closed queues are.
+        """
         ...
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:

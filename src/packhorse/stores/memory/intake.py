@@ -150,7 +150,8 @@ class _Intake:
             )
 
     def _refuse_closed(self, new: NewJob) -> None:
-        if new.queue in self._access.state.closed:
+        state = self._access.state
+        if new.queue in state.closed or state.copied is not None:
             raise QueueClosed(new.queue)
 
     def _refuse_heavy(self, new: NewJob) -> None:

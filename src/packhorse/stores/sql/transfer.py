@@ -78,6 +78,7 @@ class SqlTransfer:
                 yield self._dialect.write(
                     self._dialect.sql("copied_keep"), (copied.to, copied.at_us)
                 )
+            yield from self._dialect.settings_changed()
 
         return Plan("mark", steps)
 

@@ -20,7 +20,7 @@ from packhorse.core.job import (
     UniqueScope,
 )
 from packhorse.core.settlement import SettlementKind
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, QueueClosed
 from packhorse.stores.requests import RedriveAnswer
 from packhorse.stores.transfer import CarryAnswer, Copied
 from packhorse.testing.conformance.journeys import (
@@ -117,6 +117,29 @@ class TestTransferring:
         for mark in marks:
             trial.run(transfer.mark(mark))
             assert trial.run(transfer.copied()) == mark
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"delay_us": 5}, {"tags": ("a",)}, {"tenant": "acme"}, {"ordering_key": "k"}],
+        ids=["plain", "delayed", "tagged", "of a tenant", "ordered"],
+    )
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_a_marked_store_takes_no_jobs(
+        self, trial: Trial, count: int, options: dict[str, Any]
+    ) -> None:
+        transfer, jobs = trial.store.transfer, trial.store.jobs
+        batch = [new_job(f"job-{number}", **options) for number in range(count)]
+        trial.run(jobs.submit([new_job("before")], ids_are_new=True))
+        trial.run(transfer.mark(Copied("there", 1)))
+
+        for ids_are_new in (True, False):
+            with pytest.raises(QueueClosed):
+                trial.run(jobs.submit(batch, ids_are_new=ids_are_new))
+        assert [one.job.id for one in shown(trial)] == ["before"]
+
+        trial.run(transfer.mark(None))
+        trial.run(jobs.submit(batch, ids_are_new=True))
+        assert len(shown(trial)) == count + 1
 
     def test_chosen_jobs_are_shown_as_they_would_be_carried(self, trial: Trial) -> None:
         submit(trial, "a", "b", "c")

@@ -17,7 +17,8 @@ from (
         :traces::text[]
     ) as given (id, payload, trace_id)
     where (
-        select :queue::text <> all(queues) and :task::text <> all(tasks) from {enter}()
+        select not queues && array['', :queue::text] and :task::text <> all(tasks)
+        from {enter}()
     )
 ) as new
 
@@ -36,7 +37,7 @@ with moment as materialized (
     from (select {now} as now_us) as clock
 ),
 entered as materialized (
-    select *, :queue::text <> all(queues) and :task::text <> all(tasks) as plain
+    select *, not queues && array['', :queue::text] and :task::text <> all(tasks) as plain
     from {enter}()
 ),
 numbered as (
@@ -119,7 +120,7 @@ on conflict do nothing
 select
     asked.queue,
     queue.settings,
-    coalesce(queue.closed, false),
+    coalesce(queue.closed, false) or exists (select 1 from {copied}),
     coalesce(queue.tenanted, false),
     coalesce(queue.lined, false),
     exists (select 1 from {queues} as other where other.dead_letter = asked.queue),
@@ -147,6 +148,8 @@ with found as materialized (
             select dead_letter from {queues} where dead_letter is not null
             union
             select queue from {shut} where queue is not null
+            union
+            select '' from {copied} -- any queue
             order by 1
         ) as queues,
         array(

@@ -9,14 +9,14 @@ local function known_ids(queue, names)
   local CHUNK = 1000 -- names that go in one command
   for from = 1, #names, CHUNK do
     local last = math.min(from + CHUNK - 1, #names)
-    if redis.call('EXISTS', tag .. KEY.shelf .. queue, unpack(names, from, last)) > 0 then
+    if redis.call('EXISTS', tag .. KEY.shelf .. queue, tag .. KEY.copied, unpack(names, from, last)) > 0 then
       return true
     end
   end
   return false
 end
 
--- Store jobs of one kind, unless an id is known or the queue is a shelf.
+-- Store jobs of one kind, unless an id is known, the queue is a shelf or the store was copied.
 local function submit_fast()
   local queue, task, priority, timeout, shared = unpack(ARGV, 3, 7)
   local first, parts, names = 8, shared ~= '' and 2 or 3, {}

@@ -39,7 +39,7 @@ local function refused(new)
   local problem = refuse_shelf(new)
   if problem then
     return problem
-  elseif queues.get(new[NEW.queue]).closed then
+  elseif queues.get(new[NEW.queue]).closed or redis.call('EXISTS', tag .. KEY.copied) == 1 then
     return {'closed', new[NEW.queue]}
   end
   return refuse_heavy(new, new[NEW.signature] == '' and 1 or signatures.read(new[NEW.signature]).weight)

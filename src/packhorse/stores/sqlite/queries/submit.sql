@@ -26,7 +26,7 @@ on conflict do nothing
 select
     asked.value,
     queue.settings,
-    coalesce(queue.closed, 0),
+    coalesce(queue.closed, 0) or exists (select 1 from {copied}),
     coalesce(queue.tenanted, 0),
     exists (select 1 from {queues} as other where other.dead_letter = asked.value),
     max(
@@ -44,8 +44,8 @@ set value = max(value, coalesce((select max(seq) from {jobs}), 0)) + ?
 returning value
 
 -- name: intake_add
--- Put one unconstrained job down whose id is new. If its queue or its task has limits, its task is
--- null, which is ignored: then no row was added, and the general way tells why.
+-- Put one unconstrained job down whose id is new. If its queue or its task has limits, or the
+-- store was copied, its task is null, which is ignored: then no row was added, and the general way tells why.
 insert or ignore into {intake} (
     id, created_us, payload, task, queue, priority, timeout_us, due_us, trace_id, extra
 ) values (
@@ -56,6 +56,7 @@ insert or ignore into {intake} (
         )
         or exists (select 1 from {queues} where dead_letter = ?5)
         or exists (select 1 from {tasks} where name = ?4)
+        or exists (select 1 from {copied})
             then null
         else ?4
     end,
