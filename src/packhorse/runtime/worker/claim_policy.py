@@ -235,7 +235,7 @@ class Quarantine:
            ▲                          │
            └──── 2 s were not enough ─┘       and normal work goes on for as long as it stood
 
-    So that nobody waits for a suspect that takes long, normal work goes on beside one after 2 s;
+    So that no job waits for a suspect that takes long, normal work goes on beside it after 2 s;
     what happens in company proves nothing against it. Every loss doubles that time, so that one
     which kills its worker late is found out too.
 
