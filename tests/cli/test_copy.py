@@ -16,6 +16,7 @@ from packhorse import Packhorse, StoreCopied
 from packhorse.cli.exits import ExitCode
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import UniqueRule
+from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Add, Put, RecordId
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -222,6 +223,32 @@ def test_a_journey_through_every_store_ends_where_it_began(
     finally:
         clear_namespace(redis_url(), namespace)
         schemas().give(schema)
+
+
+def test_records_are_carried_through_every_store_as_they_were(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    named = [RecordId("schedule", "acme", f"{number:03}") for number in range(40)]
+    large = [
+        Put(one, b"\xff" * DOCUMENT_BYTES_MAX, order=number) for number, one in enumerate(named)
+    ]
+    for change in large:
+        source.run(source.records.change([change, Add(change.id, {"n": 2**62}, "writer", 1)]))
+    before = source.run(source.records.records(None, limit=100)).records
+    target.run(target.records.change([Put(named[0], b"its own")]))
+    schema, namespace = schemas().take(), f"test-{new_id()}"
+    postgres, redis = schemas().url_of(schema), f"{redis_url()}?namespace={namespace}"
+    try:
+        told = [copied(Project(folder), *pair) for pair in pairwise((SOURCE, postgres, redis))]
+        told.append(copied(Project(folder), redis, TARGET))
+    finally:
+        clear_namespace(redis_url(), namespace)
+        schemas().give(schema)
+
+    assert [one["settings"][-1] for one in told] == ["40 records", "40 records", "39 records"]
+    after = target.run(target.records.records(None, limit=100)).records
+    assert (after[0].document, after[1:]) == (b"its own", before[1:])
 
 
 # ------------------------------------------------------------------------------- the old store

@@ -13,6 +13,7 @@ import msgspec
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.output import did_you_mean
 from packhorse.core.job import JobStatus
+from packhorse.core.policies.records import CHANGE_BYTES_MAX, Carry, Record
 from packhorse.errors import StoreError
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState
@@ -25,6 +26,7 @@ __all__ = [
     "Remaining",
     "Side",
     "carry_jobs",
+    "carry_records",
     "carry_settings",
     "compare",
     "plan_copy",
@@ -37,6 +39,8 @@ NAMED_MAX: Final = 20
 #: Digests are added up below this, so that the order of jobs does not matter to the sum.
 _DIGESTS: Final = 2**256
 
+#: Records carried in one call.
+_RECORDS: Final = 500
 #: Pages read at most; a store with more repeats itself.
 PAGES_MAX: Final = 10_000_000
 _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
@@ -151,6 +155,38 @@ def carry_jobs(
         seen += len(page)
         progress(seen)
     return tally
+
+
+def carry_records(source: Store, target: Store) -> CopyTally:
+    """Carry every record that has no namesake in the target."""
+    tally, after = CopyTally(conflicts=[]), None
+    for _ in range(PAGES_MAX):
+        page = source.run(source.records.records(None, after=after, limit=_RECORDS))
+        for part in _parts(page.records):
+            changes = [Carry(record) for record in part]
+            known = target.run(target.records.change(changes)).conflicts
+            if known:
+                new = [one for at, one in enumerate(changes) if at not in known]
+                target.run(target.records.change(new))
+            tally.known += len(known)
+            tally.carried += len(part) - len(known)
+        after = page.after
+        if after is None:
+            break
+    return tally
+
+
+def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Records in as many calls as their bytes need."""
+    part: list[Record] = []
+    size = 0
+    for record in records:
+        size += len(record.document)
+        if size > CHANGE_BYTES_MAX:
+            yield part
+            part, size = [], len(record.document)
+        part.append(record)
+    yield part
 
 
 def compare(

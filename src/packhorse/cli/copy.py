@@ -180,7 +180,13 @@ def _tell_left(left: Remaining, verb: str) -> None:
 
 
 def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
-    from packhorse.cli.copier import carry_jobs, carry_settings, compare, remaining_in
+    from packhorse.cli.copier import (
+        carry_jobs,
+        carry_records,
+        carry_settings,
+        compare,
+        remaining_in,
+    )
     from packhorse.core.clock import SystemClock
     from packhorse.stores.transfer import Copied
 
@@ -192,6 +198,9 @@ def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
         target.run(target.transfer.mark(None))
     settings = carry_settings(source, target, queues)
     tally = carry_jobs(source, target, queues, batch, lambda seen: show_progress(seen, expected))
+    if not queues:
+        records = carry_records(source, target).carried
+        settings += [counted(records, "record")] if records else []
     compared = compare(source, target, queues, batch, tally.conflicts)
     left = remaining_in(source, queues)
     if options["as_json"]:

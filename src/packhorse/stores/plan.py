@@ -10,11 +10,11 @@ returns is the answer of the verb.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Plan", "Steps", "Wake", "drive"]
+__all__ = ["Listener", "Plan", "Steps", "Wake", "Wakeups", "drive"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,36 @@ class Wake(msgspec.Struct, frozen=True):
     """Asks the runner to send a wake-up once the plan's writes are committed."""
 
     topic: str
+
+
+class Listener(Protocol):
+    """Hears wake-ups, for one event loop."""
+
+    async def wait(self, timeout_s: float | None) -> frozenset[str]:
+        """Return the topics heard since the last call, as soon as there is one.
+
+        Empty after `timeout_s`. The topic `*` stands for any: something changed, look yourself.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop hearing. A wait under way ends."""
+        ...
+
+
+class Wakeups(Protocol):
+    """Tells waiting processes that something changed, so that none polls.
+
+    Topics: `queue:<name>` a job of this queue became ready or due at another time; `cancel:
+    <worker>` a job this worker holds is to be cancelled; `job:<id>` a job a handle waits for
+    has finished; `room:<name>` fewer wait in this queue, which has a `max_depth`; `record:<kind>`
+    a record of this kind was changed.
+    A wake-up may be lost; it is an accelerator over the floor every waiter keeps.
+    """
+
+    def listen(self, topics: frozenset[str]) -> Listener:
+        """Hear these topics from now on, in the running event loop."""
+        ...
 
 
 def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:

@@ -15,7 +15,8 @@ from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer, Orphan
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Listener, Plan, Wakeups
+from packhorse.stores.records import RecordStore
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
@@ -44,6 +45,7 @@ __all__ = [
     "LeaseStore",
     "Listener",
     "QueueStore",
+    "RecordStore",
     "Store",
     "UpkeepStore",
     "Wakeups",
@@ -277,7 +279,8 @@ class UpkeepStore(Protocol):
 
         With what jobs leave of `limit`, workers go too who are ghosts by `policies.retention`.
         A worker that holds a job stays until that was rescued, and a living one always stays.
-        Closings and logs of rate gates that are over are forgotten as well, and not counted.
+        Closings and logs of rate gates that are over are forgotten as well, and at most `limit`
+        records (`RecordStore`) that have expired; they are not counted.
         """
         ...
 
@@ -323,35 +326,6 @@ class InspectionStore(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Hears wake-ups, for one event loop."""
-
-    async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        """Return the topics heard since the last call, as soon as there is one.
-
-        Empty after `timeout_s`. The topic `*` stands for any: something changed, look yourself.
-        """
-        ...
-
-    def close(self) -> None:
-        """Stop hearing. A wait under way ends."""
-        ...
-
-
-class Wakeups(Protocol):
-    """Tells waiting processes that something changed, so that none polls.
-
-    Topics: `queue:<name>` a job of this queue became ready or due at another time; `cancel:
-    <worker>` a job this worker holds is to be cancelled; `job:<id>` a job a handle waits for
-    has finished; `room:<name>` fewer wait in this queue, which has a `max_depth`.
-    A wake-up may be lost; it is an accelerator over the floor every waiter keeps.
-    """
-
-    def listen(self, topics: frozenset[str]) -> Listener:
-        """Hear these topics from now on, in the running event loop."""
-        ...
-
-
 class Contracts(Protocol):
     """What a store can be asked, each part by itself."""
 
@@ -367,6 +341,8 @@ class Contracts(Protocol):
     def inspection(self) -> InspectionStore: ...
     @property
     def transfer(self) -> TransferStore: ...
+    @property
+    def records(self) -> RecordStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
 

@@ -26,6 +26,7 @@ from packhorse.core.policies.uniqueness import (
 from packhorse.errors import (
     ConfigError,
     IdempotencyMismatch,
+    PackhorseError,
     PayloadError,
     QueueClosed,
     QueueFull,
@@ -40,9 +41,10 @@ from packhorse.stores.memory.transitions import (
     take_place,
     unique_holder,
 )
+from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
 
-__all__ = ["submit"]
+__all__ = ["admit_each", "submit"]
 
 
 def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
@@ -65,6 +67,24 @@ def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
         )
         for number, answer in enumerate(intake.answers)
     )
+
+
+def admit_each(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted | RefusedJob, ...]:
+    """Store each that nothing but depth or a closed queue refuses; see `RecordStore.change`."""
+    answers: list[Submitted | RefusedJob] = []
+    for new in jobs:
+        intake = _Intake(access, unbounded=True)
+        try:
+            _refuse_binary(new)
+            refuse_strangers([new], _known(access, [new]))
+            intake.consider(new)
+        except PackhorseError as error:
+            answers.append(RefusedJob(new.id, error.code, str(error)))
+            continue
+        intake.store()
+        (answer,) = intake.answers
+        answers.append(Submitted(*answer, access.state.jobs[answer.job_id].status))
+    return tuple(answers)
 
 
 def _known(access: Access, jobs: Sequence[NewJob]) -> dict[str, KnownJob]:
@@ -114,9 +134,11 @@ _Deed = _Arrive | _Change | _Stash
 class _Intake:
     """What a submit will do, once all of it has been decided."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, unbounded: bool = False) -> None:
+        """With `unbounded`, neither depth nor a closed queue refuses or drops a job."""
         self.answers: list[_Answer] = []
         self._access = access
+        self._unbounded = unbounded
         self._arrivals: dict[str, NewJob] = {}  # by id, in order
         self._unique: dict[Identity, str] = {}  # keys that arrivals take
         self._idempotent: dict[Identity, str] = {}
@@ -151,7 +173,8 @@ class _Intake:
 
     def _refuse_closed(self, new: NewJob) -> None:
         state = self._access.state
-        if new.queue in state.closed or state.copied is not None:
+        closed = new.queue in state.closed or state.copied is not None
+        if closed and not self._unbounded:
             raise QueueClosed(new.queue)
 
     def _refuse_heavy(self, new: NewJob) -> None:
@@ -241,7 +264,7 @@ class _Intake:
         """Of the queues that drop: who has to go, and of these who takes no place at all."""
         doomed: list[str] = []
         away: set[str] = set()
-        for queue, count in self._arriving().items():
+        for queue, count in {} if self._unbounded else self._arriving().items():
             limit, depth = self._access.state.settings(queue).max_depth, self._depth(queue)
             too_many = excess(depth, count, limit)
             if limit is not None and too_many:

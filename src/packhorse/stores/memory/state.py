@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, NewJob
 from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.rate_limit import RateLog
+from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import JobRow, WorkerRow
 from packhorse.stores.plan import Plan, Steps, Wake
@@ -117,6 +118,8 @@ class MemoryState:
         self.overrides: dict[str, QueueSettings] = {}
         self.tasks: dict[str, TaskSettings] = {}
         self.copied: Copied | None = None
+        self.records: dict[RecordId, Record] = {}
+        self.highest_version = 0  # of the records that are gone
         self.paused: set[str] = set()
         #: Queues that a job with a tenant was submitted to: from then on they deal passes.
         self.tenanted: set[str] = set()

@@ -13,6 +13,7 @@ from packhorse.core.clock import Clock, SystemClock
 from packhorse.stores.memory.inspection import MemoryInspection
 from packhorse.stores.memory.jobs import MemoryJobs
 from packhorse.stores.memory.queues import MemoryQueues
+from packhorse.stores.memory.records import MemoryRecords
 from packhorse.stores.memory.state import Access, MemoryState
 from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
@@ -23,6 +24,7 @@ from packhorse.stores.protocol import (
     LeaseStore,
     Listener,
     QueueStore,
+    RecordStore,
     UpkeepStore,
     Wakeups,
 )
@@ -139,6 +141,7 @@ class MemoryStore:
         self.upkeep: UpkeepStore = MemoryUpkeep()
         self.inspection: InspectionStore = MemoryInspection()
         self.transfer: TransferStore = MemoryTransfer()
+        self.records: RecordStore = MemoryRecords()
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
         self._clock = clock or SystemClock()

@@ -12,6 +12,7 @@ from packhorse.core.job import DeadReason, JobStatus, RateRule
 from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.rate_limit import is_over
 from packhorse.core.policies.retention import is_ghost, may_prune
+from packhorse.stores.memory.records import forget_records
 from packhorse.stores.memory.rows import JobRow, WorkerRow, as_worker
 from packhorse.stores.memory.state import Access, Index, plan
 from packhorse.stores.memory.transitions import finish_waiting, forget, promote, release_held
@@ -258,6 +259,7 @@ def _oldest(
 
 def _prune(access: Access, limit: int) -> int:
     _forget_gates(access)
+    forget_records(access, limit)
     pruned = _prune_jobs(access, limit)
     return pruned + _forget_ghosts(access, limit - pruned)
 

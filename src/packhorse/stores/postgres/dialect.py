@@ -211,6 +211,9 @@ class _Postgres:
         yield from level.enter()
         return level
 
+    def lock_records(self, names: Sequence[str]) -> Steps[None]:
+        yield Lock(*[f"record:{name}" for name in names])
+
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         if task is not None:
             yield Send(sql("lines_begin"), (task,))

@@ -6,6 +6,7 @@ A queue is *unconstrained* when nothing but priority and order of arrival decide
 which changes only under the exclusive lock on everything. Locks are taken in this order, each kind
 sorted by name, all for one transaction:
 
+0. `record:<id>`: by changes of records, and by upkeep that removes some.
 1. `all`: shared by nearly all verbs; exclusive for whatever changes what is constrained, and for
    verbs that think of more than the jobs and queues they name (redrive, upkeep, declarations,
    removal, the submit of a job that waited for its key). These run alone.

@@ -41,6 +41,7 @@ from packhorse.stores.postgres.verbs import PostgresJobs
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
+from packhorse.stores.sql.records import SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 
@@ -65,6 +66,7 @@ class PostgresStore:
         self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
         self.inspection = SqlInspection(POSTGRES)
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
+        self.records = SqlRecords(POSTGRES, self.jobs.level_for)
         self.wakeups = PostgresWakeups(self._new_listener_thread)
         self._settings = settings
         self._clock = clock

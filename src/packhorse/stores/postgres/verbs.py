@@ -46,6 +46,10 @@ class PostgresJobs(SqlJobs):
         """Let the next claim look from the front of every queue."""
         self.floors.forget()
 
+    def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
+        """How much a plan locks that submits these jobs, as far as is known."""
+        return _level_for(jobs, self._memory)
+
     def submit(
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
     ) -> Plan[tuple[Submitted, ...]]:
@@ -109,9 +113,14 @@ def submit_plan(
             look=one,
             short=short,
         )
+    level = _level_for(jobs, memory)
+    return Plan("submit", partial(_submit, jobs, level, ids_are_new=ids_are_new))
+
+
+def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:
     level = LockLevel(memory, keys=[key for job in jobs for key in _keys_of(job)])
     level.expect([job.queue for job in jobs])
-    return Plan("submit", partial(_submit, jobs, level, ids_are_new=ids_are_new))
+    return level
 
 
 def _submit(

@@ -119,6 +119,12 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "last_pass": ":last:",  # <share>: <tenant>: the pass given last
         "highest_pass": ":high",
         "dealt": ":dealt",
+        # Records: see lua/records.lua.
+        "record": ":rec:",  # <name>: packed
+        "records": ":recs",  # names
+        "records_in_order": ":reco:",  # <kind>: their orders and names
+        "records_expiring": ":recx",  # names by the instant they expire
+        "removed_records": ":recv",  # the highest version of a record that is gone
         "copied": ":copied",  # where the jobs of this store were carried to
         "wake": ":wake:",  # <topic>: channel
     }

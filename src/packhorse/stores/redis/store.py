@@ -26,6 +26,7 @@ from packhorse.stores.redis.listener import RedisWakeups, in_its_loop
 from packhorse.stores.redis.pipeline import SharedConnection
 from packhorse.stores.redis.pool import ConnectionPool
 from packhorse.stores.redis.queues import RedisQueues
+from packhorse.stores.redis.records import RedisRecords
 from packhorse.stores.redis.runner import Runner
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.transfer import RedisTransfer
@@ -47,6 +48,7 @@ class RedisStore:
         self.upkeep = RedisUpkeep()
         self.inspection = RedisInspection()
         self.transfer = RedisTransfer()
+        self.records = RedisRecords()
         self._settings = settings
         self._route = Route(settings)
         self._runner = Runner(settings, self._route, clock)

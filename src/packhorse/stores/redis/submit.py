@@ -17,17 +17,26 @@ from packhorse.core.policies.uniqueness import id_conflict
 from packhorse.errors import (
     ConfigError,
     IdempotencyMismatch,
+    PackhorseError,
     PayloadError,
     QueueClosed,
     QueueFull,
 )
 from packhorse.stores.plan import Steps
+from packhorse.stores.records import RefusedJob
 from packhorse.stores.redis.layout import STATUS
 from packhorse.stores.redis.rows import definition_of, own_trace_id, signature_of
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import Submitted
 
-__all__ = ["SUBMITTED_MAX", "are_of_one_kind", "arguments_of", "submit_steps"]
+__all__ = [
+    "SUBMITTED_MAX",
+    "AdmittedJobs",
+    "are_of_one_kind",
+    "arguments_of",
+    "deal",
+    "submit_steps",
+]
 
 #: Jobs that one submit may bring: they are stored at once, and the server does nothing else.
 SUBMITTED_MAX: Final = 20_000
@@ -55,7 +64,7 @@ def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Su
     args = _arguments_of_one_kind(jobs) if are_of_one_kind(jobs) else _arguments(jobs)
     reply = yield Script("submit", args, fast)
     while reply[0] == b"deal":
-        yield from _deal(reply[1])
+        yield from deal(reply[1])
         reply = yield Script("submit", args, fast)
     if reply == b"ok":
         queued = JobStatus.QUEUED
@@ -110,11 +119,48 @@ def _refuse_binary(jobs: Sequence[NewJob]) -> None:
             ) from None
 
 
-def _deal(queue: bytes) -> Steps[None]:
+def deal(queue: bytes) -> Steps[None]:
     """Give passes to what is ready in a queue whose first job with a tenant comes, in parts."""
     more = True
     while more:
         more = yield Script("deal", [queue])
+
+
+class AdmittedJobs:
+    """Jobs that are stored with a change of records, each by itself."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        """Refuse those that no script is asked about."""
+        self._answers: list[Submitted | RefusedJob | NewJob] = []
+        self.arguments: list[Argument] = []
+        for new in jobs:
+            try:
+                _refuse_binary([new])
+                self.arguments += arguments_of(new)
+                self._answers.append(new)
+            except PackhorseError as error:
+                self._answers.append(_refused(new, error))
+
+    def answers(self, told: Sequence[Any]) -> tuple[Submitted | RefusedJob, ...]:
+        """What became of each, from what the script told of those it was asked about."""
+        each = iter(told)
+        return tuple(
+            [_told(one, next(each)) if isinstance(one, NewJob) else one for one in self._answers]
+        )
+
+
+def _told(new: NewJob, answer: Any) -> Submitted | RefusedJob:
+    if type(answer) is int or answer[0] != b"refused":
+        return _answer(new, answer)
+    problem, *rest = answer[1]
+    try:
+        _refuse(problem.decode(), rest, [new])
+    except PackhorseError as error:
+        return _refused(new, error)
+
+
+def _refused(new: NewJob, error: PackhorseError) -> RefusedJob:
+    return RefusedJob(new.id, error.code, str(error))
 
 
 def arguments_of(new: NewJob) -> tuple[Argument, ...]:

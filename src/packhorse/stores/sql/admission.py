@@ -16,8 +16,9 @@ from packhorse.core.policies.uniqueness import (
     same_payload,
     unique_identity,
 )
-from packhorse.errors import IdempotencyMismatch
+from packhorse.errors import IdempotencyMismatch, PackhorseError
 from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import give_up
@@ -39,12 +40,13 @@ from packhorse.stores.sql.submit import (
     is_keyed,
     known_jobs,
     refuse_full,
+    refuse_known,
     refuse_queues,
     store_all,
 )
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["submit_general"]
+__all__ = ["admit_each", "submit_general"]
 
 
 def submit_general(
@@ -99,13 +101,43 @@ def _with_shed(answers: list[Submitted], shed: Sequence[str]) -> tuple[Submitted
     return tuple(answers)
 
 
-def _admit(dialect: Dialect, job: NewJob, level: Isolation) -> Steps[tuple[str, bool]]:
-    """The id of the job that answers for this one, and whether it was there already."""
+def admit_each(
+    dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
+) -> Steps[tuple[Submitted | RefusedJob, ...]]:
+    """Store each that nothing but depth or a closed queue refuses; see `RecordStore.change`."""
+    answers: list[tuple[str, bool] | RefusedJob] = []
+    for job in jobs:
+        try:
+            payload_text(job)
+            yield from refuse_known(dialect, [job])
+            answer = yield from _admit(dialect, job, level, unbounded=True)
+            answers.append(answer)
+        except PackhorseError as error:  # raised before anything was written about the job
+            answers.append(RefusedJob(job.id, error.code, str(error)))
+    stored = [one[0] for one in answers if not isinstance(one, RefusedJob)]
+    statuses = yield from known_jobs(dialect, stored)
+    return tuple(
+        [
+            one if isinstance(one, RefusedJob) else Submitted(*one, statuses[one[0]])
+            for one in answers
+        ]
+    )
+
+
+def _admit(
+    dialect: Dialect, job: NewJob, level: Isolation, *, unbounded: bool = False
+) -> Steps[tuple[str, bool]]:
+    """The id of the job that answers for this one, and whether it was there already.
+
+    With `unbounded`, neither depth nor a closed queue keeps it out.
+    """
     known = yield from known_jobs(dialect, [job.id])
     if known:
         return job.id, True
     now_us: int = yield NOW
     queues = yield from dialect.queue_rows([job.queue])
+    if unbounded:
+        queues = {name: row.without_depth() for name, row in queues.items()}
     yield from refuse_queues(dialect, [job], queues)
     holder = yield from _same(dialect, job)
     holder = holder or (yield from _rival(dialect, job, now_us, level))

@@ -265,6 +265,10 @@ class Neighbours(Protocol):
         """As `lock_all`, for a plan that stores jobs or makes them ready."""
         ...
 
+    def lock_records(self, names: Sequence[str]) -> Steps[None]:
+        """First of all in a plan that changes these records."""
+        ...
+
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         """After a change of what limits jobs; `task` has limits from now on."""
         ...

@@ -289,9 +289,9 @@ class QueueRow(NamedTuple):
         return self.settings.on_full == "drop" and self.settings.max_depth is not None
 
     def without_depth(self) -> QueueRow:
-        """For a job that is let in however many wait."""
+        """For a job that is let in however many wait, and though the queue is closed."""
         settings = msgspec.structs.replace(self.settings, max_depth=None)
-        return self._replace(settings=settings)
+        return self._replace(settings=settings, closed=False)
 
     @property
     def deals_passes(self) -> bool:

@@ -15,6 +15,7 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.finish import give_up, remove_steps
 from packhorse.stores.sql.limit_state import any_log_to_do, forget_logs
 from packhorse.stores.sql.ordering import any_blocked, join_lines, unblock
+from packhorse.stores.sql.records import expired_records, forget_records
 from packhorse.stores.sql.rows import Lane
 from packhorse.stores.sql.statements import NOW, Change, Rows
 
@@ -67,7 +68,8 @@ class SqlUpkeep:
             ghosts = yield from _ghosts(self._dialect, 1)
             closings = yield from _passed_closings(self._dialect, 1)
             logs = yield from any_log_to_do(self._dialect)
-            return None if rows or ghosts or closings or logs else 0
+            records = yield from expired_records(self._dialect, 1)
+            return None if rows or ghosts or closings or logs or records else 0
 
         return Plan("prune", lambda: _prune(self._dialect, limit), look=look)
 
@@ -179,6 +181,7 @@ def _passed_closings(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]
 
 
 def _prune(dialect: Dialect, limit: int) -> Steps[int]:
+    yield from forget_records(dialect, limit)
     yield from dialect.lock_all()
     pruned: int = yield from _prune_jobs(dialect, limit)
     pruned += yield from _forget_ghosts(dialect, limit - pruned)

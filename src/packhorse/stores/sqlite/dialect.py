@@ -333,6 +333,10 @@ class _Sqlite:
         yield from ()
         return ONE_WRITER
 
+    def lock_records(self, names: Sequence[str]) -> Steps[None]:
+        del names
+        return nothing()
+
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         del task
         return nothing()

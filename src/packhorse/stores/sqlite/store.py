@@ -14,6 +14,7 @@ from typing import TypeVar
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.stores.plan import Plan
 from packhorse.stores.sql.queues import SqlQueues
+from packhorse.stores.sql.records import SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 from packhorse.stores.sqlite.connection import (
@@ -23,7 +24,7 @@ from packhorse.stores.sqlite.connection import (
     file_at,
     translated,
 )
-from packhorse.stores.sqlite.dialect import SQLITE, nothing
+from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE, nothing
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
@@ -46,6 +47,7 @@ class SqliteStore:
         self.upkeep = SqlUpkeep(SQLITE, nothing)
         self.inspection = SqliteInspection(SQLITE)
         self.transfer = SqlTransfer(SQLITE, nothing)
+        self.records = SqlRecords(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
         self._clock = clock or SystemClock()

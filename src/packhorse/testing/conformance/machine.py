@@ -57,7 +57,7 @@ from packhorse.testing.conformance.samples import LEASE_US, TIMEOUT_US
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["StoreMachine", "TestMachine"]
+__all__ = ["Reference", "StoreMachine", "TestMachine"]
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class TestMachine:
         run_state_machine_as_test(Machine, settings=machine_settings())
 
 
-class _Reference:
+class Reference:
     """The reference, beside the store under test."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self._stack = ExitStack()
         self.subject = self._stack.enter_context(trials.fresh(runner, clock=self.clock))
-        self.reference = Trial(_Reference(self.clock), self.clock, "run")
+        self.reference = Trial(Reference(self.clock), self.clock, "run")
         self._stack.callback(self.reference.close)
         self.submitted = 0
         self.held: dict[str, tuple[str, Job]] = {}  # by job id: what a claim gave and holds still

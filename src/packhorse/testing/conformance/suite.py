@@ -33,6 +33,12 @@ from packhorse.testing.conformance.pausing import TestClosing, TestPausing
 from packhorse.testing.conformance.queues import TestDepth, TestQueues
 from packhorse.testing.conformance.races import TestRaces
 from packhorse.testing.conformance.rates import TestRates
+from packhorse.testing.conformance.records import (
+    TestRecordJobs,
+    TestRecordPages,
+    TestRecords,
+)
+from packhorse.testing.conformance.records_machine import TestRecordsMachine
 from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
 from packhorse.testing.conformance.retention import TestDeleting, TestGhosts, TestPruning
@@ -97,12 +103,16 @@ TOPICS: Final[tuple[type, ...]] = (
     TestSearch,
     TestExplaining,
     TestTransferring,
+    TestRecords,
+    TestRecordPages,
+    TestRecordJobs,
     TestWakeups,
     TestRunners,
     TestRaces,
     TestContention,
     TestMachine,
     TestLimitsMachine,
+    TestRecordsMachine,
 )
 
 

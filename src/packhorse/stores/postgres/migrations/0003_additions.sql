@@ -38,3 +38,20 @@ alter table {workers} add column execution_us bigint not null default 0;
 -- Held jobs by their limit, and those to be cancelled by their worker: see `leases.py`.
 create index {=holds} on {jobs} (hold_us) where hold_us is not null;
 create index {=cancelling} on {jobs} (worker) where cancel_requested and lane is not null;
+
+-- Documents with versions: see `policies.records`. A name is kind, tenant and key.
+create table {records} (
+    name text collate "C" primary key,
+    kind text collate "C" not null,
+    version bigint not null,
+    order_no bigint,
+    expires_us bigint,
+    counters text,                           -- JSON
+    writers text,                            -- JSON
+    document bytea not null
+);
+create index {=records_in_order} on {records} (kind, order_no, name) where order_no is not null;
+create index {=records_expiring} on {records} (expires_us) where expires_us is not null;
+-- The highest version of a record that is gone, so that none is given twice.
+create table {removed_records} (highest bigint not null);
+insert into {removed_records} (highest) values (0);

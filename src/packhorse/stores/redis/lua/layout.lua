@@ -41,7 +41,8 @@ local KEY = {
   workers = ':workers', running = ':busy', closed_gates = ':shut', closed_until = ':shuts',
   pauses = ':pauses', rate_log = ':log:', rate_logs = ':logs', passes = ':pass:',
   running_passes = ':run:', last_pass = ':last:', highest_pass = ':high', dealt = ':dealt',
-  copied = ':copied', wake = ':wake:',
+  record = ':rec:', records = ':recs', records_in_order = ':reco:', records_expiring = ':recx',
+  removed_records = ':recv', copied = ':copied', wake = ':wake:',
 }
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',

@@ -1,21 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Submit, in two steps: decide about every job first, then store; so refusals leave no trace.
-
--- script: submit
--- Stores jobs, all of them or none.
--- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: queue, task, priority and timeout, and
--- their definition or "", then id and payload of each, and its definition if they do not share one;
--- they are due now and have no keys, deadline, tenant or weight, and no id comes twice. Of others
--- the parts of each: see NEW.
--- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
--- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
--- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
--- "full" queue depth limit; or "deal" queue: run `deal` first.
 -- needs: new_jobs depth settle
 local arrivals, order, deeds, answers = {}, {}, {}, {}
 local unique_of, idempotent_of = {}, {} -- keys that arrivals take
 local shelf_of, arriving, entered = {}, {}, {}
 local reschedules = false
+local unbounded = false -- whether neither depth nor a closed queue refuses or drops a job
 
 local function refuse_shelf(new)
   local queue = new[NEW.queue]
@@ -39,7 +29,8 @@ local function refused(new)
   local problem = refuse_shelf(new)
   if problem then
     return problem
-  elseif queues.get(new[NEW.queue]).closed or redis.call('EXISTS', tag .. KEY.copied) == 1 then
+  elseif not unbounded
+    and (queues.get(new[NEW.queue]).closed or redis.call('EXISTS', tag .. KEY.copied) == 1) then
     return {'closed', new[NEW.queue]}
   end
   return refuse_heavy(new, new[NEW.signature] == '' and 1 or signatures.read(new[NEW.signature]).weight)
@@ -212,7 +203,7 @@ local function store()
   end
   local doomed, away = {}, {}
   for queue in pairs(arriving) do
-    if queues.get(queue).conf.on_full == 'drop' then
+    if queues.get(queue).conf.on_full == 'drop' and not unbounded then
       give_up(queue, numbered, doomed, away)
     end
   end
@@ -235,14 +226,31 @@ local function store()
   return doomed
 end
 
--- The status of each new job; id and status of each job that answers for another.
+-- The status of each new job; id and status of each job that answers for another; or a refusal.
 local function tell(shed)
   local told = {'ok', shed}
   for at, answer in ipairs(answers) do
-    local job = entered[answer[1]] or jobs.load(answer[1])
-    told[at + 2] = answer[2] and {answer[1], job.status} or job.status
+    if answer.refused then
+      told[at + 2] = {'refused', answer.refused}
+    else
+      local job = entered[answer[1]] or jobs.load(answer[1])
+      told[at + 2] = answer[2] and {answer[1], job.status} or job.status
+    end
   end
   return told
+end
+
+-- Decide about jobs that neither depth nor a closed queue refuses; each is refused by itself. What is
+-- to be done first is returned.
+local function decide_each(given)
+  unbounded = true
+  for _, new in ipairs(given) do
+    local problem = uniqueness.refuse_strangers(new) or consider(new)
+    if problem then
+      answers[#answers + 1] = {refused = problem}
+    end
+  end
+  return deal_first()
 end
 
 -- The parts of every new job.
@@ -276,6 +284,17 @@ local function decide(given)
   return refuse_full() or deal_first()
 end
 
+-- script: submit
+-- Stores jobs, all of them or none.
+-- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: queue, task, priority and timeout, and
+-- their definition or "", then id and payload of each, and its definition if they do not share one;
+-- they are due now and have no keys, deadline, tenant or weight, and no id comes twice. Of others
+-- the parts of each: see NEW.
+-- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
+-- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
+-- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
+-- "full" queue depth limit; or "deal" queue: run `deal` first.
+-- needs: submit
 local problem = decide(new_parts())
 if problem then
   return problem

@@ -138,7 +138,7 @@ return {told, dead}
 -- that are over.
 -- Arguments: how many jobs and workers at most, how long a worker is kept after its lease has ended.
 -- Answer: how many jobs and workers.
--- needs: settle settings
+-- needs: settle settings records
 local GATES_MAX = 1000 -- closings that one script looks at, and logs it removes
 local GHOSTS_MAX = 1000 -- workers gone for long that one script looks at
 local now = clock.now
@@ -190,6 +190,7 @@ local function over(set, until_us)
   return found
 end
 
+records.forget(ARGV[2])
 pending.many('HDEL', tag .. KEY.closed_gates, over(KEY.closed_until, now))
 if redis.call('EXISTS', tag .. KEY.rate_logs) == 1 then
   for _, gate in ipairs(over(KEY.rate_logs, now - settings.longest_window())) do

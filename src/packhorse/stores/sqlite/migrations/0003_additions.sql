@@ -11,3 +11,22 @@ create index packhorse_ready on packhorse_jobs (queue, task, rank, place) where 
 alter table packhorse_workers add column succeeded integer not null default 0;
 alter table packhorse_workers add column failed integer not null default 0;
 alter table packhorse_workers add column execution_us integer not null default 0;
+
+-- Documents with versions: see `policies.records`. A name is kind, tenant and key.
+create table packhorse_records (
+    name text primary key,
+    kind text not null,
+    version integer not null,
+    order_no integer,
+    expires_us integer,
+    counters text,                           -- JSON
+    writers text,                            -- JSON
+    document blob not null
+) without rowid;
+create index packhorse_records_in_order on packhorse_records (kind, order_no, name)
+where order_no is not null;
+create index packhorse_records_expiring on packhorse_records (expires_us)
+where expires_us is not null;
+-- The highest version of a record that is gone, so that none is given twice.
+create table packhorse_removed_records (highest integer not null);
+insert into packhorse_removed_records (highest) values (0);

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""Records of the reference store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from packhorse.core.job import NewJob
+from packhorse.core.policies.records import (
+    Record,
+    RecordChange,
+    RecordId,
+    check_changes,
+    decide,
+    is_expired,
+)
+from packhorse.stores.memory.intake import admit_each
+from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.plan import Plan
+from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+
+__all__ = ["MemoryRecords", "forget_records"]
+
+
+class MemoryRecords:
+    """See `RecordStore`."""
+
+    def record(self, named: RecordId) -> Plan[Record | None]:
+        def work(access: Access) -> Record | None:
+            found = access.state.records.get(named)
+            return None if found is None or is_expired(found, access.now_us) else found
+
+        return plan("record", work, writes=False)
+
+    def records(
+        self,
+        kind: str | None,
+        *,
+        tenant: str | None = None,
+        by_order: bool = False,
+        after: str | None = None,
+        limit: int,
+    ) -> Plan[RecordPage]:
+        bounds = PageBounds.of(kind, tenant, after, by_order=by_order)
+
+        def work(access: Access) -> RecordPage:
+            found = sorted(
+                (_place(one, by_order=by_order), one)
+                for one in access.state.records.values()
+                if not is_expired(one, access.now_us) and not (by_order and one.order is None)
+            )
+            beyond = (bounds.order, bounds.after) if by_order else (0, bounds.after)
+            shown = [
+                one
+                for place, one in found
+                if bounds.first < one.id.text < bounds.last and place > beyond
+            ]
+            return as_page(shown, max(0, limit), access.now_us, by_order=by_order)
+
+        return plan("records", work, writes=False)
+
+    def change(
+        self,
+        changes: Sequence[RecordChange],
+        *,
+        jobs: Sequence[NewJob] = (),
+        not_before: int | None = None,
+    ) -> Plan[Changed]:
+        check_changes(changes)
+        return plan("change", partial(_change, tuple(changes), tuple(jobs), not_before))
+
+
+def _place(record: Record, *, by_order: bool) -> tuple[int, str]:
+    return (record.order or 0) if by_order else 0, record.id.text
+
+
+def _change(
+    changes: Sequence[RecordChange],
+    jobs: Sequence[NewJob],
+    not_before: int | None,
+    access: Access,
+) -> Changed:
+    state, now_us = access.state, access.now_us
+    if not_before is not None and now_us < not_before:
+        return Changed(now_us, early=True)
+    decided = decide(changes, state.records, highest=state.highest_version, now_us=now_us)
+    if decided.conflicts:
+        return Changed(now_us, conflicts=decided.conflicts)
+    answers = admit_each(access, jobs)
+    state.highest_version = decided.highest
+    for named, record in decided.records.items():
+        if record is None:
+            state.records.pop(named, None)
+        else:
+            state.records[named] = record
+        access.wake(f"record:{named.kind}")
+    return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+
+
+def forget_records(access: Access, limit: int) -> None:
+    """Remove records that have expired."""
+    state = access.state
+    gone = [one for one in state.records.values() if is_expired(one, access.now_us)]
+    for record in sorted(gone, key=lambda one: (one.expires_us or 0, one.id))[:limit]:
+        state.highest_version = max(state.highest_version, record.version)
+        del state.records[record.id]

@@ -1,0 +1,57 @@
+-- name: record_rows
+-- The records of these ids, expired ones too; they are locked until they are changed.
+select name, document, version, order_no, expires_us, counters, writers
+from {records} as record where name {in_texts ?}
+order by name
+{lock record}
+
+-- name: record
+-- One record that has not expired.
+select name, document, version, order_no, expires_us, counters, writers
+from {records} where name = :name and (expires_us is null or expires_us > :now)
+
+-- name: records_by_id
+-- Some records behind one, in the order of their ids.
+select name, document, version, order_no, expires_us, counters, writers
+from {records}
+where
+    name > :first and name > :after and name < :last
+    and (expires_us is null or expires_us > :now)
+order by name
+limit :limit
+
+-- name: records_by_order
+-- Some records of a kind behind one, in the order of their numbers.
+select name, document, version, order_no, expires_us, counters, writers
+from {records}
+where
+    kind = :kind and order_no is not null and (order_no, name) > (:order, :after)
+    and name > :first and name < :last
+    and (expires_us is null or expires_us > :now)
+order by order_no, name
+limit :limit
+
+-- name: records_expired
+-- Some records that are not there any more.
+select name from {records} where expires_us <= :now order by expires_us, name limit :limit
+
+-- name: record_put
+-- A record as it is from now on.
+insert into {records} (
+    name, kind, document, version, order_no, expires_us, counters, writers
+) values (:name, :kind, :document, :version, :order_no, :expires_us, :counters, :writers)
+on conflict (name) do update set
+    document = excluded.document, version = excluded.version, order_no = excluded.order_no,
+    expires_us = excluded.expires_us, counters = excluded.counters, writers = excluded.writers
+
+-- name: records_remove
+-- These records are gone.
+delete from {records} where name {in_texts ?}
+
+-- name: records_highest
+-- The highest version of all records that are gone.
+select coalesce(max(highest), 0) from {removed_records}
+
+-- name: records_highest_keep
+-- Keep it.
+update {removed_records} set highest = {greatest}(highest, ?)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""Records of the SQL stores: rows are read and locked, `policies.records` decides, rows follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from packhorse.core.job import NewJob
+from packhorse.core.policies.records import (
+    Decided,
+    Record,
+    RecordChange,
+    RecordId,
+    Remove,
+    check_changes,
+    decide,
+    is_expired,
+)
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+from packhorse.stores.sql.admission import admit_each
+from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+
+__all__ = ["SqlRecords", "expired_records", "forget_records"]
+
+
+class SqlRecords:
+    """See `RecordStore`. `isolation`: how much of the store a plan that submits jobs needs."""
+
+    def __init__(
+        self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
+    ) -> None:
+        self._dialect = dialect
+        self._isolation = isolation
+
+    def record(self, named: RecordId) -> Plan[Record | None]:
+        def steps() -> Steps[Record | None]:
+            asked = {"name": named.text, "now": (yield NOW)}
+            rows = yield Rows(self._dialect.sql("record"), asked)
+            return _read(rows[0]) if rows else None
+
+        return Plan("record", steps, writes=False)
+
+    def records(
+        self,
+        kind: str | None,
+        *,
+        tenant: str | None = None,
+        by_order: bool = False,
+        after: str | None = None,
+        limit: int,
+    ) -> Plan[RecordPage]:
+        bounds = PageBounds.of(kind, tenant, after, by_order=by_order)
+        wanted = max(0, limit)
+
+        def steps() -> Steps[RecordPage]:
+            now_us: int = yield NOW
+            asked = {**bounds._asdict(), "kind": kind, "now": now_us, "limit": wanted + 1}
+            name = "records_by_order" if by_order else "records_by_id"
+            rows = yield Rows(self._dialect.sql(name), asked)
+            return as_page([_read(row) for row in rows], wanted, now_us, by_order=by_order)
+
+        return Plan("records", steps, writes=False)
+
+    def change(
+        self,
+        changes: Sequence[RecordChange],
+        *,
+        jobs: Sequence[NewJob] = (),
+        not_before: int | None = None,
+    ) -> Plan[Changed]:
+        check_changes(changes)
+        asked, new = tuple(changes), tuple(jobs)
+        level = self._isolation(new)
+        return Plan("change", lambda: _change(self._dialect, asked, new, not_before, level))
+
+
+def _change(
+    dialect: Dialect,
+    changes: Sequence[RecordChange],
+    jobs: Sequence[NewJob],
+    not_before: int | None,
+    level: Isolation,
+) -> Steps[Changed]:
+    yield from dialect.lock_records([change.id.text for change in changes])
+    if jobs:
+        yield from level.enter()
+        level.allow([job.queue for job in jobs])
+    now_us: int = yield NOW
+    if not_before is not None and now_us < not_before:
+        return Changed(now_us, early=True)
+    records = yield from _stored(dialect, [change.id.text for change in changes])
+    [(highest,)] = yield Rows(dialect.sql("records_highest"))
+    decided = decide(changes, records, highest=highest, now_us=now_us)
+    if decided.conflicts:
+        return Changed(now_us, conflicts=decided.conflicts)
+    answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
+    yield from _write(dialect, decided, highest)
+    for kind in dict.fromkeys(change.id.kind for change in changes):
+        yield Wake(f"record:{kind}")
+    return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+
+
+def _stored(dialect: Dialect, names: Sequence[str]) -> Steps[dict[RecordId, Record]]:
+    rows = yield Rows(dialect.sql("record_rows"), (dialect.many(dict.fromkeys(names)),))
+    return {record.id: record for record in map(_read, rows)}
+
+
+def _read(row: Sequence[Any]) -> Record:
+    name, document, version, order, expires_us, counters, writers = row
+    return Record(
+        RecordId.of(name),
+        bytes(document),
+        version,
+        order,
+        expires_us,
+        {} if counters is None else msgspec.json.decode(counters),
+        {} if writers is None else msgspec.json.decode(writers),
+    )
+
+
+def _write(dialect: Dialect, decided: Decided, highest: int) -> Steps[None]:
+    records = [record for record in decided.records.values() if record is not None]
+    gone = [named.text for named, record in decided.records.items() if record is None]
+    if records:
+        yield ChangeMany(dialect.sql("record_put"), [_columns(record) for record in records])
+    if gone:
+        yield dialect.write(dialect.sql("records_remove"), (dialect.many(gone),))
+    if decided.highest > highest:
+        yield dialect.write(dialect.sql("records_highest_keep"), (decided.highest,))
+
+
+def _columns(record: Record) -> dict[str, Any]:
+    return {
+        "name": record.id.text,
+        "kind": record.id.kind,
+        "document": record.document,
+        "version": record.version,
+        "order_no": record.order,
+        "expires_us": record.expires_us,
+        "counters": json_text(record.counters) if record.counters else None,
+        "writers": json_text(record.writers) if record.writers else None,
+    }
+
+
+def expired_records(dialect: Dialect, limit: int) -> Steps[list[str]]:
+    """The ids of some records that are not there any more."""
+    asked = {"now": (yield NOW), "limit": limit}
+    rows = yield Rows(dialect.sql("records_expired"), asked)
+    return [name for (name,) in rows]
+
+
+def forget_records(dialect: Dialect, limit: int) -> Steps[None]:
+    """Remove records that have expired; first of its plan, as the order of locks wants it."""
+    names = yield from expired_records(dialect, limit)
+    if not names:
+        return
+    yield from dialect.lock_records(names)
+    now_us: int = yield NOW
+    records = yield from _stored(dialect, names)
+    [(highest,)] = yield Rows(dialect.sql("records_highest"))
+    gone = [Remove(named) for named, one in records.items() if is_expired(one, now_us)]
+    decided = decide(gone, records, highest=highest, now_us=now_us)
+    yield from _write(dialect, decided, highest)

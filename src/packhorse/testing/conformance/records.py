@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: MIT
+"""Records: documents with versions, changed all together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import IdempotencyRule, JobStatus, RateRule, UniqueRule
+from packhorse.core.policies.records import (
+    CHANGE_BYTES_MAX,
+    CHANGES_MAX,
+    COUNTERS_MAX,
+    DOCUMENT_BYTES_MAX,
+    NAME_BYTES_MAX,
+    WRITERS_MAX,
+    Add,
+    Carry,
+    Put,
+    Record,
+    RecordChange,
+    RecordId,
+    Remove,
+)
+from packhorse.errors import ConfigError, PayloadError
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.stores.requests import Submitted
+from packhorse.testing.conformance.samples import QUEUE, new_job
+from packhorse.testing.conformance.trial import EVERYTHING, Trial
+from packhorse.testing.conformance.words import given, heard, limit_queue, limit_rate
+
+__all__ = ["TestRecordJobs", "TestRecordPages", "TestRecords"]
+
+_ONE: Final = RecordId("schedule", "acme", "nightly")
+_OTHER: Final = RecordId("schedule", "acme", "weekly")
+_MOST: Final = 2**63 - 1
+
+
+class TestRecords:
+    """What is put is there, under a version that is never given again."""
+
+    def test_what_was_put_is_there(self, trial: Trial) -> None:
+        answer = _change(trial, Put(_ONE, b"[]", order=7, keep_us=SECOND_US))
+
+        found = _record(trial)
+        expires_us = trial.now_us() + SECOND_US
+        assert found == Record(_ONE, b"[]", answer.versions[0], 7, expires_us)
+        assert answer == Changed(trial.now_us(), versions=(found.version,))
+        assert answer.applied
+
+    def test_what_was_never_put_is_none(self, trial: Trial) -> None:
+        _change(trial, Put(_OTHER, b"{}"))
+
+        assert _find(trial, _ONE) is None
+
+    def test_one_that_has_expired_is_none_and_may_be_put_as_new(self, trial: Trial) -> None:
+        _change(trial, Put(_ONE, b"{}", keep_us=SECOND_US), Add(_ONE, {"seen": 1}))
+        trial.advance_us(SECOND_US)
+
+        assert _find(trial, _ONE) is None
+        assert _change(trial, Put(_ONE, b"new", expected=0)).applied
+        assert _record(trial).counters == {}
+
+    def test_the_document_is_opaque_to_the_store(self, trial: Trial) -> None:
+        for document in (b"", b"[]", b'{"n":12345678901234567}', bytes(range(256))):
+            _change(trial, Put(_ONE, document))
+            assert _record(trial).document == document
+
+    @pytest.mark.parametrize("order", [-(2**63), -1, 0, 2**53 + 1, _MOST])
+    def test_an_order_is_kept_to_the_last_digit_or_taken_away(
+        self, trial: Trial, order: int
+    ) -> None:
+        _change(trial, Put(_ONE, b"{}", order=order))
+        assert _record(trial).order == order
+        assert [one.id for one in _page(trial, by_order=True).records] == [_ONE]
+
+        _change(trial, Put(_ONE, b"{}"))
+        assert _record(trial).order is None
+        assert _page(trial, by_order=True).records == ()
+
+    def test_a_put_applies_if_the_version_is_as_expected(self, trial: Trial) -> None:
+        first = _change(trial, Put(_ONE, b"1", expected=0)).versions[0]
+        second = _change(trial, Put(_ONE, b"2", expected=first)).versions[0]
+
+        assert second > first
+        assert _change(trial, Put(_ONE, b"3", expected=first)).conflicts == (0,)
+        assert _change(trial, Put(_ONE, b"3", expected=0)).conflicts == (0,)
+        assert _change(trial, Put(_OTHER, b"3", expected=first)).conflicts == (0,)
+        assert (_record(trial).document, _record(trial).version) == (b"2", second)
+        assert _change(trial, Put(_ONE, b"4")).applied
+
+    def test_a_record_is_removed_if_the_version_is_as_expected(self, trial: Trial) -> None:
+        version = _change(trial, Put(_ONE, b"1", order=1)).versions[0]
+
+        assert _change(trial, Remove(_ONE, expected=version + 1)).conflicts == (0,)
+        assert _change(trial, Remove(_ONE, expected=0)).conflicts == (0,)
+        assert _change(trial, Remove(_ONE, expected=version)).versions == (0,)
+        assert _find(trial, _ONE) is None
+        assert _page(trial).records == _page(trial, by_order=True).records == ()
+        assert _change(trial, Remove(_ONE)).applied
+        assert _change(trial, Remove(_ONE, expected=version)).conflicts == (0,)
+
+    def test_all_changes_apply_or_none_and_the_answer_says_which_conflict(
+        self, trial: Trial
+    ) -> None:
+        _change(trial, Put(_ONE, b"1"))
+
+        answer = _change(
+            trial,
+            Put(_OTHER, b"2"),
+            Put(_ONE, b"3", expected=0),
+            Add(_ONE, {"n": 1}),
+            Add(RecordId("schedule", "", "none"), {"n": 1}),
+        )
+
+        assert answer.conflicts == (1, 3)
+        assert (answer.versions, answer.jobs, answer.applied) == ((), (), False)
+        assert _find(trial, _OTHER) is None
+        assert (_record(trial).document, _record(trial).counters) == (b"1", {})
+
+    def test_changes_of_one_call_see_those_before_them(self, trial: Trial) -> None:
+        answer = _change(
+            trial, Put(_ONE, b"1", expected=0), Add(_ONE, {"n": 2}), Remove(_ONE), Put(_ONE, b"2")
+        )
+
+        assert answer.versions == (_record(trial).version,) * 4
+        assert (_record(trial).document, _record(trial).counters) == (b"2", {})
+
+    def test_a_version_is_never_given_twice(self, trial: Trial) -> None:
+        seen = set()
+        for turn in range(3):
+            seen.add(_change(trial, Put(_ONE, b"1", keep_us=SECOND_US)).versions[0])
+            seen.add(_change(trial, Put(_ONE, b"2", keep_us=SECOND_US)).versions[0])
+            if turn == 1:
+                trial.advance_us(SECOND_US)
+                trial.run(trial.store.upkeep.prune(limit=EVERYTHING))
+                trial.clock.step(-1)
+            _change(trial, Remove(_ONE))
+
+        assert len(seen) == 6
+
+    def test_expired_records_are_removed_by_upkeep_and_not_counted(self, trial: Trial) -> None:
+        for number in range(3):
+            _change(trial, Put(RecordId("k", "", str(number)), b"", order=1, keep_us=SECOND_US))
+        _change(trial, Put(_ONE, b"stays", keep_us=2 * SECOND_US))
+        trial.advance_us(SECOND_US)
+
+        assert trial.run(trial.store.upkeep.prune(limit=2)) == 0
+        assert trial.run(trial.store.upkeep.prune(limit=2)) == 0
+        trial.clock.step(-1)  # what only had expired would be there again
+
+        assert [one.id for one in _page(trial, kind=None).records] == [_ONE]
+
+    def test_not_before_its_time_nothing_is_done(self, trial: Trial) -> None:
+        due_us, job = trial.now_us() + 1, new_job("fire")
+
+        early = trial.run(
+            trial.store.records.change([Put(_ONE, b"1")], jobs=[job], not_before=due_us)
+        )
+        assert (early.early, early.applied, early.now_us) == (True, False, trial.now_us())
+        assert (_find(trial, _ONE), trial.find("fire")) == (None, None)
+
+        trial.advance_us(1)
+        due = trial.run(
+            trial.store.records.change([Put(_ONE, b"1")], jobs=[job], not_before=due_us)
+        )
+        assert due.applied
+        assert trial.status("fire") is JobStatus.QUEUED
+
+    def test_counters_are_added_to_beside_the_document(self, trial: Trial) -> None:
+        version = _change(trial, Put(_ONE, b"1"), Add(_ONE, {"done": 2, "failed": 1})).versions[0]
+        answer = _change(trial, Add(_ONE, {"done": -5}), Add(_ONE, {"failed": 2**62}))
+
+        found = _record(trial)
+        assert found.counters == {"done": -3, "failed": 2**62 + 1}
+        assert answer.versions == (version, version)  # an addition leaves the version alone
+        _change(trial, Put(_ONE, b"2", expected=version))
+        assert _record(trial).counters == found.counters
+
+    def test_a_counter_that_would_leave_64_bits_changes_nothing(self, trial: Trial) -> None:
+        _change(trial, Put(_ONE, b"1"), Add(_ONE, {"n": _MOST}))
+
+        with pytest.raises(ConfigError, match="64 bits"):
+            _change(trial, Add(_ONE, {"m": 1}), Add(_ONE, {"n": 1}))
+
+        assert _record(trial).counters == {"n": _MOST}
+
+    def test_what_a_writer_counted_once_is_not_counted_again(self, trial: Trial) -> None:
+        _change(trial, Put(_ONE, b"1"))
+        for number in (1, 2, 2, 1, 3):
+            assert _change(trial, Add(_ONE, {"n": number}, writer="w", number=number)).applied
+        _change(trial, Add(_ONE, {"n": 10}, writer="v", number=1))
+
+        assert _record(trial).counters == {"n": 16}
+        assert _record(trial).writers == {"w": 3, "v": 1}
+
+    def test_the_writer_that_was_silent_longest_is_forgotten(self, trial: Trial) -> None:
+        adds = [Add(_ONE, {"n": 1}, writer=str(at), number=1) for at in range(WRITERS_MAX)]
+        _change(trial, Put(_ONE, b"1"), *adds, Add(_ONE, {"n": 1}, writer="0", number=2))
+        _change(trial, Add(_ONE, {"n": 1}, writer="new", number=1))
+
+        writers = _record(trial).writers
+        assert (len(writers), "0" in writers, "1" in writers) == (WRITERS_MAX, True, False)
+
+    def test_a_record_is_carried_as_it_was(self, trial: Trial) -> None:
+        record = Record(_ONE, b"1", 2**52, -5, trial.now_us() + 9, {"n": 1}, {"w": 2})
+
+        assert _change(trial, Carry(record)).versions == (2**52,)
+        assert _record(trial) == record
+        assert _change(trial, Carry(record)).conflicts == (0,)
+        _change(trial, Remove(_ONE))
+        assert _change(trial, Carry(record)).versions == (2**52 + 1,)  # it was given before
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ([Put(_ONE, b"x" * (DOCUMENT_BYTES_MAX + 1))], PayloadError),
+            ([Remove(_ONE)] * (CHANGES_MAX + 1), ConfigError),
+            (
+                [Put(_ONE, b"x" * DOCUMENT_BYTES_MAX)] * (CHANGE_BYTES_MAX // DOCUMENT_BYTES_MAX)
+                + [Put(_OTHER, b"x")],
+                PayloadError,
+            ),
+            ([Put(_ONE, b"", order=_MOST + 1)], ConfigError),
+            ([Put(RecordId("No kind", "", ""), b"")], ConfigError),
+            ([Remove(RecordId("k", "", "x" * (NAME_BYTES_MAX + 1)))], ConfigError),
+            ([Remove(RecordId("k", "a\x01", ""))], ConfigError),
+            ([Remove(RecordId("k", "", "\0"))], ConfigError),
+            ([Remove(RecordId("k", "", "\ud800"))], ConfigError),
+        ],
+        ids=["document", "count", "bytes", "order", "kind", "key", "separator", "nul", "surrogate"],
+    )
+    def test_what_is_beyond_bounds_is_refused(
+        self, trial: Trial, changes: list[RecordChange], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            _change(trial, *changes)
+
+    def test_what_is_at_its_bounds_is_kept(self, trial: Trial) -> None:
+        widest = RecordId("k" * 64, "t" * NAME_BYTES_MAX, "ü" * (NAME_BYTES_MAX // 2))
+        counters = {str(at): at for at in range(COUNTERS_MAX)}
+        _change(trial, Put(widest, b"x" * DOCUMENT_BYTES_MAX), Add(widest, counters))
+
+        found = _find(trial, widest)
+        assert found is not None
+        assert (len(found.document), found.counters) == (DOCUMENT_BYTES_MAX, counters)
+        with pytest.raises(ConfigError, match="counters"):
+            _change(trial, Add(widest, {"one more": 1}))
+        many = [Put(RecordId("many", "", str(at)), b"{}") for at in range(CHANGES_MAX)]
+        assert _change(trial, *many).applied
+        assert len(_page(trial, kind="many").records) == CHANGES_MAX
+
+    @pytest.mark.parametrize("doing", ["put", "add", "remove"])
+    def test_those_who_listen_to_the_kind_are_woken(self, trial: Trial, doing: str) -> None:
+        _change(trial, Put(_ONE, b"1"))
+        changes: dict[str, RecordChange] = {
+            "put": Put(_ONE, b"2"),
+            "add": Add(_ONE, {"n": 1}),
+            "remove": Remove(_ONE),
+        }
+        change = changes[doing]
+
+        assert heard(trial, "record:schedule", lambda store: store.records.change([change]))
+
+    def test_of_many_at_once_each_counts_and_one_wins_a_version(self, trial: Trial) -> None:
+        version = _change(trial, Put(_ONE, b"1")).versions[0]
+
+        async def all_at_once() -> list[Changed]:
+            puts = [Put(_ONE, b"%d" % at, expected=version) for at in range(8)]
+            changes: list[RecordChange] = [*puts, *[Add(_ONE, {"n": 1})] * 8]
+            plans = [trial.store.records.change([change]) for change in changes]
+            return await asyncio.gather(*(trial.arun(plan) for plan in plans))
+
+        answers = trial.play(all_at_once())
+
+        assert sum(answer.applied for answer in answers[:8]) == 1
+        assert _record(trial).counters == {"n": 8}
+
+
+class TestRecordPages:
+    """Records of a kind, a page at a time."""
+
+    def test_records_come_by_kind_tenant_and_key(self, trial: Trial) -> None:
+        named = [
+            *(RecordId("a", "", "x"), RecordId("a", "", "é"), RecordId("a", "b", "")),
+            *(RecordId("a", "b", "a b"), RecordId("a", "bc", "a"), RecordId("ab", "", "")),
+        ]
+        _change(trial, *(Put(one, b"") for one in reversed(named)))
+
+        assert [one.id for one in _page(trial, kind=None).records] == named
+        assert [one.id for one in _page(trial, kind="a").records] == named[:-1]
+        assert [one.id for one in _page(trial, kind="a", tenant="b").records] == named[2:4]
+        assert [one.id for one in _page(trial, kind="a", tenant="").records] == named[:2]
+        assert _page(trial, kind="b").records == ()
+
+    def test_a_page_carries_the_clock_and_where_to_go_on(self, trial: Trial) -> None:
+        named = [RecordId("k", "", f"{at:02}") for at in range(5)]
+        _change(trial, *(Put(one, b"") for one in named))
+
+        seen, after = [], None
+        for size in (2, 2, 1):
+            page = _page(trial, kind="k", after=after, limit=2)
+            assert (len(page.records), page.now_us) == (size, trial.now_us())
+            seen += [one.id for one in page.records]
+            after = page.after
+
+        assert (seen, after) == (named, None)
+        assert _page(trial, kind="k", limit=0).records == ()
+
+    def test_by_order_only_those_come_that_have_one_by_that_number(self, trial: Trial) -> None:
+        orders = {"a": 9, "b": -(2**63), "c": 10, "d": None, "e": 10, "f": _MOST}
+        _change(trial, *(Put(_key(key), b"", order=order) for key, order in orders.items()))
+        _change(trial, Put(RecordId("other", "", ""), b"", order=0))
+
+        seen, after = "", None
+        for _ in range(3):
+            page = _page(trial, kind="k", by_order=True, after=after, limit=2)
+            seen += "".join(one.id.key for one in page.records)
+            after = page.after
+
+        assert (seen, after) == ("bacef", None)
+
+    def test_what_is_due_next_is_the_first_of_a_tenant_or_of_all(self, trial: Trial) -> None:
+        _change(
+            trial,
+            Put(RecordId("k", "beta", "x"), b"", order=1),
+            Put(RecordId("k", "acme", "y"), b"", order=2),
+        )
+
+        assert _page(trial, kind="k", by_order=True, limit=1).records[0].id.tenant == "beta"
+        mine = _page(trial, kind="k", tenant="acme", by_order=True, limit=1)
+        assert [one.id.key for one in mine.records] == ["y"]
+
+    def test_those_that_have_expired_are_left_out(self, trial: Trial) -> None:
+        _change(trial, *(Put(_key(f"{at:03}"), b"", order=at, keep_us=1) for at in range(100)))
+        _change(trial, Put(_key("stays"), b"", order=1000))
+        trial.advance_us(1)
+
+        for by_order in (False, True):
+            page = _page(trial, kind="k", by_order=by_order, limit=1)
+            assert [one.id.key for one in page.records] == ["stays"]
+            assert page.after is None
+
+    def test_a_place_that_is_none_is_refused(self, trial: Trial) -> None:
+        with pytest.raises(ConfigError, match="no place"):
+            _page(trial, kind="k", by_order=True, after="nonsense")
+
+
+class TestRecordJobs:
+    """Jobs that are submitted with a change of records."""
+
+    def test_jobs_are_stored_with_the_change_or_not_at_all(self, trial: Trial) -> None:
+        _change(trial, Put(_ONE, b"1"))
+        refused = _change(trial, Put(_ONE, b"2", expected=0), jobs=[new_job("a")])
+        assert (refused.conflicts, trial.find("a")) == ((0,), None)
+
+        stored = _change(
+            trial, Put(_ONE, b"2"), jobs=[new_job("a"), new_job("b", delay_us=SECOND_US)]
+        )
+
+        assert stored.jobs == (
+            Submitted("a", False, JobStatus.QUEUED),
+            Submitted("b", False, JobStatus.PENDING),
+        )
+        assert given(trial) == ["a"]
+
+    def test_a_job_that_is_known_or_whose_key_is_held_is_answered_by_the_other(
+        self, trial: Trial
+    ) -> None:
+        rule = UniqueRule("u")
+        trial.submit(new_job("a"), new_job("holder", unique=rule))
+
+        answer = _change(
+            trial,
+            Put(_ONE, b"1"),
+            jobs=[new_job("a"), new_job("b", unique=rule), new_job("c"), new_job("c")],
+        )
+
+        assert [_shown(one) for one in answer.jobs] == [
+            ("a", True),
+            ("holder", True),
+            ("c", False),
+            ("c", True),
+        ]
+        assert trial.find("b") is None
+
+    def test_neither_depth_nor_a_closed_queue_refuses_or_drops_one(self, trial: Trial) -> None:
+        limit_queue(trial, "small", max_depth=1)
+        limit_queue(trial, "dropping", max_depth=1, on_full="drop")
+        trial.run(trial.store.queues.close_queue("closed", closed=True))
+        queues = ("small", "small", "dropping", "dropping", "closed")
+        jobs = [new_job(f"{queue}-{at}", queue=queue) for at, queue in enumerate(queues)]
+
+        answer = _change(trial, Put(_ONE, b"1"), jobs=jobs)
+
+        assert [_shown(one) for one in answer.jobs] == [(job.id, False) for job in jobs]
+        assert {trial.status(job.id) for job in jobs} == {JobStatus.QUEUED}
+
+    def test_what_else_would_refuse_one_is_told_per_job_and_the_others_are_stored(
+        self, trial: Trial
+    ) -> None:
+        limit_queue(trial, "mail", dead_letter="shelf")
+        limit_rate(trial, "queue", RateRule(2, SECOND_US))
+        rule = IdempotencyRule("i", digest="one", window_us=SECOND_US)
+        trial.submit(new_job("known", payload=b"1"), new_job("same", idempotency=rule))
+        another = IdempotencyRule("i", digest="another", window_us=SECOND_US)
+
+        answer = _change(
+            trial,
+            Put(_ONE, b"1"),
+            jobs=[
+                new_job("shelved", queue="shelf"),
+                new_job("heavy", weight=3),
+                new_job("mismatch", idempotency=another),
+                new_job("known", payload=b"2"),
+                new_job("binary", payload=b"\xff"),
+                new_job("fine"),
+            ],
+        )
+
+        codes = [one.code if isinstance(one, RefusedJob) else "" for one in answer.jobs]
+        assert codes == [
+            *("CONFIG_ERROR", "CONFIG_ERROR", "IDEMPOTENCY_MISMATCH", "JOB_CONFLICT"),
+            *("PAYLOAD_ERROR", ""),
+        ]
+        assert all(one.reason for one in answer.jobs if isinstance(one, RefusedJob))
+        assert [one.job_id for one in answer.jobs[:3]] == ["shelved", "heavy", "mismatch"]
+        assert (_record(trial).document, trial.status("fine")) == (b"1", JobStatus.QUEUED)
+        assert trial.find("shelved") is trial.find("heavy") is trial.find("mismatch") is None
+
+    def test_jobs_of_tenants_and_with_keys_of_their_own_stand_where_a_submit_puts_them(
+        self, trial: Trial
+    ) -> None:
+        jobs = [
+            new_job("first", ordering_key="k"),
+            new_job("second", ordering_key="k"),
+            new_job("tenant", tenant="acme"),
+            new_job("expiring", deadline_us=trial.now_us() + 1),
+        ]
+
+        _change(trial, Put(_ONE, b"1"), jobs=jobs)
+
+        assert sorted(given(trial)) == ["expiring", "first", "tenant"]
+
+    def test_workers_of_the_queue_are_woken(self, trial: Trial) -> None:
+        job = new_job("woken")
+
+        assert heard(trial, f"queue:{QUEUE}", lambda store: store.records.change([], jobs=[job]))
+
+
+def _shown(answer: Submitted | RefusedJob) -> tuple[str, bool]:
+    assert isinstance(answer, Submitted)
+    return answer.job_id, answer.deduplicated
+
+
+def _key(key: str) -> RecordId:
+    return RecordId("k", "", key)
+
+
+def _change(trial: Trial, *changes: RecordChange, **more: Any) -> Changed:
+    return trial.run(trial.store.records.change(changes, **more))
+
+
+def _find(trial: Trial, named: RecordId) -> Record | None:
+    return trial.run(trial.store.records.record(named))
+
+
+def _record(trial: Trial) -> Record:
+    found = _find(trial, _ONE)
+    assert found is not None
+    return found
+
+
+def _page(trial: Trial, *, kind: str | None = "schedule", **asked: Any) -> RecordPage:
+    asked.setdefault("limit", EVERYTHING)
+    return trial.run(trial.store.records.records(kind, **asked))
