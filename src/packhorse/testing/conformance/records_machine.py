@@ -27,10 +27,10 @@ from packhorse.testing.virtual_clock import VirtualClock
 
 __all__ = ["RecordsMachine", "TestRecordsMachine"]
 
-_IDS: Final = [
+_IDS: Final = (
     *(RecordId("a", "", "x"), RecordId("a", "", "y"), RecordId("a", "acme", "x")),
     RecordId("ab", "", ""),
-]
+)
 _ids = st.sampled_from(_IDS)
 _orders = st.sampled_from([None, -1, 0, 2**60])
 _keeps_us = st.sampled_from([None, None, 1, SECOND_US])

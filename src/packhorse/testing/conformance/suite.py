@@ -33,11 +33,8 @@ from packhorse.testing.conformance.pausing import TestClosing, TestPausing
 from packhorse.testing.conformance.queues import TestDepth, TestQueues
 from packhorse.testing.conformance.races import TestRaces
 from packhorse.testing.conformance.rates import TestRates
-from packhorse.testing.conformance.records import (
-    TestRecordJobs,
-    TestRecordPages,
-    TestRecords,
-)
+from packhorse.testing.conformance.record_pages import TestRecordJobs, TestRecordPages
+from packhorse.testing.conformance.records import TestRecords
 from packhorse.testing.conformance.records_machine import TestRecordsMachine
 from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing

@@ -4,8 +4,7 @@
 local arrivals, order, deeds, answers = {}, {}, {}, {}
 local unique_of, idempotent_of = {}, {} -- keys that arrivals take
 local shelf_of, arriving, entered = {}, {}, {}
-local reschedules = false
-local unbounded = false -- whether neither depth nor a closed queue refuses or drops a job
+local reschedules, unbounded = false, false -- unbounded: neither depth nor a closed queue refuses
 
 local function refuse_shelf(new)
   local queue = new[NEW.queue]
@@ -29,8 +28,7 @@ local function refused(new)
   local problem = refuse_shelf(new)
   if problem then
     return problem
-  elseif not unbounded
-    and (queues.get(new[NEW.queue]).closed or redis.call('EXISTS', tag .. KEY.copied) == 1) then
+  elseif not unbounded and (queues.get(new[NEW.queue]).closed or redis.call('EXISTS', tag .. KEY.copied) == 1) then
     return {'closed', new[NEW.queue]}
   end
   return refuse_heavy(new, new[NEW.signature] == '' and 1 or signatures.read(new[NEW.signature]).weight)
@@ -230,18 +228,14 @@ end
 local function tell(shed)
   local told = {'ok', shed}
   for at, answer in ipairs(answers) do
-    if answer.refused then
-      told[at + 2] = {'refused', answer.refused}
-    else
-      local job = entered[answer[1]] or jobs.load(answer[1])
-      told[at + 2] = answer[2] and {answer[1], job.status} or job.status
-    end
+    local job = not answer.refused and (entered[answer[1]] or jobs.load(answer[1]))
+    local status = job and (answer[2] and {answer[1], job.status} or job.status)
+    told[at + 2] = status or {'refused', answer.refused}
   end
   return told
 end
 
--- Decide about jobs that neither depth nor a closed queue refuses; each is refused by itself. What is
--- to be done first is returned.
+-- Decide about jobs that neither depth nor a closed queue refuses, each by itself; or what is first.
 local function decide_each(given)
   unbounded = true
   for _, new in ipairs(given) do
