@@ -123,6 +123,28 @@ async def test_a_fetch_that_finds_nothing_ends_with_its_timeout(depot: Depot, ti
         assert await consumer.fetch(timeout=timeout) is None
 
 
+@pytest.mark.parametrize("timeout", [2.5, "2500ms", timedelta(seconds=2.5)])
+async def test_a_fetch_waits_in_seconds(
+    depot: Depot, timeout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    call_later, waits_s = loop.call_later, []
+
+    def note(delay_s: float, *others: Any, **options: Any) -> asyncio.TimerHandle:
+        waits_s.append(delay_s)
+        return call_later(delay_s, *others, **options)
+
+    async with depot.consumer() as consumer:
+        await consumer.fetch(timeout=0)
+        monkeypatch.setattr(loop, "call_later", note)
+        waiting = asyncio.create_task(consumer.fetch(timeout=timeout))
+        await asyncio.sleep(0)
+        depot.submit("here")
+        assert await asyncio.wait_for(waiting, PATIENCE_S) is not None
+
+    assert 2 < waits_s[0] <= 2.5
+
+
 async def test_a_fetch_looks_once_however_short_its_timeout(depot: Depot) -> None:
     async with depot.consumer() as consumer:
         assert await consumer.fetch(timeout=0) is None

@@ -15,7 +15,7 @@ from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.events import JobCompleted, JobFailed, JobRetried, JobStarted, WorkerStarted
 from packhorse.insights import Insights
-from packhorse.runtime.worker import EXIT_OK
+from packhorse.runtime.worker import EXIT_OK, fetcher
 from packhorse.signals import Reject, Snooze
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, heard, names, until, worker_options
@@ -378,6 +378,28 @@ async def test_a_worker_leaves_after_max_jobs_attempts(yard: Yard) -> None:
 
     assert report.succeeded == 3
     assert [yard.status(job_id) for job_id in jobs].count(JobStatus.QUEUED) == 7
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_what_was_given_back_as_too_late_does_not_count_for_max_jobs(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(fetcher, "GRANT_S", -1.0)  # however soon it starts, that is too late
+
+    async def on_the_loop() -> None: ...
+    def in_a_thread() -> None: ...
+
+    yard.task(on_the_loop if kind == "coroutine" else in_a_thread, name="work")
+    yard.declare(QueueSettings("default", concurrency=1))
+    jobs = [yard.submit("work") for _ in range(3)]
+    running = asyncio.create_task(yard.worker(max_jobs=2, poll_interval_us=10_000).run())
+    await until(lambda: yard.job(jobs[0]).counters.releases > 3)
+    monkeypatch.setattr(fetcher, "GRANT_S", 600.0)
+
+    report = await asyncio.wait_for(running, 10)
+
+    assert report.succeeded == 2
+    assert yard.status(jobs[2]) is JobStatus.QUEUED
 
 
 async def test_thread_handlers_run_side_by_side(yard: Yard) -> None:

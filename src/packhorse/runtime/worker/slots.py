@@ -20,7 +20,7 @@ from typing import Final
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.job import Job
 from packhorse.core.outcome import Outcome, Released
-from packhorse.runtime.worker.attempt import Attempt, Stage
+from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.claim_policy import LookAhead
 from packhorse.runtime.worker.executor import ended_by_worker
 
@@ -103,8 +103,8 @@ class Slots:
             if duration > attempt.timeout_s and attempt.ending is None:
                 # It blocked the loop that would have told it to stop; late is late.
                 outcome = ended_by_worker(attempt, attempt.bound)
-        elif attempt.ending is None:
-            self.started -= 1  # too late for its rate limit: `max_jobs` does not count it
+        if attempt.ending is Ending.TOO_LATE:
+            self.started -= 1  # `max_jobs` does not count what its limit let go too early
         self._settle(attempt, outcome)
         if attempt.plan.counted:
             self.freed = True

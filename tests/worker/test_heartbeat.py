@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""What a heartbeat tells the store, beat by beat: the store looks at all held jobs for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from packhorse.core.clock import SECOND_US
+from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.heartbeat import Heartbeat
+from packhorse.runtime.worker.slots import Slots
+from packhorse.runtime.worker.store_health import StoreHealth
+from packhorse.runtime.worker.telemetry import WorkerCounters
+from packhorse.stores.plan import Plan
+from packhorse.stores.requests import Renewal, Renewed
+from tests.worker.support import HandClock, Yard
+
+RENEWS_EACH_S = 20
+
+
+class Deaf:
+    """Hears everything a heartbeat reports, and does nothing about it."""
+
+    counters = WorkerCounters()
+
+    def on_renewed(self) -> None: ...
+    def on_cancelled(self, job_ids: Sequence[str]) -> None: ...
+    def on_lease_lost(self) -> None: ...
+    def on_lease_regained(self) -> None: ...
+    def on_loop_blocked(self, seconds: float) -> None: ...
+    def on_beat(self) -> None: ...
+
+
+class Beats:
+    """A heartbeat without its thread, and what each of its renewals said is held."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        yard, self.clock = Yard(), HandClock()
+        self.told: list[bool] = []
+        renew = yard.store.leases.renew
+
+        def note(renewal: Renewal) -> Plan[Renewed]:
+            self.told.append(renewal.held is not None)
+            return renew(renewal)
+
+        monkeypatch.setattr(yard.store.leases, "renew", note)
+        env = Environment(store=yard.store, registry=yard.registry, clock=self.clock)
+        slots = Slots(asyncio.get_running_loop(), self.clock, 5)
+        renewal = Renewal("w", 3 * RENEWS_EACH_S * SECOND_US)
+        health = StoreHealth(yard.bus, self.clock, "w")
+        self.heartbeat = Heartbeat(env, renewal, slots, health, Deaf())
+
+    def beat(self, *, after_s: float = 0.0) -> None:
+        self.clock.seconds += after_s
+        self.heartbeat.run_once()
+
+
+@pytest.fixture
+async def beats(monkeypatch: pytest.MonkeyPatch) -> Beats:
+    return Beats(monkeypatch)
+
+
+async def test_what_is_held_is_told_once_a_minute_not_with_each_renewal(beats: Beats) -> None:
+    beats.beat()
+    for _ in range(6):
+        beats.beat(after_s=RENEWS_EACH_S)
+
+    assert beats.told == [True, False, False, True, False, False, True]
+
+
+async def test_what_is_held_is_told_at_once_when_an_answer_was_lost(beats: Beats) -> None:
+    beats.beat()
+    beats.heartbeat.must_tell = True
+    beats.heartbeat.renew_now()
+
+    beats.beat(after_s=1)
+    beats.beat(after_s=RENEWS_EACH_S)
+
+    assert beats.told == [True, True, False]
+    assert not beats.heartbeat.must_tell
+
+
+async def test_it_is_told_soon_after_the_claim_that_stood_in_its_way(beats: Beats) -> None:
+    beats.beat()
+    beats.heartbeat.must_tell = True
+    beats.heartbeat.renew_now()
+    beats.heartbeat.gate.enter()
+    beats.beat()
+    beats.heartbeat.gate.leave()
+
+    beats.beat(after_s=0.02)
+
+    assert beats.told == [True, False, True]
