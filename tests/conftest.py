@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Which tests of the conformance suite run, and in which order all tests start."""
+"""Which tests of the conformance suite run, in which order tests start, and how many at once."""
 
 from __future__ import annotations
 
+import compileall
+import os
+from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Final
 from zlib import crc32
 
 import pytest
-
-from packhorse.testing.conformance.trial import RUNNERS
 
 #: Parts of the names of tests that take seconds. They start first: a run that ends with them would
 #: wait for one process while the others have nothing left to do.
@@ -20,6 +22,13 @@ _LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/fa
 _CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
 _CLUSTER_SHARE: Final = 3
 
+#: `-n auto` runs so many more tests at once than there are cores: half the time of a test goes by
+#: while it waits for a process, a server or an instant.
+_WORKERS_BESIDE_CORES: Final = 2
+#: What the processes that tests start import.
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_IMPORTED: Final = ("src", "faults", "tests/end_to_end")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare `--conformance`."""
@@ -29,6 +38,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sample",
         help="sample: each test with one of the two runners of a store, and few on a cluster",
     )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes `-n auto` means."""
+    is_told = hasattr(os, "sched_getaffinity")  # not everywhere
+    cores = len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
+    return cores + _WORKERS_BESIDE_CORES
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile before a run of many processes what these import, each of them anew otherwise.
+
+    That is so where Python is told to write no bytecode. A file that changes later is noticed by
+    its content.
+    """
+    if config.getoption("numprocesses", None):  # of the process that starts the others
+        for folder in _IMPORTED:
+            compileall.compile_dir(
+                _ROOT / folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
+            )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled them
@@ -53,6 +82,8 @@ def _is_left_out(item: pytest.Item) -> bool:
         runner = item.callspec.params.get("runner")
         parts = [item.nodeid.partition("[")[0], *item.callspec.id.split("-")]
         name = "-".join(part for part in parts if part != runner)
+    from packhorse.testing.conformance.trial import RUNNERS  # most runs need none of its modules
+
     chosen, runners = crc32(name.encode()), len(RUNNERS)
     if item.nodeid.startswith(_CLUSTER) and chosen // runners % _CLUSTER_SHARE:
         return True
