@@ -26,7 +26,9 @@ from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.statements import sql as queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
+from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
 from packhorse.stores.sql.inspection import CONDITIONS
+from packhorse.stores.sql.merging import merged
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer
@@ -36,13 +38,16 @@ SCHEMA: Final = "plans"
 JOBS: Final = 5000
 BATCH: Final = 100
 FEW: Final = 10
-QUERIES: Final = tuple(sorted(queries.templates))
+#: Pieces that are no statements by themselves.
+PIECES: Final = {"claim_lock", "claim_next_of_tasks", "claim_range", "claim_range_of_task"}
+QUERIES: Final = tuple(sorted(queries.templates.keys() - PIECES))
 #: Tables that grow with the number of jobs or keys.
 GROWING: Final = frozenset({"jobs", "attempts", "tags", "deadlines", "keys", "passes", "stash"})
 #: What must be known to find few rows by an index: one of these, as a pattern of its condition.
 NARROW: Final = {
     "jobs_pkey": r"\bid = ",
     "seqs": r"\bseq = ",
+    "ready": r"\bqueue = ",
     "lanes": r"\bqueue [=>] |\(?lane = 4\)?",  # those that run are few
     "finished": r"expires_us <= ",
     "holds": r"hold_us > .*hold_us <= ",
@@ -90,8 +95,30 @@ PARTS: Final = {
     "handed_columns": HANDED_COLUMNS,
     "survey_columns": SURVEYED,
     "scope": "",
+    "task": "'task'",
 }
-OWN_PARTS: Final = {"blocked_of": {"condition": "queue"}}
+#: Ready jobs of three tasks, merged.
+OF_TASKS: Final = merged(queries, "claim_ready_of_task", 3, CANDIDATE_COLUMNS)
+LOCK: Final = queries.filled("claim_lock")
+OWN_PARTS: Final = {
+    "blocked_of": {"condition": "queue"},
+    "claim_batch": {"next": queries.filled("claim_next", scope="")},
+    "claim_candidates_of_tasks": {"next": OF_TASKS},
+    "claim_fast": {"next": queries.filled("claim_range"), "lock": LOCK},
+    "claim_ready_of_task": {"columns": CANDIDATE_COLUMNS},
+}
+#: Statements about the jobs of three tasks, which are merged.
+MERGING: Final = {
+    "claim_batch": {
+        "next": queries.filled(
+            "claim_next_of_tasks",
+            next=merged(queries, "claim_ready_of_task", 3, "ctid as row, rank, place"),
+            lock=LOCK,
+        )
+    },
+    "claim_candidates_of_tasks": {"next": OF_TASKS},
+    "claim_fast": {"next": merged(queries, "claim_range_of_task", 3), "lock": LOCK},
+}
 #: What drivers say of parameters whose type the text leaves open.
 TYPES: Final = {"reschedule": {"lane": "bigint"}}
 
@@ -103,10 +130,15 @@ class Planner:
         settings = PostgresSettings.from_url(url)
         self._texts = Texts(settings.schema, settings.prefix)
         self.connection: Connection[Any] = StartupOptions().connect(settings)
+        self.filled = False
         self.connection.execute("set plan_cache_mode = force_generic_plan")
 
     def scans(self, name: str, text: str) -> list[str]:
         """How a statement would read tables that grow, as far as that is not narrow."""
+        return [found for found in map(too_wide, self.steps(name, text)) if found]
+
+    def steps(self, name: str, text: str) -> list[dict[str, Any]]:
+        """How a statement would be run, step by step."""
         statement = self._texts.statement(text)
         names = statement.names or ()
         types = [TYPES.get(name, {}).get(one, "unknown") for one in names]
@@ -117,7 +149,7 @@ class Planner:
         connection.execute("deallocate all")
         connection.execute(f"prepare asked {declared} as ".encode() + statement.query)
         rows = connection.execute(sql.SQL("explain (format json) execute asked" + given)).fetchall()
-        return [found for found in map(too_wide, _nodes(rows[0][0][0]["Plan"])) if found]
+        return list(_nodes(rows[0][0][0]["Plan"]))
 
 
 def too_wide(node: dict[str, Any]) -> str | None:
@@ -152,6 +184,7 @@ def planner(request: pytest.FixtureRequest) -> Iterator[Planner]:
         planner.connection.execute("analyze")
     if request.param == "filled since":
         store.run(store.jobs.submit([new_job() for _ in range(JOBS)]))
+        planner.filled = True
     yield planner
     planner.connection.close()
     store.close()
@@ -166,6 +199,20 @@ def test_a_statement_finds_its_rows_by_an_index_whatever_is_known_of_the_tables(
     scans = planner.scans(name, queries(name, **{**PARTS, **OWN_PARTS.get(name, {})}))
 
     assert not scans or name in WIDE
+
+
+@pytest.mark.parametrize("name", MERGING)
+def test_jobs_of_some_tasks_are_merged_and_never_sorted(name: str, planner: Planner) -> None:
+    if planner.filled:
+        planner.connection.execute("analyze")  # by then all jobs are of one task
+
+    steps = planner.steps(name, queries(name, **{**PARTS, **MERGING[name]}))
+
+    [merge] = [step for step in steps if step["Node Type"] == "Merge Append"]
+    assert [step.get("Index Name") for step in _nodes(merge) if "Index Name" in step] == 3 * [
+        "ready"
+    ]
+    assert not [step for step in _nodes(merge) if "Sort" in step["Node Type"]]
 
 
 def test_what_may_read_more_is_still_there() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,26 +29,35 @@ from packhorse.stores.postgres.rows import (
 from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.dialect import Column, Dialect, Needs, Promoted, scope
+from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.rows import QueueRow, json_text
 from packhorse.stores.sql.statements import Parameters, Rows
 from packhorse.stores.sql.submit import is_keyed
 
 __all__ = ["POSTGRES"]
 
+#: Where a candidate lies, and where it stands.
+_PLACED: Final = "ctid as row, rank, place"
 #: Columns before those of the job handed over.
 _STANDING: Final = 2
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue; no gate is asked."""
-    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, scope=scope(request))
-    rows = yield Rows(text, {**chosen, **_handed(request, chosen["now"])})
+    tasks = ready_of_tasks(request, chosen)
+    if tasks:
+        merging = merged(sql, "claim_ready_of_task", len(tasks), _PLACED)
+        lock = sql.filled("claim_lock")
+        following = sql.filled("claim_next_of_tasks", next=merging, lock=lock)
+    else:
+        following = sql.filled("claim_next", scope=scope(request))
+    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
+    given = {**BEGINNING, **chosen, **tasks, "window": None, **_handed(request, chosen["now"])}
+    rows = yield Rows(text, given)
     return [Job(*row[_STANDING:]) for row in rows]
 
 
-def _candidates(request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
-    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
-    return Rows(sql("claim_candidates", scope=scope(request)), chosen)
+_candidates: Final = partial(candidates, sql)
 
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:

@@ -17,15 +17,17 @@ from packhorse.core.policies.retention import first_expiry_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import PayloadError
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.floors import Floors
+from packhorse.stores.postgres.floors import Floor, FloorLook, Floors
 from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
 from packhorse.stores.postgres.statements import Once, Short, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.claim import PROMOTE_MAX
+from packhorse.stores.sql.merging import merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
 __all__ = [
+    "PASSED_MAX",
     "SURVEYED",
     "claim_in_one",
     "complete_alike",
@@ -147,6 +149,10 @@ def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:
     return None if all(trace is None for trace in traces) else traces
 
 
+#: Jobs that a claim passes by, of other tasks or locked, before it looks task by task.
+PASSED_MAX: Final = 500
+#: Queues that are looked at task by task.
+_MERGED_QUEUES_MAX: Final = 32
 #: Columns of a job that is handed over; rank and place follow them.
 _HANDED: Final = len(Job.__struct_fields__)
 _QUEUE: Final = Job.__struct_fields__.index("queue")
@@ -157,7 +163,9 @@ _PLACE: Final = _HANDED + 1
 #: constrained only when that is why nothing was handed over.
 _STANDING: Final = (
     "json_build_array(now_us, lease_us, due_us, suspects, survey.queues, case when survey.special "
-    "then json_build_array(entered.queues, entered.tasks, entered.tasked) end)::text"
+    "then json_build_array(entered.queues, entered.tasks, entered.tasked) end, case when "
+    "(select count(*) from picked) < :limit then (select count(*) from candidates) >= "
+    ":window::bigint end)::text"
 )
 SURVEYED: Final = ", ".join(
     [_STANDING if index == _PAYLOAD else "null" for index in range(_HANDED)]
@@ -173,6 +181,7 @@ class _Survey(msgspec.Struct, frozen=True, array_like=True):
     suspects: bool
     queues: list[str]  #: those that are served, in the order of service
     constrained: tuple[list[str], list[str], list[str]] | None
+    crowded: bool | None  #: it was not filled, and there is more to look at than the window shows
 
     @property
     def lapsed(self) -> bool:
@@ -196,16 +205,16 @@ def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Ste
     queues = list(dict.fromkeys(request.queues))
     floor = floors.of(request.tasks)
     look = floor.begin()
-    survey, rows = yield from _ask(request, floor.ranges(queues, look))
+    survey, rows = yield from _look(request, floor, look)
     late = survey.late and survey.unconstrained
     if late:
         yield from _promote(survey.queues, floors)
         look = floor.begin()
-        survey, rows = yield from _ask(request, floor.ranges(queues, look), late=True)
+        survey, rows = yield from _look(request, floor, look, late=True)
     again = None if rows or request.limit < 1 or not survey.unconstrained else floor.again(look)
     if again is not None:
         look = again
-        survey, rows = yield from _ask(request, floor.ranges(queues, look), late=late)
+        survey, rows = yield from _look(request, floor, look, late=late)
     if survey.lapsed:
         return Claimed((), survey.now_us, lease_lost=True)
     if survey.constrained is not None:
@@ -243,21 +252,46 @@ def _furthest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return rows[-1:] if alike else rows
 
 
-def _ask(
-    request: ClaimRequest, ranges: dict[str, list[Any]], *, late: bool = False
+def _look(
+    request: ClaimRequest, floor: Floor, look: FloorLook, *, late: bool = False
 ) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
+    """Take jobs in their order, or task by task where too many of others stand between them."""
+    queues, limit = list(dict.fromkeys(request.queues)), max(0, request.limit)
+    tasks = merged_tasks(request.tasks) if len(queues) <= _MERGED_QUEUES_MAX else {}
     asked = {
         "worker": request.worker,
-        "queues": list(dict.fromkeys(request.queues)),
+        "queues": queues,
         "tasks": list(request.tasks),
         "any_task": EVERY_TASK in request.tasks,
-        "limit": max(0, request.limit),
+        "limit": limit,
+        "window": limit + PASSED_MAX if tasks else None,
         "late": late,
         "default_timeout_us": request.default_timeout_us,
         "grace_us": HOLD_GRACE_US,
-        **ranges,
+        **floor.ranges(queues, look),
     }
-    text = sql("claim_fast", handed_columns=HANDED_COLUMNS, survey_columns=SURVEYED)
+    if tasks and floor.crowded:
+        return (yield from _ask({**asked, **tasks, "window": None}, len(tasks)))
+    survey, rows = yield from _ask(asked, 0)
+    if survey.crowded:
+        floor.note_crowd()
+        rest = {**asked, **tasks, "limit": limit - len(rows), "window": None}
+        then, others = yield from _ask(rest, len(tasks))
+        if then.unconstrained or not rows:
+            return then, [*rows, *others]
+    return survey, rows
+
+
+def _ask(asked: dict[str, Any], tasks: int) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
+    """How the queues stand, and jobs that are handed over; of so many tasks, or of all."""
+    following = merged(sql, "claim_range_of_task", tasks) if tasks else sql.filled("claim_range")
+    text = sql(
+        "claim_fast",
+        handed_columns=HANDED_COLUMNS,
+        survey_columns=SURVEYED,
+        next=following,
+        lock=sql.filled("claim_lock"),
+    )
     first, *rows = yield Once(text, asked)
     return _survey(first[_PAYLOAD]), rows
 

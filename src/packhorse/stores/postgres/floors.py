@@ -25,6 +25,7 @@ So a job that a claim could hand out waits below a floor for at most `FRONT_EVER
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +44,8 @@ LAG_S: Final = 0.1
 FRONT_EVERY_S: Final = 1.0
 #: How many times as long as it took no other claim looks from the front unasked.
 FRONT_REST: Final = 200
+#: How long claims go on looking task by task before one looks whether that is still needed.
+CROWDED_S: Final = 1.0
 #: Queues whose floors are kept, and sets of tasks; a claim of more looks from the front.
 _QUEUES_MAX: Final = 1000
 _TASKS_MAX: Final = 100
@@ -103,6 +106,16 @@ class Floor:
         self._noted_at = time()
         self._told = self._heeded = 0
         self._front_ended = self._front_took = 0.0
+        self._crowded_at = -math.inf
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many jobs of other tasks stood before those of these tasks a moment ago."""
+        return self._time() - self._crowded_at < CROWDED_S
+
+    def note_crowd(self) -> None:
+        """Let claims look task by task for a while."""
+        self._crowded_at = self._time()
 
     def forget(self) -> None:
         """Let the next claim look from the front."""

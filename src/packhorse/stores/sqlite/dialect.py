@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
-from types import MappingProxyType
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +17,6 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.dialect import (
-    CANDIDATE_COLUMNS,
     Column,
     Dialect,
     Isolation,
@@ -27,6 +25,7 @@ from packhorse.stores.sql.dialect import (
     scope,
 )
 from packhorse.stores.sql.finish import lifetimes
+from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
@@ -48,55 +47,24 @@ _TAKEN: Final = (
     "crashes, lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key, "
     "concurrency_key"
 )
-#: Tasks of a worker whose ready jobs are merged; a worker with more walks past those it ignores.
-_MERGED_MAX: Final = 32
-#: Before every rank and place.
-_BEGINNING: Final = MappingProxyType({"rank": -1, "after": -1})
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue; no gate is asked."""
-    tasks = _merged_tasks(request, chosen)
+    tasks = ready_of_tasks(request, chosen)
     if tasks:
-        text = _of_tasks("claim_batch", _TAKEN, len(tasks))
-        chosen = {**_BEGINNING, **chosen, **tasks}
+        following = merged(sql, "claim_ready_of_task", len(tasks), _TAKEN)
     else:
-        text = sql(
-            "claim_batch", next=sql.filled("claim_next", columns=_TAKEN, scope=scope(request))
-        )
-    [(jobs, seqs, count)] = yield Rows(text, chosen)
+        following = sql.filled("claim_next", columns=_TAKEN, scope=scope(request))
+    given = {**BEGINNING, **chosen, **tasks}
+    [(jobs, seqs, count)] = yield Rows(sql("claim_batch", next=following), given)
     if count == 0:
         return []
     yield Change(sql("claim"), _handed(request, seqs, chosen["now"]))
     return _jobs.decode(jobs)
 
 
-def _candidates(request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
-    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
-    tasks = _merged_tasks(request, chosen)
-    if not tasks:
-        return Rows(sql("claim_candidates", scope=scope(request)), chosen)
-    text = _of_tasks("claim_candidates_of_tasks", CANDIDATE_COLUMNS, len(tasks))
-    return Rows(text, {**chosen, **tasks})
-
-
-def _merged_tasks(request: ClaimRequest, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The tasks whose jobs are read by the index of ready jobs, as parameters; none: not by it."""
-    tasks = dict.fromkeys(request.tasks)
-    indexed = chosen["lane"] == Lane.READY and not (chosen["any_task"] or request.tenants)
-    if not indexed or len(tasks) > _MERGED_MAX:
-        return {}
-    return {f"task_{number}": task for number, task in enumerate(tasks)}
-
-
-@cache
-def _of_tasks(name: str, columns: str, count: int) -> str:
-    """A query of the ready jobs of so many tasks."""
-    one = [
-        sql.filled("claim_next_of_task", columns=columns, task=f":task_{number}")
-        for number in range(count)
-    ]
-    return sql(name, next="\nunion all\n".join(one))
+_candidates: Final = partial(candidates, sql)
 
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:

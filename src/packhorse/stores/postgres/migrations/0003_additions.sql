@@ -55,3 +55,6 @@ create index {=records_expiring} on {records} (expires_us) where expires_us is n
 -- The highest version of a record that is gone, so that none is given twice.
 create table {removed_records} (highest bigint not null);
 insert into {removed_records} (highest) values (0);
+
+-- Ready jobs by task, so that a claim need not walk past jobs of tasks its worker does not know.
+create index {=ready} on {jobs} (queue, task, rank, place) where lane < 1;

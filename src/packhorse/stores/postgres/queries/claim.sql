@@ -1,22 +1,7 @@
 -- name: claim_batch
 -- Hand the next jobs of a queue that this worker may run to it. Rank and place stay, so that a
--- release finds the old place. In the ready lane only heads of lines stand; in others that is asked.
-with picked as materialized (
-    select ctid as row from {jobs} as job
-    where
-        lane = :lane and queue = :queue
-        and (deadline_us is null or deadline_us > :now)
-        and (:any_task or task = any(:tasks::text[])) <scope>
-        and (
-            :lane = {lane.ready} or order_line is null or not exists (
-                select 1 from {jobs} as head
-                where head.order_line = job.order_line and head.line_no < job.line_no
-            )
-        )
-    order by rank, place
-    limit :limit
-    for update of job skip locked
-),
+-- release finds the old place.
+with picked as materialized (<next>),
 handed as (
     update {jobs} as job
     set
@@ -27,6 +12,54 @@ handed as (
     returning job.rank, job.place, <handed_columns>
 )
 select * from handed order by rank, place
+
+-- name: claim_next
+-- The next jobs of a queue that this worker may run, locked. In the ready lane only heads of lines
+-- stand; in others that is asked.
+select ctid as row from {jobs} as job
+where
+    lane = :lane and queue = :queue
+    and (deadline_us is null or deadline_us > :now)
+    and (:any_task or task = any(:tasks::text[])) <scope>
+    and (
+        :lane = {lane.ready} or order_line is null or not exists (
+            select 1 from {jobs} as head
+            where head.order_line = job.order_line and head.line_no < job.line_no
+        )
+    )
+order by rank, place
+limit :limit
+for update of job skip locked
+
+-- name: claim_next_of_tasks
+-- As `claim_next`, of the ready jobs of some tasks: no more are read and locked than are handed over.
+select job.row from (
+    select * from (<next>) as ready order by rank, place limit (select :window::bigint)
+) as candidate
+cross join lateral (<lock>) as job limit :limit
+
+-- name: claim_candidates_of_tasks
+-- As `claim_candidates`, of the ready jobs of some tasks.
+select * from (<next>) as ready order by rank, place limit (select :window::bigint)
+
+-- name: claim_ready_of_task
+-- The ready jobs of a queue and a task, after a rank and place. Merged in the order of their index and
+-- read no further than needed: only the index by task has jobs whose lane is below 1 in order, and of a
+-- number it cannot see the planner thinks that few rows are wanted, so that it sorts nothing.
+(
+    select <columns> from {jobs}
+    where
+        lane < {lane.suspect} and queue = :queue and task = <task>
+        and (rank, place) > (:rank, :after)
+        and (deadline_us is null or deadline_us > :now)
+    order by rank, place limit (select :window::bigint)
+)
+
+-- name: claim_lock
+-- A candidate, locked, unless another claim has locked it or has taken it meanwhile.
+select job.ctid as row from {jobs} as job
+where job.ctid = candidate.row and job.lane = {lane.ready}
+for update of job skip locked
 
 -- name: claim_chosen
 -- Hand the chosen jobs to a worker, in the order of choice.
@@ -44,9 +77,9 @@ select * from handed order by number
 
 -- name: claim_fast
 -- Hand the next ready jobs of unconstrained queues to a worker, queue by queue in the order of service, each
--- from the floors given. Nothing is handed over if its lease is gone, if one of the queues is not
--- unconstrained, or if a job is due that must become ready first. The first row says how the queues stand, as
--- JSON in the place of a payload; the caller sorts the others.
+-- from the floors given, and past no more jobs than the window is wide. Nothing is handed over if its lease is
+-- gone, if one of the queues is not unconstrained, or if a job is due that must become ready first. The first
+-- row says how the queues stand, as JSON in the place of a payload; the caller sorts the others.
 with moment as materialized (select {now} as now_us),
 entered as materialized (select * from {enter}()),
 asked as materialized (
@@ -72,7 +105,7 @@ survey as materialized (
         coalesce(array_agg(queue order by number) filter (where queue is not null), '{}') as queues
     from moment left join asked on true group by moment.now_us
 ),
-picked as materialized (
+candidates as materialized (
     select job.* from (
         select floor.*, asked.number, survey.now_us from survey, asked, unnest(
             :floor_queues::text[], :lows::bigint[], :places::bigint[], :highs::bigint[]
@@ -83,14 +116,13 @@ picked as materialized (
         order by asked.number, floor.low
     ) as range
     cross join lateral (
-        select job.ctid as row from {jobs} as job
-        where
-            job.lane = {lane.ready} and job.queue = range.queue
-            and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
-            and (job.deadline_us is null or job.deadline_us > range.now_us)
-            and (:any_task or job.task = any(:tasks::text[]))
-        order by job.rank, job.place limit :limit for update of job skip locked
-    ) as job limit :limit
+        select * from (<next>) as ready order by rank, place limit (select :window::bigint)
+    ) as job
+    limit :window::bigint
+),
+picked as materialized (
+    select job.row from candidates as candidate cross join lateral (<lock>) as job
+    where candidate.known limit :limit
 ),
 handed as (
     update {jobs} as job set
@@ -103,6 +135,26 @@ handed as (
 )
 select <survey_columns>, null::bigint, null::bigint from entered, survey
 union all select * from handed
+
+-- name: claim_range
+-- The ready jobs of a range, and whether this worker knows their tasks.
+select job.ctid as row, :any_task or job.task = any(:tasks::text[]) as known, job.rank, job.place
+from {jobs} as job
+where
+    job.lane = {lane.ready} and job.queue = range.queue
+    and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+    and (job.deadline_us is null or job.deadline_us > range.now_us)
+
+-- name: claim_range_of_task
+-- The ready jobs of a range and a task: see `claim_ready_of_task`.
+(
+    select job.ctid as row, true as known, job.rank, job.place from {jobs} as job
+    where
+        job.lane < {lane.suspect} and job.queue = range.queue and job.task = <task>
+        and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+        and (job.deadline_us is null or job.deadline_us > range.now_us)
+    order by job.rank, job.place limit (select :window::bigint)
+)
 
 -- name: promote
 -- Due jobs become ready, in their places; one that kept its place has been ready before.

@@ -38,7 +38,11 @@ where
         )
     )
 
--- name: claim_next_of_task
+-- name: claim_candidates_of_tasks
+-- As `claim_candidates`, of the ready jobs of some tasks.
+<next> order by rank, place limit :limit
+
+-- name: claim_ready_of_task
 -- The ready jobs of a queue and a task, after a rank and place. SQLite merges several of these in the
 -- order of their index, and reads no further than it must.
 select <columns> from {jobs}
@@ -46,10 +50,6 @@ where
     lane = {lane.ready} and queue = :queue and task = <task>
     and (rank, place) > (:rank, :after)
     and (deadline_us is null or deadline_us > :now)
-
--- name: claim_candidates_of_tasks
--- As `claim_candidates`, of the ready jobs of some tasks.
-<next> order by rank, place limit :limit
 
 -- name: claim_chosen
 -- Chosen jobs in the order of choice, as one JSON document that decodes in one go

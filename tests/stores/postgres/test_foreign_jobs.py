@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""A claim does not walk past the waiting jobs of tasks that its worker does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from packhorse.core.settlement import SettlementKind
+from packhorse.stores.postgres.settings import PostgresSettings
+from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.requests import QueueSettings
+from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
+from tests.stores.postgres.support import ask, claiming, postgres_store, renewing
+
+_FEW: Final = 1_000
+_MANY: Final = 10 * _FEW
+_GROWTH_MAX: Final = 1.3
+_BATCH: Final = 10
+_CLAIMS: Final = 10
+#: Tasks in the order of their names before and behind the one that waits, or that one alone.
+_TASKS: Final = {"one task": (TASK,), "many": ("aa", TASK, "zz")}
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[PostgresStore]:
+    opened = postgres_store(url)
+    opened.run(opened.leases.renew(renewing()))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("tasks", _TASKS.values(), ids=_TASKS)
+@pytest.mark.parametrize("way", ["unlimited", "limited", "shared"])
+def test_claims_read_no_more_the_more_foreign_jobs_wait(
+    url: str, store: PostgresStore, way: str, tasks: Sequence[str]
+) -> None:
+    if way == "limited":
+        store.run(store.queues.declare([QueueSettings(QUEUE, concurrency=1000)]))
+    tenant = "acme" if way == "shared" else ""
+    read = []
+    for count in (_FEW, _MANY - _FEW):
+        crowd(url, store, count)
+        names = [f"{count}-{number}" for number in range(_CLAIMS * _BATCH)]
+        store.run(store.jobs.submit([new_job(name, tenant=tenant) for name in names]))
+        before = _entries_read(url, store)
+        found = [name for _ in range(_CLAIMS) for name in claimed(store, tasks)]
+        assert found == names
+        assert claimed(store, tasks) == []
+        read.append(_entries_read(url, store) - before)
+
+    few, many = read
+    assert many <= _GROWTH_MAX * few
+
+
+def test_jobs_between_foreign_ones_are_handed_out_in_their_order(
+    url: str, store: PostgresStore
+) -> None:
+    names = [f"job-{number}" for number in range(_CLAIMS)]
+    for number, name in enumerate(names):
+        crowd(url, store, _FEW)
+        store.run(store.jobs.submit([new_job(name, task=f"task {number % 3}")]))
+
+    tasks = [f"task {number}" for number in range(3)]
+    found = [*claimed(store, tasks, 3), *claimed(store, tasks, 4), *claimed(store, tasks, 10)]
+
+    assert found == names
+
+
+def test_a_worker_of_more_tasks_than_are_merged_is_given_its_jobs(
+    url: str, store: PostgresStore
+) -> None:
+    crowd(url, store, 2 * _FEW)
+    store.run(store.jobs.submit([new_job("known")]))
+
+    assert claimed(store, [TASK, *[f"task {number}" for number in range(100)]]) == ["known"]
+
+
+def test_jobs_that_another_claim_has_locked_are_passed_by(url: str, store: PostgresStore) -> None:
+    crowd(url, store, 2 * _FEW)
+    store.run(store.jobs.submit([new_job(f"job-{number}") for number in range(3)]))
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as other:
+        table = f'"{store._settings.schema}".jobs'
+        other.execute(f"select id from {table} where id = 'job-0' for update".encode())
+        assert claimed(store, [TASK], 1) == ["job-1"]
+
+    assert claimed(store, [TASK], 2) == ["job-0", "job-2"]
+
+
+def claimed(store: PostgresStore, tasks: Sequence[str], limit: int = _BATCH) -> list[str]:
+    request = replace(claiming(limit=limit), tasks=tuple(tasks))
+    jobs = store.run(store.jobs.claim(request)).jobs
+    store.run(store.jobs.settle([settlement_of(SettlementKind.COMPLETED, job) for job in jobs]))
+    return [job.id for job in jobs]
+
+
+def crowd(url: str, store: PostgresStore, count: int) -> None:
+    """So many more jobs of a task of somebody else."""
+    schema = store._settings.schema
+    store.run(store.jobs.submit([new_job("model", task="of another worker")]))
+    rows = ask(url, f"select to_jsonb(job) from \"{schema}\".jobs as job where id = 'model'")
+    assert rows
+    ask(
+        url,
+        f'insert into "{schema}".jobs select (jsonb_populate_record(job, jsonb_build_object('
+        "'id', 'like-' || number.value, 'seq', number.value, 'place', number.value))).* from "
+        f'"{schema}".jobs as job, lateral (select nextval(\'"{schema}".numbers\') as value '
+        "from generate_series(1, %s)) as number where id = 'model'",
+        count,
+    )
+    ask(url, f"delete from \"{schema}\".jobs where id = 'model'")
+
+
+def _entries_read(url: str, store: PostgresStore) -> int:
+    """How many entries of the indexes of jobs were read so far; sessions tell when they end."""
+    store.close()
+    read = (
+        "select coalesce(sum(idx_tup_read), 0) from pg_stat_user_indexes "
+        "where schemaname = %s and relname = 'jobs'"
+    )
+    last, again = -1, 0
+    for _ in range(1000):
+        last, again = again, int(ask(url, read, store._settings.schema)[0][0])
+        if last == again:
+            return again
+    raise AssertionError("the counter does not rest")
