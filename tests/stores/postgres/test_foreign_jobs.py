@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
 from msgspec.structs import replace
 
+from packhorse.core.job import Job
 from packhorse.core.settlement import SettlementKind
+from packhorse.stores.postgres.fast_paths import claim_in_one
+from packhorse.stores.postgres.floors import Floors
+from packhorse.stores.postgres.locking import LockLevel
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import QueueSettings
@@ -89,6 +94,28 @@ def test_jobs_that_another_claim_has_locked_are_passed_by(url: str, store: Postg
         assert claimed(store, [TASK], 1) == ["job-1"]
 
     assert claimed(store, [TASK], 2) == ["job-0", "job-2"]
+
+
+@pytest.mark.parametrize("change", ["due", "constrained", "lapsed"])
+def test_what_a_first_look_was_given_is_kept_whatever_the_second_one_finds(change: str) -> None:
+    steps = claim_in_one(claiming(), LockLevel(), Floors())
+    due_us, lease_us = (1 if change == "due" else None), (1 if change == "lapsed" else 100)
+    constrained = [[QUEUE], [], []] if change == "constrained" else None
+    columns = list(Job.__struct_fields__)
+
+    def answer(**given: Any) -> list[tuple[Any, ...]]:
+        return [(*[given.get(name) for name in columns], 0, 0)]
+
+    survey = answer(payload=json.dumps([50, 100, None, False, [QUEUE], None, True]))
+    handed = answer(id="handed", queue=QUEUE)
+    then = [50, lease_us, due_us, False, [QUEUE], constrained, None]
+
+    next(steps)
+    steps.send(survey + handed)
+    with pytest.raises(StopIteration) as ended:
+        steps.send(answer(payload=json.dumps(then)))
+
+    assert [job.id for job in ended.value.value.jobs] == ["handed"]
 
 
 def claimed(store: PostgresStore, tasks: Sequence[str], limit: int = _BATCH) -> list[str]:

@@ -275,10 +275,10 @@ def _look(
     survey, rows = yield from _ask(asked, 0)
     if survey.crowded:
         floor.note_crowd()
-        rest = {**asked, **tasks, "limit": limit - len(rows), "window": None}
-        then, others = yield from _ask(rest, len(tasks))
-        if then.unconstrained or not rows:
-            return then, [*rows, *others]
+        rest = {"limit": limit - len(rows), "window": None, "late": late or bool(rows)}
+        then, others = yield from _ask({**asked, **tasks, **rest}, len(tasks))
+        # Those handed over are so whatever has changed since: only without any does that count.
+        return (survey if rows else then), [*rows, *others]
     return survey, rows
 
 
