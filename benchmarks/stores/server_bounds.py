@@ -85,7 +85,7 @@ def _submit_bounds(store: str, ledger: Ledger) -> Iterator[Bound]:
     singles = (("sync", submit.ONE), ("async", submit.ASYNC_ONE))
     for what, measure in singles:
         yield from _against_fastest(f"submit one ({what})", store, ledger, (measure, measure, 1))
-        yield _against_bare(f"submit one ({what})", measure, 0.7)
+        yield _against_bare(f"submit one ({what})", measure, 0.5)
     if fastest(store, submit.MANY, ledger) is None:
         for what, measure in singles:
             says = f"submit many, theirs one by one ({what}),"
