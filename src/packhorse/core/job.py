@@ -244,7 +244,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     idempotency: IdempotencyRule | None = None
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True):
+class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A claimed job: what a worker needs to run it, and the fence that makes its writes count.
 
     An array on the wire, in this field order, so that a store can hand over a whole batch as one

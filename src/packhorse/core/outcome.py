@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned; `result` is JSON text."""
 
     result: str

@@ -33,7 +33,7 @@ class SettlementKind(IntEnum):
     LIMITED = 9
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The whole of what a store must write; it adds its clock and nothing else of its own.
 
     Three rules run inside the store, because only there are they atomic:

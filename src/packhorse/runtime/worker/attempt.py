@@ -61,6 +61,7 @@ class Attempt(msgspec.Struct, eq=False):
     offset_us: int = 0  #: the store's clock less this worker's monotonic one, at least
     offset_us_max: int = 0  #: the same, at most: by this no job starts after its deadline
     stage: Stage = Stage.WAITING
+    arrived: float = 0.0  #: when the claim that brought it was answered
     place: int | None = None  #: on the board that the supervisor sees
     start_by: float | None = None  #: of a limited job: when it must have begun
     begun: bool = False  #: its handler has; `started` says when, and may be 0 by a virtual clock

@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 _NOTHING: Final = Succeeded("null")
+#: A tuple, since a union would be made anew for each result.
+_ERROR_OBJECTS: Final = (BaseException, TaskError)
 
 
 class Executor:
@@ -172,7 +174,7 @@ def signalled(signal: JobSignal) -> Outcome:
 
 def as_error_object(value: object) -> TypeGuard[BaseException | TaskError]:
     """Whether a returned value says "failed": an exception, or the error type of the protocol."""
-    return isinstance(value, BaseException | TaskError)
+    return isinstance(value, _ERROR_OBJECTS)
 
 
 def returned_error(value: BaseException | TaskError) -> Outcome:

@@ -55,6 +55,7 @@ class LoopRunner:
         outcome = await self._execute(attempt)
         if os.getpid() != self._pid:  # the handler has forked, and this is the copy
             leave_copy(outcome)
+        attempt.task = None  # over: the attempt is held until it is settled, its task need not be
         self._finish(attempt, outcome)
 
 

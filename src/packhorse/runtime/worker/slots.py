@@ -39,7 +39,7 @@ class Slots:
         self.concurrency = concurrency
         self.running = 0
         self.started = 0  #: attempts begun since the worker started
-        self.waiting: deque[tuple[float, Attempt]] = deque()  #: look-ahead, with its arrival
+        self.waiting: deque[Attempt] = deque()  #: look-ahead
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
         self.look_ahead = LookAhead(concurrency)
         self.open = True  #: False: start nothing any more
@@ -87,8 +87,9 @@ class Slots:
         """Hold what a claim brought, and start what has a slot."""
         arrived = self._monotonic()
         for attempt in attempts:
+            attempt.arrived = arrived
             self.held.add(attempt)
-            self.waiting.append((arrived, attempt))
+            self.waiting.append(attempt)
         self.turn_soon()
 
     def finish(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -133,17 +134,17 @@ class Slots:
     def give_back(self, *, older_than: float = float("inf")) -> int:
         """Release the look-ahead that arrived before `older_than`; says how much. Costs nothing."""
         released = 0
-        while self.waiting and self.waiting[0][0] < older_than:
-            self._release(self.waiting.popleft()[1])
+        while self.waiting and self.waiting[0].arrived < older_than:
+            self._release(self.waiting.popleft())
             released += 1
         self.turn_soon()
         return released
 
     def withdraw(self, meant: Callable[[Job], bool]) -> None:
         """Release the look-ahead of the jobs meant, so that the store decides about them."""
-        for each in [each for each in self.waiting if meant(each[1].job)]:
+        for each in [each for each in self.waiting if meant(each.job)]:
             self.waiting.remove(each)
-            self._release(each[1])
+            self._release(each)
         self.turn_soon()
 
     def give_back_stale(self) -> None:
@@ -156,7 +157,7 @@ class Slots:
         """When the oldest look-ahead will have waited too long."""
         if not self.waiting:
             return None
-        return max(0.0, self.waiting[0][0] + LOOK_AHEAD_HELD_S - self._monotonic())
+        return max(0.0, self.waiting[0].arrived + LOOK_AHEAD_HELD_S - self._monotonic())
 
     def running_attempts(self) -> list[Attempt]:
         """Those that have a slot."""
@@ -177,7 +178,7 @@ class Slots:
         if not (waiting and self.open and self._may_start()):
             return
         while waiting and self.running < self.concurrency:
-            attempt = waiting.popleft()[1]
+            attempt = waiting.popleft()
             if attempt.job.deadline_us is not None and self._is_over(attempt):
                 self._release(attempt)  # the store puts it away as expired
                 continue
