@@ -346,6 +346,8 @@ class PlanRunner:
 
 
 def _end(turn: threading.RLock) -> None:
-    """Let the next one write; not ours if something interrupted us while we waited for it."""
-    with suppress(RuntimeError):
+    """Let the next one write."""
+    try:  # noqa: SIM105 - at every submit, and `suppress` costs twice as much as the rest
         turn.release()
+    except RuntimeError:
+        pass  # not ours: something interrupted us while we waited for it

@@ -18,10 +18,11 @@ import msgspec
 
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.lifecycle import status_at_submit
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.admission import submit_general
-from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text, trace_of
+from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
 from packhorse.stores.sql.submit import (
     due_us_of,
@@ -159,6 +160,10 @@ _PLACES: Final = (
 )
 
 
+#: Stands for null, which costs the driver as much as all other parameters together.
+_NO_TIMEOUT: Final = -1
+
+
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
 
@@ -172,10 +177,20 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         """Return the statement's parameters, and the verb's answer if it adds a row."""
         job = self.job
-        own = (job.id, now_us, payload_text(job))
-        shared = (job.task, job.queue, job.priority, job.timeout_us)
-        rest = (due_us_of(job, now_us), trace_of(job), extra_of(job))
-        return (*own, *shared, *rest), (fresh_answer(job, now_us),)
+        job_id, due_us = job.id, due_us_of(job, now_us)
+        parameters = (
+            job_id,
+            now_us,
+            payload_text(job),
+            job.task,
+            job.queue,
+            job.priority,
+            _NO_TIMEOUT if job.timeout_us is None else job.timeout_us,
+            due_us,
+            job.trace_id,
+            extra_of(job) or "",
+        )
+        return parameters, (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:

@@ -45,7 +45,9 @@ returning value
 
 -- name: intake_add
 -- Put one unconstrained job down whose id is new. If its queue or its task has limits, or the
--- store was copied, its task is null, which is ignored: then no row was added, and the general way tells why.
+-- store was copied, its task is null, which is ignored: then no row was added, and the general way
+-- tells why. Other nulls are made here, since the driver takes long to hand one over: of a timeout
+-- of -1, a trace made from the id, an empty extra.
 insert or ignore into {intake} (
     id, created_us, payload, task, queue, priority, timeout_us, due_us, trace_id, extra
 ) values (
@@ -60,7 +62,7 @@ insert or ignore into {intake} (
             then null
         else ?4
     end,
-    ?5, ?6, ?7, ?8, ?9, ?10
+    ?5, ?6, nullif(?7, -1), ?8, nullif(?9, replace(?1, '-', '')), nullif(?10, '')
 )
 
 -- name: intake_any
