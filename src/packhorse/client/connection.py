@@ -13,16 +13,15 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from packhorse.client.backpressure import FillingWatch, patience, submit_with_room
-from packhorse.client.declarations import Declarations, changed_tasks
+from packhorse.client.declarations import Declarations, changed_tasks, difference
 from packhorse.client.registry import Registry
 from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.process import at_fork, in_event_loop
 from packhorse.errors import (
+    PackhorseError,
     QueueClosed,
     QueueFull,
     StoreCopied,
@@ -194,24 +193,49 @@ class Connection:
 
         `wait_us` is how long at most; None is what the queue says. `ids_are_new`: see `JobStore`.
         """
-        return self._do(self._submitting(jobs, wait_us, ids_are_new=ids_are_new))
+        ask = _submit_of(jobs, ids_are_new=ids_are_new)
+        if not self._is_ordinary(jobs):
+            return self._do(self._submitting(ask, jobs, wait_us))
+        try:
+            return self.run(ask)
+        except PackhorseError as error:
+            return self._do(self._submitting(ask, jobs, wait_us, met=error))
 
     async def asubmit(
         self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
     ) -> tuple[Submitted, ...]:
         """As `submit`, without blocking the event loop."""
-        return await self._ado(self._submitting(jobs, wait_us, ids_are_new=ids_are_new))
+        ask = _submit_of(jobs, ids_are_new=ids_are_new)
+        if not self._is_ordinary(jobs):
+            return await self._ado(self._submitting(ask, jobs, wait_us))
+        try:
+            return await self.arun(ask)
+        except PackhorseError as error:
+            return await self._ado(self._submitting(ask, jobs, wait_us, met=error))
+
+    def _is_ordinary(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether a submit is one plan and nothing before or after it, as most are."""
+        observers = self.bus.observers
+        return (
+            self.declarations.told == self.registry.news
+            and not self._doubts(jobs)
+            and QueueFilling not in observers
+            and JobDead not in observers
+        )
 
     def _submitting(
-        self, jobs: Sequence[NewJob], wait_us: int | None, *, ids_are_new: bool
+        self,
+        ask: Ask[tuple[Submitted, ...]],
+        jobs: Sequence[NewJob],
+        wait_us: int | None,
+        met: PackhorseError | None = None,
     ) -> _Steps[tuple[Submitted, ...]]:
-        def ask(store: Store) -> Plan[tuple[Submitted, ...]]:
-            return store.jobs.submit(jobs, ids_are_new=ids_are_new)
-
+        """All of a submit; or, with what a plan `met` that was run before, what follows that."""
         try:
-            if self.declarations.told != self.registry.news or self._doubts(jobs):
-                yield from self._declaring()
             try:
+                if met is not None:
+                    raise met
+                yield from self._declaring()
                 answers: tuple[Submitted, ...] = yield ask
             except QueueFull as full:
                 answers = yield from self._waiting_for_room(ask, jobs, full, wait_us)
@@ -299,9 +323,9 @@ class Connection:
         if queues:
             before = yield lambda store: store.queues.declare(queues)
             for was, now in _conflicts(before, queues):
-                self.bus.emit(QueueConflict(queue=now.name, **_difference(was, now)))
+                self.bus.emit(QueueConflict(queue=now.name, **difference(was, now)))
         yield from self._declaring_tasks(self.declarations.limits(everything=False))
-        self.declarations.told, self.declarations.told_at = news, self.clock.monotonic()
+        self.declarations.note_told(news, self.clock.monotonic())
 
     def _refusing_copied(self) -> _Steps[None]:
         copied: Copied | None = yield lambda store: store.transfer.copied()
@@ -320,7 +344,7 @@ class Connection:
         if tasks:
             before = yield lambda store: store.queues.declare_tasks(tasks)
             for was, now in _conflicts(before, tasks):
-                self.bus.emit(TaskConflict(task=now.name, **_difference(was, now)))
+                self.bus.emit(TaskConflict(task=now.name, **difference(was, now)))
 
     # ---------------------------------------------------------------------------------- ending
 
@@ -338,6 +362,10 @@ class Connection:
         self.declarations.renew_lock()
 
 
+def _submit_of(jobs: Sequence[NewJob], *, ids_are_new: bool) -> Ask[tuple[Submitted, ...]]:
+    return lambda store: store.jobs.submit(jobs, ids_are_new=ids_are_new)
+
+
 def _depth_of(queue: str) -> Ask[int]:
     return lambda store: store.queues.depth(queue)
 
@@ -350,16 +378,6 @@ def _conflicts(before: Iterable[S | None], now: Iterable[S]) -> Iterator[tuple[S
     """Each of the settings that replaced others, behind those."""
     pairs = zip(before, now, strict=True)
     return ((was, settings) for was, settings in pairs if was is not None)
-
-
-def _difference(before: msgspec.Struct, now: msgspec.Struct) -> dict[str, str]:
-    """What differs between two settings of the same thing, as JSON objects."""
-    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
-    names = [name for name in new if old[name] != new[name]]
-    return {
-        when: msgspec.json.encode({name: values[name] for name in names}).decode()
-        for when, values in (("before", old), ("now", new))
-    }
 
 
 def _named(error: StoreUnavailable, jobs: Sequence[NewJob]) -> StoreUnavailable:

@@ -45,6 +45,7 @@ __all__ = [
     "changed_settings",
     "changed_tasks",
     "checked_settings",
+    "difference",
     "queue_declaration",
     "task_settings",
 ]
@@ -73,6 +74,7 @@ class Declarations:
         self.demanding = False  #: whether any queue demands a tenant; asked at every submit
         self.tracing = False  #: whether any queue has unique traces; asked at every submit
         self.told_at = 0.0  #: when it heard them, by the monotonic clock
+        self._limiting: frozenset[str] = frozenset()  # queues and tasks by whose limits it goes
 
     def add(self, declaration: QueueDeclaration) -> None:
         """Take a queue in; a later declaration of the same name replaces it."""
@@ -149,15 +151,17 @@ class Declarations:
             for settings in task_settings(task)
         )
 
+    def note_told(self, news: int, at: float) -> None:
+        """The store has heard all up to these `news`, at that time by the monotonic clock."""
+        queues = [name for name, one in self.queues.items() if one != QueueSettings(name)]
+        tasks = [settings.name for settings in self.limits(everything=False)]
+        self._limiting = frozenset(queues + tasks)
+        self.told, self.told_at = news, at
+
     def limit(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether anything was declared that the store goes by when it takes these jobs."""
-        for queue, name in {(job.queue, job.task) for job in jobs}:
-            declared, task = self._queues.get(queue), self._registry.get(name)
-            if declared is not None and declared.settings != QueueSettings(queue):
-                return True
-            if task is not None and task.limited:
-                return True
-        return False
+        """Whether the store may have been told something it goes by when it takes these jobs."""
+        known = self._limiting  # a queue and a task of one name are rare, and no harm
+        return bool(known) and any(job.queue in known or job.task in known for job in jobs)
 
     def renew_lock(self) -> None:
         """In a forked child: some thread of the parent may have held it."""
@@ -170,6 +174,16 @@ def task_settings(task: TaskDefinition) -> tuple[TaskSettings, ...]:
         TaskSettings(name, concurrency=task.concurrency, rate=task.rate)
         for name in (task.name, *task.aliases)
     )
+
+
+def difference(before: msgspec.Struct, now: msgspec.Struct) -> dict[str, str]:
+    """What differs between two settings of the same thing, as JSON objects."""
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+    names = [name for name in new if old[name] != new[name]]
+    return {
+        when: msgspec.json.encode({name: values[name] for name in names}).decode()
+        for when, values in (("before", old), ("now", new))
+    }
 
 
 def changed_tasks(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -135,7 +135,8 @@ class Submission:
             if not isinstance(call, Call):
                 raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
         declarations, ids = self.connection.declarations, new_ids(len(calls))
-        jobs = [new_job(call, declarations, ids[at]) for at, call in enumerate(calls)]
+        pairs = zip(calls, ids, strict=True)
+        jobs = [new_job(call, declarations, job_id) for call, job_id in pairs]
         self._check(jobs)
         chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
         if not chosen:
@@ -190,24 +191,24 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
     fields: dict[str, Any] = {}
     if call.choices is not NO_CHOICES or task.adds_fields:
         fields = _fields(call, declarations)
-    queue = fields.pop("queue", task.queue)
-    given_id, trace_id = fields.pop("id", None), fields.pop("trace_id", None)
-    if declarations.tracing and declarations.traces_uniquely(queue):
-        given_id = trace_id = _one_name(given_id, trace_id, queue) or job_id
-    job_id = given_id or job_id
-    return NewJob(
+    if declarations.tracing and declarations.traces_uniquely(fields.get("queue", task.queue)):
+        fields["id"] = fields["trace_id"] = _one_name(fields, task.queue) or job_id
+    job_id = fields.get("id", job_id)
+    job = NewJob(
         job_id,
         task.name,
         call.payload,
-        queue,
-        timeout_us=fields.pop("timeout_us", task.timeout_us),
-        trace_id=trace_id or trace_id_of(job_id),
-        **fields,
+        task.queue,
+        timeout_us=task.timeout_us,
+        trace_id=trace_id_of(job_id),
     )
+    return msgspec.structs.replace(job, **fields) if fields else job
 
 
-def _one_name(job_id: str | None, trace_id: str | None, queue: str) -> str | None:
+def _one_name(fields: Mapping[str, Any], queue: str) -> str | None:
     """What names job and trace alike; ids belong to one job, so then traces do too."""
+    queue, job_id = fields.get("queue", queue), fields.get("id")
+    trace_id = fields.get("trace_id")
     if job_id is not None and trace_id not in (None, job_id):
         raise ConfigError(
             f"queue {queue!r} has unique_traces, where a job's trace id is its id; a call gives "
@@ -277,15 +278,17 @@ def _user_stacklevel() -> int:
     return level
 
 
-def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterator[Sequence[NewJob]]:
+def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterable[Sequence[NewJob]]:
     """The jobs of each transaction, in order; `atomic`: one, or `UsageError` if it is too large."""
     sizes = [len(job.payload) for job in jobs]
     if atomic:
         _refuse_large(len(jobs), sum(sizes))
     if atomic or (len(jobs) <= PART_JOBS_MAX and sum(sizes) <= PART_BYTES_MAX):
-        if jobs:
-            yield jobs
-        return
+        return (jobs,) if jobs else ()
+    return _cut(jobs, sizes)
+
+
+def _cut(jobs: Sequence[NewJob], sizes: Sequence[int]) -> Iterator[Sequence[NewJob]]:
     begin, taken = 0, 0
     for index, size in enumerate(sizes):
         if index - begin == PART_JOBS_MAX or (taken + size > PART_BYTES_MAX and index > begin):

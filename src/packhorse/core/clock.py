@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -123,6 +123,7 @@ def new_ids(count: int) -> list[str]:
     return ids
 
 
+@lru_cache(maxsize=1)  # shared by the ids of a millisecond
 def _head_of(moment_ms: int) -> str:
     text = f"{moment_ms:012x}"
     return f"{text[:8]}-{text[8:]}-7"

@@ -35,7 +35,7 @@ _UNWRITABLE: Final = (
     msgspec.MsgspecError,
 )
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-#: Results of these kinds arrive as they are.
+#: Values of these kinds arrive as they are.
 _ORDINARY: Final = frozenset({str, int, bool})
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
@@ -115,9 +115,7 @@ class Signature:
             got = self._read(payload)
         if self.whole:
             got = {self.names[0]: got}
-        elif not self.unordered and all(
-            arrives_as_given(part, getattr(got, name)) for name, part in arguments.items()
-        ):
+        elif not self.unordered and _arrive_as_given(arguments, got):
             return payload
         self._require_carried(arguments, got)
         return _encode(_in_order(value, objects=self.unordered))
@@ -262,6 +260,13 @@ def _exact_types(parameters: tuple[Parameter, ...]) -> list[tuple[str, tuple[typ
         for hint, kinds in _EXACT
         if parameter.hint in (hint, hint | None)
     ]
+
+
+def _arrive_as_given(arguments: Mapping[str, Any], got: Any) -> bool:
+    for name, part in arguments.items():
+        if type(part) not in _ORDINARY and not arrives_as_given(part, getattr(got, name)):
+            return False
+    return True
 
 
 def _in_order(value: Any, *, objects: bool) -> Any:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Flag, auto
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from packhorse.core.job import NewJob, RateRule
 
@@ -63,9 +65,6 @@ _FIELDS: Final[Mapping[str, tuple[object, Constraint]]] = MappingProxyType(
 _RULES: Final = tuple(_FIELDS.values())
 _NEUTRAL: Final = tuple(neutral for neutral, _ in _RULES)
 _values: Final = attrgetter(*_FIELDS)
-_shared: Final = attrgetter(
-    *(name for name in NewJob.__struct_fields__ if name not in ("id", "payload", "trace_id"))
-)
 
 
 class QueueRules(Protocol):
@@ -109,8 +108,12 @@ def are_alike(jobs: Sequence[NewJob]) -> bool:
     """Whether jobs differ in id, payload and trace id only, so that one constrains as all do."""
     if len(jobs) < 2:  # noqa: PLR2004 - one job is like itself
         return True
-    first: tuple[Any, ...] = _shared(jobs[0])
-    return all(map(first.__eq__, map(_shared, jobs)))
+    first = jobs[0]
+    job_id, payload, trace_id = first.id, first.payload, first.trace_id
+    like_first = msgspec.structs.replace  # batches are large: copied and compared in C
+    return all(
+        first == like_first(job, id=job_id, payload=payload, trace_id=trace_id) for job in jobs[1:]
+    )
 
 
 def queue_constraints(

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _NOTHING: Final = Succeeded("null")
-#: A tuple, since a union would be made anew for each result.
+#: A tuple, since a union would be made again for each result.
 _ERROR_OBJECTS: Final = (BaseException, TaskError)
 
 
