@@ -81,7 +81,7 @@ def measures(package: Path) -> list[Measure]:
     return [
         Measure("core files", len(files), 330),
         Measure("core lines", sum(map(len, texts.values())), 35_000),
-        Measure("query files", sum(path.suffix == ".sql" for path in files), 31),
+        Measure("query files", sum(path.suffix == ".sql" for path in files), 32),
         Measure("lines with odd words", sum(len(_odd_lines(text)) for text in texts.values()), 0),
         Measure("class names used twice", len(repeated_class_names(modules)), 0),
         Measure(f"modules under {SMALL_MODULE_LINES} lines", _small(modules), len(modules)),

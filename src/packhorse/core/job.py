@@ -192,6 +192,7 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     max_crashes: int | None = None
     max_snoozes: int | None = None
     idempotency_key: str | None = None  #: as given at submit, for the handler
+    attached: bool = False  #: something is kept with the job, which an attempt has to read
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

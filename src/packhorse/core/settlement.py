@@ -36,9 +36,10 @@ class SettlementKind(IntEnum):
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The whole of what a store must write; it adds its clock and nothing else of its own.
 
-    Three rules run inside the store, because only there are they atomic:
+    Four rules run inside the store, because only there are they atomic:
     it applies only while the job is processing with this `fence`; a cancel flag turns it into
-    cancelled; a delay that ends after the job's deadline turns it into dead `expired`.
+    cancelled; a delay that ends after the job's deadline turns it into dead `expired`; one that
+    waits for a signal which came meanwhile is queued at once.
     """
 
     job_id: str
@@ -61,6 +62,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     dead_keep_us: int | None = None  #: lifetime of the record if it ends dead
     suspect: bool = False  #: of a rescue: it is to run alone from now on
     limit_us: int = 0  #: of a limited one: how long its task's rate gate is closed from now
+    #: It waits for a signal, and has seen so many; None: it does not.
+    waits: int | None = None
 
 
 class Verdict(StrEnum):

@@ -15,6 +15,7 @@ from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer, Orphan
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
+from packhorse.stores.attachments import AttachmentStore
 from packhorse.stores.plan import Listener, Plan, Wakeups
 from packhorse.stores.records import RecordStore
 from packhorse.stores.requests import (
@@ -39,6 +40,7 @@ from packhorse.stores.requests import (
 from packhorse.stores.transfer import TransferStore
 
 __all__ = [
+    "AttachmentStore",
     "Contracts",
     "InspectionStore",
     "JobStore",
@@ -112,7 +114,8 @@ class JobStore(Protocol):
         one that dies is put on its queue's dead-letter shelf, if it has one. Those who wait for a
         job that finished are woken, and so are workers when a job becomes ready or due, or when
         a gate opens. A limited one closes its rate gate (`policies.gates.rate_gate`) for
-        `limit_us` from now, and never makes an earlier closing shorter.
+        `limit_us` from now, and never makes an earlier closing shorter. One that `waits` for a
+        signal is queued at once if more came than it has seen (`AttachmentStore.deliver`).
         """
         ...
 
@@ -343,6 +346,8 @@ class Contracts(Protocol):
     def transfer(self) -> TransferStore: ...
     @property
     def records(self) -> RecordStore: ...
+    @property
+    def attachments(self) -> AttachmentStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
 

@@ -26,6 +26,7 @@ from packhorse.core.job import (
     Progress,
     UniqueRule,
 )
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
@@ -84,6 +85,7 @@ class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     finished_us: int | None = None
     expires_us: int | None = None  #: when upkeep takes a dead job away
     history: tuple[AttemptRecord, ...] = ()
+    attached: Attachments = Attachments()
     stashed: NewJob | None = None  #: waits outside until this holder of its unique key ends
 
 
@@ -100,6 +102,7 @@ class Kept(msgspec.Struct, frozen=True):
     expires_us: int | None
     history: tuple[AttemptRecord, ...]
     stashed: NewJob | None
+    attached: Attachments
 
 
 class CarriedPage(msgspec.Struct, frozen=True):
@@ -159,8 +162,9 @@ class TransferStore(Protocol):
         another job holds one of them, it is a `CONFLICT` and left out. Neither depth, a closed
         queue, nor the weight of a job refuses it. What is carried keeps its order: of becoming
         ready, of its line, of passes, and, among equals, that in which it is given; what becomes
-        ready or joins a line later stands behind all of it. Fences, counters, history and every
-        instant stay. Gates hold back a job carried here as any other. Workers are woken.
+        ready or joins a line later stands behind all of it. Fences, counters, history, what is
+        attached and every instant stay. Gates hold back a job carried here as any other. Workers
+        are woken.
         """
         ...
 
@@ -191,6 +195,7 @@ def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
         finished_us=record.finished_us,
         expires_us=kept.expires_us,
         history=kept.history,
+        attached=kept.attached,
         stashed=kept.stashed if kept.took_unique and not dead else None,
     )
 

@@ -12,6 +12,7 @@ import msgspec
 from packhorse.core import lifecycle
 from packhorse.core.job import TERMINAL, JobRecord, JobStatus, NewJob
 from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
@@ -146,6 +147,8 @@ def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:
     finished = row.status in TERMINAL
     if finished and _superseded(access, row):
         return RedriveAnswer.CONFLICT
+    if row.status is JobStatus.COMPLETED:
+        row.attached = Attachments()
     with access.state.changing(row, access.now_us):
         row.status = JobStatus.QUEUED
         row.due_us = access.now_us

@@ -20,6 +20,7 @@ from packhorse.core.job import (
     NewJob,
     Progress,
 )
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.fairness import Rank
 from packhorse.core.policies.retention import may_prune
 from packhorse.core.settlement import SettlementKind
@@ -83,6 +84,8 @@ class JobRow:
     keep_us: int | None = None  #: lifetime of the record, once finished
     result_keep_us: int | None = None
     expires_us: int | None = None  #: when upkeep next takes something of it away
+    attached: Attachments = field(default_factory=Attachments)
+    waits_with: int | None = None  #: the fence with which it was left to wait for a signal
     first_attempts: list[AttemptRecord] = field(default_factory=list)
     last_attempts: deque[AttemptRecord] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
 
@@ -95,6 +98,11 @@ class JobRow:
     def aged(self) -> bool:
         """Whether it ranks by its age: then it has no pass, whatever its queue does by now."""
         return self.rank[0] != self.new.priority
+
+    @property
+    def awaits_signal(self) -> bool:
+        """Whether a signal makes it due: it was left to wait for one, and not run since."""
+        return self.status is JobStatus.PENDING and self.waits_with == self.fence
 
     def overdue(self, now_us: int) -> bool:
         """Whether its deadline has passed."""

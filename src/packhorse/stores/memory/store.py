@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
+from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection
 from packhorse.stores.memory.jobs import MemoryJobs
 from packhorse.stores.memory.queues import MemoryQueues
@@ -19,6 +20,7 @@ from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
 from packhorse.stores.plan import Plan, Wake, drive
 from packhorse.stores.protocol import (
+    AttachmentStore,
     InspectionStore,
     JobStore,
     LeaseStore,
@@ -142,6 +144,7 @@ class MemoryStore:
         self.inspection: InspectionStore = MemoryInspection()
         self.transfer: TransferStore = MemoryTransfer()
         self.records: RecordStore = MemoryRecords()
+        self.attachments: AttachmentStore = MemoryAttachments()
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
         self._clock = clock or SystemClock()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count, islice
 
+import msgspec
+
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.fairness import Rank, claim_rank
 from packhorse.core.policies.gates import holds_line
@@ -92,6 +94,7 @@ def _shown(access: Access, row: JobRow) -> CarriedJob:
         suspect=row.suspect,
         expires_us=row.expires_us,
         history=(*row.first_attempts, *row.last_attempts),
+        attached=msgspec.structs.replace(row.attached, waiting=row.awaits_signal),
         stashed=None if unique is None else state.stashed.get(unique),
     )
     return as_carried(as_record(row, access.now_us), kept)
@@ -170,6 +173,8 @@ def _row(access: Access, carried: CarriedJob) -> JobRow:
         finished_us=finished_us,
         keep_us=None if expires_us is None else expires_us - (finished_us or 0),
         expires_us=expires_us,
+        attached=carried.attached,
+        waits_with=carried.fence if carried.attached.waiting else None,
         first_attempts=list(carried.history[:HISTORY_KEPT]),
         last_attempts=deque(carried.history[HISTORY_KEPT:], maxlen=HISTORY_KEPT),
     )

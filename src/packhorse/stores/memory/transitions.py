@@ -191,6 +191,7 @@ def apply(access: Access, row: JobRow, settlement: Settlement) -> Verdict:
         cancel_requested=row.cancel_requested,
         deadline_us=row.deadline_us,
         now_us=access.now_us,
+        signals=row.attached.delivered,
     )
     with access.state.changing(row, access.now_us):
         _count(row, settlement)
@@ -360,6 +361,7 @@ def _keep_for_keys(row: JobRow, now_us: int) -> None:
 def _wait_again(access: Access, row: JobRow, settlement: Settlement, resolved: Resolved) -> None:
     row.status = resolved.status
     row.due_us = resolved.due_us
+    row.waits_with = None if settlement.waits is None else row.fence
     if not settlement.keep_place:
         row.place = None
     if row.status is JobStatus.QUEUED and row.place is None:

@@ -125,6 +125,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "elements": "unnest({0}) as {2} (value)",
         "field": "({0}::json ->> '{1}')",
         "options": "{0}.options",
+        "keep_options": "options = {0}::text",
         "created_by": "{0}.created_by",
         "has_ends": "(starts_with({0}, {1}::text) or right({0}, length({1}::text)) = {1}::text)",
         # The planner takes no index for these, and looks into no subquery with an offset.

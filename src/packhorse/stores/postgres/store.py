@@ -39,6 +39,7 @@ from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
 from packhorse.stores.postgres.verbs import PostgresJobs
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
+from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlRecords
@@ -66,6 +67,7 @@ class PostgresStore:
         self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
         self.inspection = SqlInspection(POSTGRES)
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
+        self.attachments = SqlAttachments(POSTGRES)
         self.records = SqlRecords(POSTGRES, self.jobs.level_for)
         self.wakeups = PostgresWakeups(self._new_listener_thread)
         self._settings = settings

@@ -32,7 +32,7 @@ from packhorse.stores.requests import (
     Submitted,
 )
 
-__all__ = ["RedisJobs"]
+__all__ = ["RedisJobs", "seen_by"]
 
 #: Scripts of one claim: each sets aside a bounded number of lines that are held back.
 _LOOKS_MAX: Final = 100
@@ -170,11 +170,12 @@ def _rest(settled: Settlement) -> bytes:
             settled.suspect,
             settled.limit_us,
             error is not None and error.code == TASK_TIMEOUT,
+            settled.waits,
         )
     )
 
 
-def _seen_by(tenant: str | None) -> tuple[int, str]:
+def seen_by(tenant: str | None) -> tuple[int, str]:
     """Whether only a tenant's jobs are known to a caller, and whose."""
     return (0, "") if tenant is None else (1, tenant)
 
@@ -188,12 +189,12 @@ def _note_progress(notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
 
 
 def _cancel(job_id: str, tenant: str | None) -> Steps[CancelAnswer]:
-    reply = yield Script("cancel", [job_id, *_seen_by(tenant)])
+    reply = yield Script("cancel", [job_id, *seen_by(tenant)])
     return CancelAnswer(reply.decode())
 
 
 def _redrive(job_ids: Sequence[str], tenant: str | None) -> Steps[tuple[RedriveAnswer, ...]]:
-    reply = yield Script("redrive", [*_seen_by(tenant), *job_ids])
+    reply = yield Script("redrive", [*seen_by(tenant), *job_ids])
     return tuple(RedriveAnswer(answer.decode()) for answer in reply)
 
 

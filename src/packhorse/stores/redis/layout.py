@@ -143,7 +143,7 @@ GATES: Final[Mapping[str, str]] = MappingProxyType(
         "queue_rate": "U",
     }
 )
-#: Fields of a job's hash. The history is in fields named `a<attempt>`.
+#: Fields of a job's hash. The history is in fields named `a<attempt>`; others with `<` go on.
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "state": "s",
@@ -154,6 +154,14 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "error": "e",
         "progress": "o",
         "attempt": "a",
+        # What is attached: see lua/attachments.lua.
+        "value": "v",  # <name>
+        "signal": "g",  # <number>:<name>
+        "signals": "n",  # <name>: how many
+        "attached": "#n",  # how many of all
+        "attached_bytes": "#b",
+        "delivered": "#s",  # how many signals
+        "waits": "w",  # the fence with which it was left to wait for a signal
     }
 )
 #: The fields that `rows.as_record` reads, in this order.
@@ -279,3 +287,4 @@ class SettlementParts(msgspec.Struct, frozen=True, array_like=True):
     suspect: bool
     limit_us: int
     timed_out: bool
+    waits: int | None

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from packhorse.core.clock import Clock
 from packhorse.errors import SchemaOutOfDate
 from packhorse.stores.plan import Plan
+from packhorse.stores.redis.attachments import RedisAttachments
 from packhorse.stores.redis.connection import RedisConnection, Route, pack
 from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
 from packhorse.stores.redis.faults import Lost, ReplyError, translated
@@ -49,6 +50,7 @@ class RedisStore:
         self.inspection = RedisInspection()
         self.transfer = RedisTransfer()
         self.records = RedisRecords()
+        self.attachments = RedisAttachments()
         self._settings = settings
         self._route = Route(settings)
         self._runner = Runner(settings, self._route, clock)

@@ -12,6 +12,7 @@ from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.gates import holds_line
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.redis.attachments import attached_fields, read_attached
 from packhorse.stores.redis.layout import (
     CODE,
     FIELDS,
@@ -137,7 +138,7 @@ def _fields(carried: CarriedJob) -> list[Argument]:
             fields += (FIELDS[name], msgspec.json.encode(value))
     for line in carried.history:
         fields += (f"{FIELDS['attempt']}{line.attempt}", attempt_line(line))
-    return fields
+    return fields + attached_fields(carried.attached, carried.fence)
 
 
 def _state(carried: CarriedJob) -> dict[str, Any]:
@@ -198,6 +199,7 @@ def _carried(told: Sequence[Any], now_us: int) -> CarriedJob:
         expires_us=state.expires_us,
         history=_history(fields),
         stashed=None if stashed is None else _stashed(stashed),
+        attached=read_attached(flat),
     )
     return as_carried(as_record(job_id.decode(), shown, now_us), kept)
 

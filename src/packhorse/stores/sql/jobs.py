@@ -189,6 +189,7 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     now_us: int = yield NOW
     if STATUS[row.status] is JobStatus.COMPLETED:
         yield dialect.write(dialect.sql("attempt_keep"), (row.seq,))
+        yield dialect.write(dialect.sql("attached_forget"), (row.seq,))
     [place] = yield from dialect.take_places(1)
     queues = yield from dialect.queue_rows([row.keys.queue])
     newcomer = Newcomer(row.keys.queue, row.priority, row.keys.tenant)

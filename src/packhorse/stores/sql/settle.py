@@ -13,6 +13,7 @@ from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Steps, Wake
+from packhorse.stores.sql.attachments import delivered_to, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
 from packhorse.stores.sql.finish import aftermath, lifetimes
 from packhorse.stores.sql.ordering import gate_text
@@ -91,7 +92,8 @@ def settle_in_order(
 
 
 def _takes_a_place(one: Settlement) -> bool:
-    return one.status is JobStatus.PENDING and one.delay_us == 0 and not one.keep_place
+    at_once = one.delay_us == 0 or one.waits is not None
+    return one.status is JobStatus.PENDING and at_once and not one.keep_place
 
 
 def _settle_all(
@@ -137,13 +139,17 @@ def settle_each(
         if job is None or not _applies(one, job, now_us):
             verdicts.append(_verdict_unapplied(one, job))
             continue
+        signals = 0 if one.waits is None else (yield from delivered_to(dialect, job.seq))
         resolved = resolve(
             one,
             cancel_requested=bool(job.cancel_requested),
             deadline_us=job.deadline_us,
             now_us=now_us,
+            signals=signals,
         )
         verdicts.append(resolved.verdict)
+        if one.waits is not None and resolved.status not in TERMINAL:
+            yield from wait_for_signal(dialect, job.seq, one)
         change = yield from _change(dialect, one, job, resolved, now_us)
         if one.kind is SettlementKind.LIMITED:
             gate = gate_text(Gate(GateKind.TASK_RATE, _rate_name(job)))

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.job import AttemptRecord, JobStatus, NewJob
+from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, NewJob
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.uniqueness import Identity
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import TaskSettings
+from packhorse.stores.sql.attachments import attachment_rows, read_attachments
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.inspection import CONDITIONS
 from packhorse.stores.sql.keys import Holder, holder_of, take_keys
@@ -124,15 +126,38 @@ def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[Carrie
     histories: dict[int, list[AttemptRecord]] = {}
     for seq, *line in lines:
         histories.setdefault(seq, []).append(read_attempt(line))
-    return tuple([_carried(dialect, row, histories.get(row[0], []), now_us) for row in rows])
+    records = {row[0]: _record(dialect, row, now_us) for row in rows}
+    jobs = {seq: (one.status, one.fence) for seq, one in records.items() if _may_have(one)}
+    found: dict[int, Attachments] = yield from read_attachments(dialect, jobs)
+    return tuple(
+        [
+            _carried(
+                *(dialect, row, records[row[0]], histories.get(row[0], [])),
+                found.get(row[0], Attachments()),
+            )
+            for row in rows
+        ]
+    )
+
+
+def _may_have(record: JobRecord) -> bool:
+    """Whether something may be attached: it says so, or ran and waits, perhaps for a signal."""
+    attached = record.options is not None and record.options.attached
+    return attached or (record.status is JobStatus.PENDING and record.fence > 0)
+
+
+def _record(dialect: Dialect, row: Sequence[Any], now_us: int) -> JobRecord:
+    return dialect.read_record(row[: len(row) - len(_KEPT_NAMES)], now_us)
 
 
 def _carried(
-    dialect: Dialect, row: Sequence[Any], lines: Sequence[AttemptRecord], now_us: int
+    dialect: Dialect,
+    row: Sequence[Any],
+    record: JobRecord,
+    lines: Sequence[AttemptRecord],
+    attached: Attachments,
 ) -> CarriedJob:
-    split = len(row) - len(_KEPT_NAMES)
-    record = dialect.read_record(row[:split], now_us)
-    values = dict(zip(_KEPT_NAMES, row[split:], strict=True))
+    values = dict(zip(_KEPT_NAMES, row[len(row) - len(_KEPT_NAMES) :], strict=True))
     extra = read_extra(row[dialect.record_columns.split(", ").index("extra")])
     stashed = values["stashed"]
     kept = Kept(
@@ -146,6 +171,7 @@ def _carried(
         expires_us=values["expires_us"],
         history=both_ends(lines),
         stashed=None if stashed is None else msgspec.json.decode(stashed, type=NewJob),
+        attached=attached,
     )
     return as_carried(record, kept)
 
@@ -308,6 +334,9 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
     if lines:
         yield ChangeMany(dialect.sql("attempt_add"), lines)
     for one, seq in zip(jobs, seqs, strict=True):
+        kept = attachment_rows(seq, one.attached, one.fence)
+        if kept:
+            yield ChangeMany(dialect.sql("attach"), kept)
         if one.stashed is not None:
             yield dialect.write(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
 

@@ -225,7 +225,7 @@ class _Sqlite:
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         chosen = (json_text(list(seqs)),)
-        for table in ("attempts", "tags", "interests", "keys", "stash"):
+        for table in ("attempts", "tags", "interests", "keys", "stash", "attachments"):
             yield Change(sql("remove", table=table), chosen)
         removed: int = yield Change(sql("remove", table="jobs"), chosen)
         return removed

@@ -29,6 +29,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "elements": "json_each({0}) as {2}",
         "field": "json_extract({0}, '$.{1}')",
         "options": "json_extract({0}.extra, '$.options')",
+        "keep_options": ("extra = json_set(coalesce(extra, '{{}}'), '$.options', json({0}))"),
         "created_by": "json_extract({0}.extra, '$.created_by')",
         "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
         "unindexed": "+{0}",

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.stores.plan import Plan
+from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
@@ -47,6 +48,7 @@ class SqliteStore:
         self.upkeep = SqlUpkeep(SQLITE, nothing)
         self.inspection = SqliteInspection(SQLITE)
         self.transfer = SqlTransfer(SQLITE, nothing)
+        self.attachments = SqlAttachments(SQLITE)
         self.records = SqlRecords(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings

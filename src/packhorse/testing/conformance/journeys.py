@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
+
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import (
     IdempotencyRule,
@@ -19,12 +21,12 @@ from packhorse.core.job import (
     RetryRule,
     UniqueRule,
 )
-from packhorse.core.settlement import SettlementKind
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote, QueueSettings
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
-from packhorse.testing.conformance.samples import ANNA, BEN, new_job
+from packhorse.testing.conformance.samples import ANNA, BEN, new_job, settlement_of
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import limit_queue, redrive, submit
 from packhorse.testing.virtual_clock import VirtualClock
@@ -108,6 +110,7 @@ def colourful(trial: Trial) -> None:
     trial.advance_us(SECOND_US)
     trial.run(trial.store.upkeep.expire(limit=EVERYTHING))
     _retrying(trial)
+    _attached(trial)
     trial.submit(*_decorated(trial.now_us()))
     lined(trial)
     tenanted(trial)
@@ -164,6 +167,21 @@ def _retrying(trial: Trial) -> None:
         trial.end(job, kind)
         if kind is SettlementKind.RELEASED:  # ready again, so it would be taken instead of others
             trial.end(trial.claim_only(queues=("shelved",)), SettlementKind.FAILED)
+
+
+def _attached(trial: Trial) -> None:
+    """Jobs that something is attached to, dead and waiting, one of them for a signal."""
+    kept = trial.store.attachments
+    for name, kind in (("attached", SettlementKind.DEAD), ("signalled", SettlementKind.SNOOZED)):
+        job = trial.take(new_job(name, queue="shelved"))
+        values = {"a": bytes(range(256)), "ü": b""}
+        assert trial.run(kept.attach(name, job.fence, values)) is Verdict.APPLIED
+        settled = settlement_of(kind, job)
+        waits = 0 if kind is SettlementKind.SNOOZED else None
+        trial.settle(msgspec.structs.replace(settled, waits=waits))
+    submit(trial, "scheduled", queue="shelved", delay_us=_HOUR_US)
+    for number in range(12):
+        trial.run(kept.deliver("scheduled", "n", b"%d" % number))
 
 
 def lined(trial: Trial) -> None:

@@ -10,6 +10,8 @@ from typing import Final
 import pytest
 
 from packhorse.testing.conformance.ageing import TestAgeing
+from packhorse.testing.conformance.attaching import TestAttaching, TestDelivering
+from packhorse.testing.conformance.attachments_machine import TestAttachmentsMachine
 from packhorse.testing.conformance.cancelling import TestCancelling, TestProgress
 from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects, TestTenantsOfClaims
 from packhorse.testing.conformance.concurrency import TestConcurrency
@@ -46,6 +48,7 @@ from packhorse.testing.conformance.transferring import TestTransferring
 from packhorse.testing.conformance.trial import RUNNERS, RunnerName, Trial, Trials
 from packhorse.testing.conformance.uniqueness import TestKeepLatest, TestUniqueness
 from packhorse.testing.conformance.upkeep import TestExpiring, TestParking, TestPromoting
+from packhorse.testing.conformance.waiting import TestWaiting
 from packhorse.testing.conformance.wakeups import TestWakeups
 from packhorse.testing.conformance.weights import TestWeights
 
@@ -100,6 +103,9 @@ TOPICS: Final[tuple[type, ...]] = (
     TestSearch,
     TestExplaining,
     TestTransferring,
+    TestAttaching,
+    TestDelivering,
+    TestWaiting,
     TestRecords,
     TestRecordPages,
     TestRecordJobs,
@@ -109,6 +115,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestContention,
     TestMachine,
     TestLimitsMachine,
+    TestAttachmentsMachine,
     TestRecordsMachine,
 )
 

@@ -19,6 +19,7 @@ from packhorse.core.job import (
     UniqueRule,
     UniqueScope,
 )
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.settlement import SettlementKind
 from packhorse.errors import ConfigError, QueueClosed
 from packhorse.stores.requests import RedriveAnswer
@@ -73,6 +74,17 @@ class TestTransferring:
             assert theirs == mine
         for one in before:
             assert journey.target.picture(one.job.id) == journey.source.picture(one.job.id)
+        kept = {one.job.id for one in after if one.attached != Attachments()}
+        assert kept == {"attached", "signalled", "scheduled"}
+
+    def test_a_signal_wakes_a_job_that_was_carried_while_it_waited(self, journey: Journey) -> None:
+        colourful(journey.source)
+        journey.carry()
+        target = journey.target
+
+        target.run(target.store.attachments.deliver("signalled", "n", b"1"))
+
+        assert target.record("signalled").due_us == target.now_us()
 
     def test_the_source_is_left_as_it_was(self, journey: Journey) -> None:
         colourful(journey.source)

@@ -58,3 +58,12 @@ insert into {removed_records} (highest) values (0);
 
 -- Ready jobs by task, so that a claim need not walk past jobs of tasks its worker does not know.
 create index {=ready} on {jobs} (queue, task, rank, place) where lane < 1;
+
+-- What is kept with jobs under names, and the signals sent to them: see `stores/attachments.py`.
+create table {attachments} (
+    seq bigint not null,
+    name text collate "C" not null,          -- "": the fence with which the job waits for a signal
+    number integer not null,                 -- 0: a value; others: signals, in the order of coming
+    value bytea not null,
+    primary key (seq, name, number)
+);

@@ -84,5 +84,6 @@ with gone as (delete from {jobs} where seq = any(:seqs::bigint[]) returning seq)
 attempts as (delete from {attempts} where seq = any(:seqs::bigint[])),
 tags as (delete from {tags} where seq = any(:seqs::bigint[])),
 keys as (delete from {keys} where seq = any(:seqs::bigint[])),
-stash as (delete from {stash} where seq = any(:seqs::bigint[]))
+stash as (delete from {stash} where seq = any(:seqs::bigint[])),
+attachments as (delete from {attachments} where seq = any(:seqs::bigint[]))
 select count(*) from gone

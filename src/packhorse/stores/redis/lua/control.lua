@@ -48,7 +48,7 @@ return answer
 -- Makes finished jobs ready again with fresh budgets, and waiting ones due now.
 -- Arguments: 1 if only a tenant's jobs are known to the caller, else 0; that tenant; job ids.
 -- Answer: for each "redriven", "refused", "conflict" or "unknown".
--- needs: settle
+-- needs: settle attachments
 
 -- Whether another job holds one of the keys.
 local function superseded(job, unique, idempotency)
@@ -76,6 +76,9 @@ local function redrive(job)
     if superseded(job, unique, idempotency) then
       return 'conflict'
     end
+  end
+  if job.status == COMPLETED then
+    attachments.forget(job.id)
   end
   index.leave(job)
   job.status, job.due_us, job.updated_us = QUEUED, clock.now, clock.now

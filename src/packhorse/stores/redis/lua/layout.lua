@@ -46,7 +46,8 @@ local KEY = {
 }
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',
-  progress = 'o', attempt = 'a',
+  progress = 'o', attempt = 'a', value = 'v', signal = 'g', signals = 'n', attached = '#n',
+  attached_bytes = '#b', delivered = '#s', waits = 'w',
 }
 local GATE = {
   pause = 'P', order = 'O', task_concurrency = 'C', task_concurrency_key = 'K',
@@ -68,19 +69,19 @@ local NEW_PARTS = 11
 local function named_settlement(_,
     kind, status, delay_us, keep_place, ended, failures, crashes, lone_crashes, snoozes, releases,
     has_result, error, dead_reason, keep_us, result_keep_us, dead_keep_us, suspect, limit_us,
-    timed_out)
+    timed_out, waits)
   return {
     kind = kind, status = status, delay_us = delay_us, keep_place = keep_place, ended = ended,
     failures = failures, crashes = crashes, lone_crashes = lone_crashes, snoozes = snoozes,
     releases = releases, has_result = has_result, error = error, dead_reason = dead_reason,
     keep_us = keep_us, result_keep_us = result_keep_us, dead_keep_us = dead_keep_us,
-    suspect = suspect, limit_us = limit_us, timed_out = timed_out,
+    suspect = suspect, limit_us = limit_us, timed_out = timed_out, waits = waits,
   }
 end
 
 -- The table of a packed `SettlementParts`.
 local function unpack_settlement(text)
-  return named_settlement(cmsgpack.unpack_limit(text, 19, 3))
+  return named_settlement(cmsgpack.unpack_limit(text, 20, 3))
 end
 
 local function named_state(_,

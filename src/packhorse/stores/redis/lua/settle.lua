@@ -21,10 +21,14 @@ local function resolve(job, settled)
   elseif TERMINAL[status] then
     return status, VERDICT.APPLIED, now, settled.dead_reason
   end
-  local due = now + settled.delay_us
+  local delay = settled.delay_us
+  if settled.waits and tonumber(redis.call('HGET', keys.job(job.id), FIELD.delivered) or 0) > settled.waits then
+    delay = 0
+  end
+  local due = now + delay
   if job.deadline_us and due >= job.deadline_us then
     return DEAD, VERDICT.EXPIRED, now, DEAD_REASON.EXPIRED
-  elseif status == PENDING and settled.delay_us == 0 then
+  elseif status == PENDING and delay == 0 then
     status = QUEUED
   end
   return status, VERDICT.APPLIED, due, nil
@@ -175,6 +179,10 @@ function settle.apply(job, settled, result)
     end_as_settled(job, settled, status, reason, fields, result)
   else
     wait_again(job, settled, status, due)
+    if settled.waits then
+      fields[#fields + 1] = FIELD.waits
+      fields[#fields + 1] = keys.number(job.fence)
+    end
   end
   index.enter(job)
   jobs.save(job, unpack(fields))

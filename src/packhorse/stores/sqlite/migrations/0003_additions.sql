@@ -30,3 +30,12 @@ where expires_us is not null;
 -- The highest version of a record that is gone, so that none is given twice.
 create table packhorse_removed_records (highest integer not null);
 insert into packhorse_removed_records (highest) values (0);
+
+-- What is kept with jobs under names, and the signals sent to them: see `stores/attachments.py`.
+create table packhorse_attachments (
+    seq integer not null,
+    name text not null,                      -- "": the fence with which the job waits for a signal
+    number integer not null,                 -- 0: a value; others: signals, in the order of coming
+    value blob not null,
+    primary key (seq, name, number)
+);

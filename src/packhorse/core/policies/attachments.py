@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""What may be kept with a job under names, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from packhorse.errors import ConfigError, PayloadError
+
+__all__ = [
+    "ATTACHED_BYTES_MAX",
+    "ATTACHED_MAX",
+    "ATTACHED_NAME_BYTES_MAX",
+    "SIGNALS_MAX",
+    "VALUE_BYTES_MAX",
+    "Attachments",
+    "check_values",
+    "fits",
+    "too_much",
+]
+
+VALUE_BYTES_MAX: Final = 64 * 1024
+ATTACHED_MAX: Final = 1_000  #: values and signals of one job
+ATTACHED_BYTES_MAX: Final = 4 * 1024 * 1024  #: of all of them
+ATTACHED_NAME_BYTES_MAX: Final = 256
+SIGNALS_MAX: Final = 100  #: of one name
+
+
+class Attachments(msgspec.Struct, frozen=True):
+    """All that is kept with a job."""
+
+    values: dict[str, bytes] = {}
+    signals: dict[str, tuple[bytes, ...]] = {}  #: by name, each in the order of coming
+    waiting: bool = False  #: it waits until the next signal comes
+
+    @property
+    def everything(self) -> list[bytes]:
+        """Values and signals together."""
+        return [*self.values.values(), *chain.from_iterable(self.signals.values())]
+
+    @property
+    def delivered(self) -> int:
+        """How many signals came, whatever their names."""
+        return sum(map(len, self.signals.values()))
+
+
+def check_values(values: Mapping[str, bytes]) -> None:
+    """Refuse what no job can have, before anything is asked of a store."""
+    for name, value in values.items():
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            size = 0
+        if not 0 < size <= ATTACHED_NAME_BYTES_MAX or "\0" in name:
+            raise ConfigError(
+                f"{name[:80]!r} is no name to attach something under: it has 1 to "
+                f"{ATTACHED_NAME_BYTES_MAX} bytes, and no U+0000"
+            )
+        if len(value) > VALUE_BYTES_MAX:
+            raise PayloadError(
+                f"{name!r} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept with a job"
+            )
+
+
+def fits(number: int, size: int) -> bool:
+    """Whether a job may have so many values and signals, of so many bytes."""
+    return number <= ATTACHED_MAX and size <= ATTACHED_BYTES_MAX
+
+
+def too_much(job_id: str) -> PayloadError:
+    """What a writer is told whose values do not fit any more."""
+    return PayloadError(
+        f"job {job_id} would have more than {ATTACHED_MAX} values or {ATTACHED_BYTES_MAX} bytes "
+        "attached; nothing was kept: attach less, or references to what is kept elsewhere"
+    )

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""What the reference store keeps with jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from packhorse.core.job import TERMINAL, JobOptions, JobStatus
+from packhorse.core.policies.attachments import (
+    SIGNALS_MAX,
+    Attachments,
+    check_values,
+    fits,
+    too_much,
+)
+from packhorse.core.settlement import Verdict
+from packhorse.stores.attachments import DeliverAnswer
+from packhorse.stores.memory.rows import JobRow
+from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.plan import Plan
+
+__all__ = ["MemoryAttachments"]
+
+
+class MemoryAttachments:
+    """See `AttachmentStore`."""
+
+    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
+        check_values(values)
+        return plan("attach", partial(_attach, job_id, fence, dict(values)))
+
+    def deliver(
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+    ) -> Plan[DeliverAnswer]:
+        check_values({name: value})
+        return plan("deliver", partial(_deliver, job_id, name, value, tenant))
+
+    def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
+        def work(access: Access) -> Attachments | None:
+            row = access.visible(job_id, tenant)
+            if row is None:
+                return None
+            return msgspec.structs.replace(row.attached, waiting=row.awaits_signal)
+
+        return plan("attachments", work, writes=False)
+
+
+def _attach(job_id: str, fence: int, values: dict[str, bytes], access: Access) -> Verdict:
+    row = access.state.jobs.get(job_id)
+    if row is None or row.status is not JobStatus.PROCESSING or row.fence != fence:
+        return Verdict.STALE
+    if not values:
+        return Verdict.APPLIED
+    attached = msgspec.structs.replace(row.attached, values={**row.attached.values, **values})
+    if not _fits(attached):
+        raise too_much(job_id)
+    _keep(access, row, attached)
+    return Verdict.APPLIED
+
+
+def _deliver(
+    job_id: str, name: str, value: bytes, tenant: str | None, access: Access
+) -> DeliverAnswer:
+    row = access.visible(job_id, tenant)
+    if row is None:
+        return DeliverAnswer.UNKNOWN
+    if row.status in TERMINAL:
+        return DeliverAnswer.FINISHED
+    signals = dict(row.attached.signals)
+    signals[name] = (*signals.get(name, ()), value)
+    attached = msgspec.structs.replace(row.attached, signals=signals)
+    if len(signals[name]) > SIGNALS_MAX or not _fits(attached):
+        return DeliverAnswer.FULL
+    _keep(access, row, attached, due=row.awaits_signal)
+    return DeliverAnswer.DELIVERED
+
+
+def _fits(attached: Attachments) -> bool:
+    everything = attached.everything
+    return fits(len(everything), sum(map(len, everything)))
+
+
+def _keep(access: Access, row: JobRow, attached: Attachments, *, due: bool = False) -> None:
+    options = msgspec.structs.replace(row.new.options or JobOptions(), attached=True)
+    with access.state.changing(row, access.now_us):
+        row.new = msgspec.structs.replace(row.new, options=options)
+        row.attached = attached
+        if due:
+            row.due_us = access.now_us
+    if due:
+        access.wake_queue(row)

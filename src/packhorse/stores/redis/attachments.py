@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""What is kept with jobs on Redis, in fields of their hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.core.job import JobOptions, JobStatus
+from packhorse.core.policies.attachments import (
+    ATTACHED_BYTES_MAX,
+    ATTACHED_MAX,
+    SIGNALS_MAX,
+    Attachments,
+    check_values,
+    too_much,
+)
+from packhorse.core.settlement import Verdict
+from packhorse.stores.attachments import DeliverAnswer
+from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.redis.jobs import seen_by
+from packhorse.stores.redis.layout import FIELDS, STATUS
+from packhorse.stores.redis.rows import read_definition, read_options, read_state
+from packhorse.stores.redis.scripts import Argument, Script
+
+__all__ = ["RedisAttachments", "attached_fields", "read_attached"]
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_VALUE, _SIGNAL, _SIGNALS = (FIELDS[name] for name in ("value", "signal", "signals"))
+_ATTACHED, _BYTES, _DELIVERED, _WAITS = (
+    FIELDS[name] for name in ("attached", "attached_bytes", "delivered", "waits")
+)
+
+
+class RedisAttachments:
+    """See `AttachmentStore`."""
+
+    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
+        check_values(values)
+        return Plan("attach", partial(_attach, job_id, fence, dict(values)))
+
+    def deliver(
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+    ) -> Plan[DeliverAnswer]:
+        check_values({name: value})
+        asked = (job_id, *seen_by(tenant))
+        return Plan("deliver", partial(_deliver, asked, name, value))
+
+    def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
+        def steps() -> Steps[Attachments | None]:
+            flat = yield Script("attachments", (job_id, *seen_by(tenant)))
+            return None if flat is None else read_attached(flat)
+
+        return Plan("attachments", steps, writes=False)
+
+
+def _attach(job_id: str, fence: int, values: dict[str, bytes]) -> Steps[Verdict]:
+    kept: list[Argument] = [part for pair in values.items() for part in pair]
+    args: list[Argument] = [job_id, fence, ATTACHED_MAX, ATTACHED_BYTES_MAX]
+    reply = yield from _marked("attach", args, kept)
+    if reply == b"full":
+        raise too_much(job_id)
+    return Verdict.STALE if reply == b"stale" else Verdict.APPLIED
+
+
+def _deliver(asked: Sequence[Argument], name: str, value: bytes) -> Steps[DeliverAnswer]:
+    args = [*asked, ATTACHED_MAX, ATTACHED_BYTES_MAX, SIGNALS_MAX]
+    reply: bytes = yield from _marked("deliver", args, [name, value])
+    return DeliverAnswer(reply.decode())
+
+
+def _marked(script: str, before: Sequence[Argument], after: Sequence[Argument]) -> Steps[bytes]:
+    """Run a script; for a job that has nothing attached yet, again with a definition that says so.
+
+    A definition changes in no other way, so that nothing is lost between the two.
+    """
+    word, *rest = yield Script(script, [*before, "", *after])
+    if word == b"mark":
+        word, *_ = yield Script(script, [*before, _mark(rest[0]), *after])
+    answer: bytes = word
+    return answer
+
+
+def _mark(definition: bytes) -> bytes:
+    known = read_definition(definition)
+    options = JobOptions() if known.options is None else read_options(known.options)
+    marked = msgspec.json.encode(msgspec.structs.replace(options, attached=True)).decode()
+    return _pack(msgspec.structs.replace(known, options=marked))
+
+
+def read_attached(flat: Sequence[Any]) -> Attachments:
+    """What is attached to a job, from all fields of its hash."""
+    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    values: dict[str, bytes] = {}
+    signals: dict[str, dict[int, bytes]] = {}
+    for name, value in fields.items():
+        kind, rest = chr(name[0]), name[1:].decode(errors="replace")
+        if kind == _VALUE:
+            values[rest] = value
+        elif kind == _SIGNAL:
+            number, _, signal = rest.partition(":")
+            signals.setdefault(signal, {})[int(number)] = value
+    state = read_state(fields[FIELDS["state"].encode()])
+    waits = int(fields.get(_WAITS.encode(), b"-1"))
+    waiting = STATUS[state.status] is JobStatus.PENDING and waits == state.fence
+    ordered = {name: tuple(each[at] for at in sorted(each)) for name, each in signals.items()}
+    return Attachments(values, ordered, waiting)
+
+
+def attached_fields(attached: Attachments, fence: int) -> list[Argument]:
+    """The fields of what is attached, as name and value; none for most jobs."""
+    everything = [
+        *attached.values.values(),
+        *(each for s in attached.signals.values() for each in s),
+    ]
+    fields: list[Argument] = [_WAITS, fence] if attached.waiting else []
+    if not everything:
+        return fields
+    fields += (_ATTACHED, len(everything), _BYTES, sum(map(len, everything)))
+    fields += (_DELIVERED, attached.delivered)
+    for name, value in attached.values.items():
+        fields += (f"{_VALUE}{name}", value)
+    for name, signals in attached.signals.items():
+        fields += (f"{_SIGNALS}{name}", len(signals))
+        for number, value in enumerate(signals, 1):
+            fields += (f"{_SIGNAL}{number}:{name}", value)
+    return fields

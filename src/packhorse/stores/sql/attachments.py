@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""What the SQL stores keep with jobs. Every write takes the row of its job first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from packhorse.core.job import TERMINAL, WAITING, JobOptions, JobStatus
+from packhorse.core.policies.attachments import (
+    SIGNALS_MAX,
+    Attachments,
+    check_values,
+    fits,
+    too_much,
+)
+from packhorse.core.settlement import Settlement, Verdict
+from packhorse.stores.attachments import DeliverAnswer
+from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.rows import STATUS, json_text, read_options
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+
+__all__ = [
+    "SqlAttachments",
+    "attachment_rows",
+    "delivered_to",
+    "read_attachments",
+    "wait_for_signal",
+]
+
+
+class SqlAttachments:
+    """See `AttachmentStore`."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
+        check_values(values)
+        kept = dict(values)
+        return Plan("attach", lambda: _attach(self._dialect, job_id, fence, kept))
+
+    def deliver(
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+    ) -> Plan[DeliverAnswer]:
+        check_values({name: value})
+        return Plan("deliver", lambda: _deliver(self._dialect, job_id, tenant, name, value))
+
+    def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
+        def steps() -> Steps[Attachments | None]:
+            rows = yield Rows(self._dialect.sql("attached_to"), (job_id,))
+            if not rows or tenant not in (None, rows[0][1]):
+                return None
+            seq, _, status, fence = rows[0]
+            found: dict[int, Attachments] = yield from read_attachments(
+                self._dialect, {seq: (STATUS[status], fence)}
+            )
+            return found[seq]
+
+        return Plan("attachments", steps, writes=False)
+
+
+class _Row(NamedTuple):
+    """A job that something is to be kept with, as `attaching_row` sees it."""
+
+    seq: int
+    status: int
+    fence: int
+    tenant: str
+    queue: str
+    options: str | None
+
+
+class _Size(NamedTuple):
+    """How much is kept with a job, as `attached_size` sees it."""
+
+    number: int
+    size: int
+    signals: int
+    of_name: int
+
+
+def _attach(
+    dialect: Dialect, job_id: str, fence: int, values: Mapping[str, bytes]
+) -> Steps[Verdict]:
+    row: _Row | None = yield from _locked(dialect, job_id)
+    if row is None or STATUS[row.status] is not JobStatus.PROCESSING or row.fence != fence:
+        return Verdict.STALE
+    if values:
+        kept = [
+            {"seq": row.seq, "name": name, "number": 0, "value": value}
+            for name, value in values.items()
+        ]
+        yield ChangeMany(dialect.sql("attach"), kept)
+        size: _Size = yield from _size(dialect, row.seq)
+        if not fits(size.number, size.size):
+            raise too_much(job_id)  # what was written is undone
+        yield from _mark(dialect, row)
+    return Verdict.APPLIED
+
+
+def _deliver(
+    dialect: Dialect, job_id: str, tenant: str | None, name: str, value: bytes
+) -> Steps[DeliverAnswer]:
+    row: _Row | None = yield from _locked(dialect, job_id)
+    if row is None or tenant not in (None, row.tenant):
+        return DeliverAnswer.UNKNOWN
+    status = STATUS[row.status]
+    if status in TERMINAL:
+        return DeliverAnswer.FINISHED
+    size: _Size = yield from _size(dialect, row.seq, name)
+    if size.of_name >= SIGNALS_MAX or not fits(size.number + 1, size.size + len(value)):
+        return DeliverAnswer.FULL
+    kept = {"seq": row.seq, "name": name, "number": size.of_name + 1, "value": value}
+    yield dialect.write(dialect.sql("attach"), kept)
+    yield from _mark(dialect, row)
+    waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
+    if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
+        now_us: int = yield NOW
+        yield dialect.write(dialect.sql("attached_due"), {"seq": row.seq, "now": now_us})
+    if status in WAITING:  # a claim passes by a row that is locked, as this one was: look again
+        yield Wake(f"queue:{row.queue}")
+    return DeliverAnswer.DELIVERED
+
+
+def _locked(dialect: Dialect, job_id: str) -> Steps[_Row | None]:
+    rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
+    return _Row(*rows[0]) if rows else None
+
+
+def _size(dialect: Dialect, seq: int, name: str = "") -> Steps[_Size]:
+    [row] = yield Rows(dialect.sql("attached_size"), {"seq": seq, "name": name})
+    return _Size(*map(int, row))
+
+
+def _mark(dialect: Dialect, row: _Row) -> Steps[None]:
+    now_us: int = yield NOW
+    options = read_options(row.options) or JobOptions()
+    if options.attached:
+        yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
+        return
+    marked = json_text(msgspec.structs.replace(options, attached=True))
+    given = {"seq": row.seq, "options": marked, "now": now_us}
+    yield dialect.write(dialect.sql("attached_mark"), given)
+
+
+def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
+    """How many signals came for a job, whose row is locked."""
+    size: _Size = yield from _size(dialect, seq)
+    return size.signals
+
+
+def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps[None]:
+    """Leave a job to wait: until it is claimed again, a signal makes it due."""
+    kept = {"seq": seq, "name": "", "number": 0, "value": b"%d" % settlement.fence}
+    yield dialect.write(dialect.sql("attach"), kept)
+
+
+def read_attachments(
+    dialect: Dialect, jobs: Mapping[int, tuple[JobStatus, int]]
+) -> Steps[dict[int, Attachments]]:
+    """What is kept with jobs, given by number with their statuses and fences."""
+    rows = yield Rows(dialect.sql("attached"), (dialect.many(jobs),))
+    found: dict[int, list[Sequence[Any]]] = {seq: [] for seq in jobs}
+    for seq, *row in rows:
+        found[seq].append(row)
+    return {seq: _attachments(found[seq], *job) for seq, job in jobs.items()}
+
+
+def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -> Attachments:
+    values: dict[str, bytes] = {}
+    signals: dict[str, tuple[bytes, ...]] = {}
+    waiting = False
+    for name, number, value in rows:
+        if not name:
+            waiting = status is JobStatus.PENDING and int(value) == fence
+        elif number:
+            signals[name] = (*signals.get(name, ()), bytes(value))
+        else:
+            values[name] = bytes(value)
+    return Attachments(values, signals, waiting)
+
+
+def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[dict[str, Any]]:
+    """The rows of what is kept with a job that comes from another store."""
+    kept = [(name, 0, value) for name, value in attached.values.items()]
+    for name, signals in attached.signals.items():
+        kept += [(name, number, value) for number, value in enumerate(signals, 1)]
+    if attached.waiting:
+        kept.append(("", 0, b"%d" % fence))
+    return [
+        {"seq": seq, "name": name, "number": number, "value": value} for name, number, value in kept
+    ]

@@ -1,0 +1,47 @@
+-- name: attaching_row
+-- What must be known of a job to keep something with it; it is locked until that is done.
+select seq, status, fence, tenant, queue, {options job} from {jobs} as job where id = ? {lock job}
+
+-- name: attached
+-- All that is kept with some jobs. Number 0 is a value, others are signals; without a name, the fence
+-- with which a job was left to wait for a signal.
+select seq, name, number, value from {attachments} where seq {in_numbers ?}
+order by seq, name, number
+
+-- name: attached_size
+-- How much is kept with a job, and how many signals of all names and of one.
+select
+    coalesce(sum(case when name <> '' then 1 else 0 end), 0),
+    coalesce(sum(case when name <> '' then length(value) else 0 end), 0),
+    coalesce(sum(case when number > 0 then 1 else 0 end), 0),
+    coalesce(sum(case when number > 0 and name = :name then 1 else 0 end), 0)
+from {attachments} where seq = :seq
+
+-- name: attach
+-- Keep a value with a job.
+insert into {attachments} (seq, name, number, value) values (:seq, :name, :number, :value)
+on conflict (seq, name, number) do update set value = excluded.value
+
+-- name: attached_mark
+-- A job has something attached, and says so when it is claimed.
+update {jobs} set {keep_options :options}, updated_us = :now where seq = :seq
+
+-- name: attached_touch
+-- The same of a job that says so already.
+update {jobs} set updated_us = :now where seq = :seq
+
+-- name: attached_waits
+-- The fence with which a job was left to wait for a signal.
+select value from {attachments} where seq = ? and name = '' and number = 0
+
+-- name: attached_due
+-- A job that waits for a signal is due.
+update {jobs} set due_us = :now, rank = :now where seq = :seq and lane = {lane.waiting}
+
+-- name: attached_forget
+-- A job starts with nothing attached.
+delete from {attachments} where seq = ?
+
+-- name: attached_to
+-- The job that something may be kept with.
+select seq, tenant, status, fence from {jobs} where id = ?

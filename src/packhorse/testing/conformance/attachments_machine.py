@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""The state machine once more, with values attached, signals delivered and jobs that wait for them.
+
+It goes beside the reference as `machine.StoreMachine` does, and compares what is attached too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job
+from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import settle as decide
+from packhorse.core.outcome import Snoozed
+from packhorse.core.policies.attachments import Attachments
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.testing.conformance import drawn
+from packhorse.testing.conformance.machine import StoreMachine
+from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.trial import RunnerName, Trials
+
+__all__ = ["AttachmentsMachine", "TestAttachmentsMachine"]
+
+_names = st.sampled_from(["a", "b"])
+_values = st.sampled_from([b"", b"\xff"])
+_may_hold = precondition(lambda self: self.held)
+
+
+class TestAttachmentsMachine:
+    """Whatever is attached and delivered, the store does what the reference does."""
+
+    def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
+        class Machine(AttachmentsMachine):
+            def __init__(self) -> None:
+                super().__init__(trials, runner)
+
+        run_state_machine_as_test(Machine, settings=machine_settings())
+
+
+class AttachmentsMachine(StoreMachine):
+    """The rules of `StoreMachine`, about jobs that something is attached to."""
+
+    @rule(
+        claim=StoreMachine.claims,
+        values=st.dictionaries(_names, _values, max_size=2),
+        step=st.sampled_from([0, 0, 0, 1]),
+    )
+    def attach(self, claim: tuple[str, Job], values: dict[str, bytes], step: int) -> None:
+        job = claim[1]
+        self.both(lambda store: store.attachments.attach(job.id, job.fence + step, values))
+
+    @rule(job_id=StoreMachine.jobs, name=_names, value=_values, tenant=drawn.tenants)
+    def deliver(self, job_id: str, **said: Any) -> None:
+        self.both(lambda store: store.attachments.deliver(job_id, **said))
+
+    @_may_hold
+    @rule(pick=st.integers(0, 1000), seen=st.integers(0, 2), batch=st.booleans())
+    def wait_for_a_signal(self, pick: int, seen: int, *, batch: bool) -> None:
+        held = [job for _, job in self.held.values()]
+        chosen = held if batch else [held[pick % len(held)]]
+        snoozed = [decide(job, Snoozed(600 * SECOND_US), Limits(), roll=0.5) for job in chosen]
+        self._settle([msgspec.structs.replace(one, waits=seen) for one in snoozed])
+
+    @invariant()
+    def what_is_attached_is_the_same(self) -> None:
+        for job_id in self.before.records:
+            self.both(partial(_attached_to, job_id))
+
+
+def _attached_to(job_id: str, store: Store) -> Plan[Attachments | None]:
+    return store.attachments.attachments(job_id)
