@@ -39,7 +39,7 @@ class AttachmentStore(Protocol):
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
     ) -> Plan[DeliverAnswer]:
-        """Append a signal to those of its name, whoever holds the job and whatever it does.
+        """Append a signal to those of its name, whatever the job does.
 
         A job that waits for a signal is due at once; any other stays as it is. A settlement that
         waits, and has seen fewer signals than came (`Settlement.waits`), is queued instead. A

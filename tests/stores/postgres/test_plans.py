@@ -42,7 +42,12 @@ FEW: Final = 10
 PIECES: Final = {"claim_lock", "claim_next_of_tasks", "claim_range", "claim_range_of_task"}
 QUERIES: Final = tuple(sorted(queries.templates.keys() - PIECES))
 #: Tables that grow with the number of jobs or keys.
-GROWING: Final = frozenset({"jobs", "attempts", "tags", "deadlines", "keys", "passes", "stash"})
+GROWING: Final = frozenset(
+    {
+        *("jobs", "attempts", "tags", "deadlines", "keys", "passes", "stash"),
+        *("records", "attachments"),
+    }
+)
 #: What must be known to find few rows by an index: one of these, as a pattern of its condition.
 NARROW: Final = {
     "jobs_pkey": r"\bid = ",
@@ -57,6 +62,10 @@ NARROW: Final = {
     "blocked": r"blocked_by [=>]",
     "heavy": r"blocked_by = ",
     "attempts_pkey": r"\bseq = ",
+    "attachments_pkey": r"\bseq = ",
+    "records_pkey": r"name [=>]",
+    "records_in_order": r"kind = ",
+    "records_expiring": r"expires_us <= ",
     "deadlines_pkey": r"deadline_us <= ",
     "tags_pkey": r"\btag = ",
     "tags_of": r"\bseq = ",

@@ -63,7 +63,7 @@ class SqlAttachments:
         return Plan("attachments", steps, writes=False)
 
 
-class _Row(NamedTuple):
+class _Attaching(NamedTuple):
     """A job that something is to be kept with, as `attaching_row` sees it."""
 
     seq: int
@@ -86,7 +86,7 @@ class _Size(NamedTuple):
 def _attach(
     dialect: Dialect, job_id: str, fence: int, values: Mapping[str, bytes]
 ) -> Steps[Verdict]:
-    row: _Row | None = yield from _locked(dialect, job_id)
+    row: _Attaching | None = yield from _locked(dialect, job_id)
     if row is None or STATUS[row.status] is not JobStatus.PROCESSING or row.fence != fence:
         return Verdict.STALE
     if values:
@@ -105,7 +105,7 @@ def _attach(
 def _deliver(
     dialect: Dialect, job_id: str, tenant: str | None, name: str, value: bytes
 ) -> Steps[DeliverAnswer]:
-    row: _Row | None = yield from _locked(dialect, job_id)
+    row: _Attaching | None = yield from _locked(dialect, job_id)
     if row is None or tenant not in (None, row.tenant):
         return DeliverAnswer.UNKNOWN
     status = STATUS[row.status]
@@ -126,9 +126,9 @@ def _deliver(
     return DeliverAnswer.DELIVERED
 
 
-def _locked(dialect: Dialect, job_id: str) -> Steps[_Row | None]:
+def _locked(dialect: Dialect, job_id: str) -> Steps[_Attaching | None]:
     rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
-    return _Row(*rows[0]) if rows else None
+    return _Attaching(*rows[0]) if rows else None
 
 
 def _size(dialect: Dialect, seq: int, name: str = "") -> Steps[_Size]:
@@ -136,7 +136,7 @@ def _size(dialect: Dialect, seq: int, name: str = "") -> Steps[_Size]:
     return _Size(*map(int, row))
 
 
-def _mark(dialect: Dialect, row: _Row) -> Steps[None]:
+def _mark(dialect: Dialect, row: _Attaching) -> Steps[None]:
     now_us: int = yield NOW
     options = read_options(row.options) or JobOptions()
     if options.attached:

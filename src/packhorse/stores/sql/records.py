@@ -61,8 +61,9 @@ class SqlRecords:
         def steps() -> Steps[RecordPage]:
             now_us: int = yield NOW
             asked = {**bounds._asdict(), "kind": kind, "now": now_us, "limit": wanted + 1}
-            name = "records_by_order" if by_order else "records_by_id"
-            rows = yield Rows(self._dialect.sql(name), asked)
+            sql = self._dialect.sql
+            text = sql("records_by_order") if by_order else sql("records_by_id")
+            rows = yield Rows(text, asked)
             return as_page([_read(row) for row in rows], wanted, now_us, by_order=by_order)
 
         return Plan("records", steps, writes=False)

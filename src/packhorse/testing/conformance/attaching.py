@@ -192,7 +192,7 @@ class TestAttaching:
 
 
 class TestDelivering:
-    """Append a signal to those of its name, whoever holds the job and whatever it does."""
+    """Append a signal to those of its name, whatever the job does."""
 
     def test_signals_of_a_name_are_kept_in_the_order_of_coming(self, trial: Trial) -> None:
         submit(trial, "a")

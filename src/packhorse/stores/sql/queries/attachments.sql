@@ -36,7 +36,7 @@ select value from {attachments} where seq = ? and name = '' and number = 0
 
 -- name: attached_due
 -- A job that waits for a signal is due.
-update {jobs} set due_us = :now, rank = :now where seq = :seq and lane = {lane.waiting}
+update {jobs} set due_us = :now, rank = :now where seq = :seq
 
 -- name: attached_forget
 -- A job starts with nothing attached.
