@@ -340,28 +340,18 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 def resolve(
-    settlement: Settlement,
-    *,
-    cancel_requested: bool,
-    deadline_us: int | None,
-    now_us: int,
-    signals: int = 0,
+    settlement: Settlement, *, cancel_requested: bool, deadline_us: int | None, now_us: int
 ) -> Resolved:
-    """The rules that run inside the store: a cancel flag wins, and a deadline bounds retries.
-
-    Of a job that waits for a signal, `signals` came so far.
-    """
+    """The rules that run inside the store: a cancel flag wins, and a deadline bounds retries."""
     if cancel_requested and settlement.kind is not SettlementKind.CANCELLED:
         return Resolved(JobStatus.CANCELLED, Verdict.CANCELLED, now_us, None)
     status = settlement.status
     if status in TERMINAL:
         return Resolved(status, Verdict.APPLIED, now_us, settlement.dead_reason)
-    signalled = settlement.waits is not None and signals > settlement.waits
-    delay_us = 0 if signalled else settlement.delay_us
-    due_us = now_us + delay_us
+    due_us = now_us + settlement.delay_us
     if deadline_us is not None and due_us >= deadline_us:
         return Resolved(JobStatus.DEAD, Verdict.EXPIRED, now_us, DeadReason.EXPIRED)
-    if status is JobStatus.PENDING and delay_us == 0:
+    if status is JobStatus.PENDING and settlement.delay_us == 0:
         status = JobStatus.QUEUED
     return Resolved(status, Verdict.APPLIED, due_us, None)
 

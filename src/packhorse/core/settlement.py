@@ -10,7 +10,7 @@ import msgspec
 
 from packhorse.core.job import AttemptError, DeadReason, JobStatus
 
-__all__ = ["Settlement", "SettlementKind", "Verdict", "plain_text", "refused"]
+__all__ = ["Settlement", "SettlementKind", "Verdict", "plain_text", "refused", "signalled"]
 
 #: The error code of an attempt whose settlement the store can never hold.
 _STORE_REFUSED: Final = "STORE_REFUSED"
@@ -73,6 +73,13 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"  #: written as cancelled: the flag wins over every outcome
     EXPIRED = "expired"  #: written as dead: the retry would have come after the deadline
     STALE = "stale"  #: nothing written: another worker has the job by now
+
+
+def signalled(settlement: Settlement, signals: int) -> Settlement:
+    """As it is written when so many signals came: one that has seen fewer waits no more."""
+    if settlement.waits is None or signals <= settlement.waits:
+        return settlement
+    return msgspec.structs.replace(settlement, delay_us=0)
 
 
 def refused(settlement: Settlement, why: str) -> Settlement | None:

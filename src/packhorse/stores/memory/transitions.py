@@ -24,7 +24,7 @@ from packhorse.core.policies.uniqueness import (
     result_until_us,
     unique_identity,
 )
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow
 from packhorse.stores.memory.state import Access
 from packhorse.stores.requests import QueueSettings
@@ -186,12 +186,12 @@ _PROVE_NOTHING = frozenset({SettlementKind.RELEASED, SettlementKind.RESCUED})
 
 def apply(access: Access, row: JobRow, settlement: Settlement) -> Verdict:
     """Write a settlement that has been found to count."""
+    settlement = signalled(settlement, row.attached.delivered)
     resolved = lifecycle.resolve(
         settlement,
         cancel_requested=row.cancel_requested,
         deadline_us=row.deadline_us,
         now_us=access.now_us,
-        signals=row.attached.delivered,
     )
     with access.state.changing(row, access.now_us):
         _count(row, settlement)

@@ -11,7 +11,7 @@ from packhorse.core.lifecycle import Resolved, attempt_status, resolve
 from packhorse.core.policies.gates import Gate, GateKind, holds_line
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
@@ -141,11 +141,10 @@ def settle_each(
             continue
         signals = 0 if one.waits is None else (yield from delivered_to(dialect, job.seq))
         resolved = resolve(
-            one,
+            signalled(one, signals),
             cancel_requested=bool(job.cancel_requested),
             deadline_us=job.deadline_us,
             now_us=now_us,
-            signals=signals,
         )
         verdicts.append(resolved.verdict)
         if one.waits is not None and resolved.status not in TERMINAL:
