@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = [
+    "JOB_FIELDS",
     "NOTE_LENGTH_MAX",
     "PROGRESS_MAX",
     "AttemptHost",
@@ -309,6 +310,13 @@ def _view(job: Job) -> JobView:
         upstream_request_id=job.upstream_request_id,
         deadline=None if job.deadline_us is None else to_datetime(job.deadline_us),
     )
+
+
+#: What `_fields` may hold.
+JOB_FIELDS: Final = (
+    *("job_id", "worker_id", "queue", "task", "attempt", "trace_id"),
+    *("tenant", "upstream_request_id"),
+)
 
 
 def _fields(job: Job, worker: str) -> dict[str, Any]:

@@ -334,3 +334,14 @@ def test_a_level_or_format_that_is_not_known_is_refused(level: str, log_format: 
 
 def test_every_event_has_a_sentence() -> None:
     assert set(records._SENTENCES) == set(EVENTS.values())
+
+
+def test_a_format_may_name_the_fields_of_a_job_where_there_is_none() -> None:
+    record = logging.makeLogRecord({"msg": "starting", "amount": 0})
+
+    assert logs.JobFields().filter(record)
+
+    named = logging.Formatter("%(message)s|%(job_id)s|%(tenant)s|%(attempt)s").format(record)
+    assert named == "starting|||"
+    shown = json.loads(logs.JsonFormatter().format(record))
+    assert set(shown) == {"time", "level", "logger", "message", "amount"}

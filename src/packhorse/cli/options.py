@@ -102,6 +102,7 @@ url_option = click.option(
     "PACKHORSE_URL_FILE names, or the app's store.",
 )
 app_option = click.option(
+    "-A",
     "--app",
     "app_name",
     type=NAME,

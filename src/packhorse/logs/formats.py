@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.context import job_fields
+from packhorse.context import JOB_FIELDS, job_fields
 from packhorse.core.text import printable, short_id
 from packhorse.events import Event
 
@@ -39,6 +39,8 @@ _OPTIONAL: Final = frozenset(
         "error_stack",
     )
 )
+#: The fields of a job, where none is at work.
+_NO_JOB: Final = MappingProxyType(dict.fromkeys(JOB_FIELDS, ""))
 #: Fields that may be lists, which read otherwise in a sentence.
 _LISTED: Final = frozenset(("queues", "tasks"))
 _json: Final = msgspec.json.Encoder(enc_hook=str).encode
@@ -177,11 +179,14 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JobFields(logging.Filter):
-    """Puts the fields of the job whose code logs on each record; for handlers of others."""
+    """Puts the fields of the job whose code logs on each record; for handlers of others.
+
+    Those that are not known are empty, so that a format may name any of them.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add what the record does not have."""
-        for name, value in job_fields().items():
+        for name, value in {**_NO_JOB, **job_fields()}.items():
             record.__dict__.setdefault(name, value)
         return True
 
@@ -209,5 +214,9 @@ def _time(record: logging.LogRecord) -> datetime:
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     if isinstance(record, EventRecord):
         return record.fields
-    given = record.__dict__.items()
-    return job_fields() | {name: value for name, value in given if name not in _RECORD_FIELDS}
+    given = {
+        name: value
+        for name, value in record.__dict__.items()
+        if name not in _RECORD_FIELDS and _NO_JOB.get(name) != value  # as `JobFields` left it
+    }
+    return job_fields() | given
