@@ -150,6 +150,7 @@ class TestApp(Packhorse):
         `arguments` selects jobs by some of their arguments, `fields` by fields of `JobInfo`, such
         as `queue="mail"`.
         """
+        __tracebackhide__ = True  # of no use to who reads a failure
         unknown = sorted(fields.keys() - set(JobInfo.__struct_fields__))
         if unknown:
             raise UsageError(f"assert_enqueued(): JobInfo has no field {unknown[0]!r}")
