@@ -42,6 +42,12 @@ class Pipe:
         return line.decode()
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the end of a program wait for its lines for as long as a busy machine needs."""
+    monkeypatch.setattr(log_lines, "_LAST_S", PATIENCE_S)
+
+
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
     made = Pipe()
@@ -103,6 +109,19 @@ def test_the_end_of_the_program_loses_nothing(pipe: Pipe) -> None:
 
     os.set_blocking(pipe.reading, False)
     assert pipe.line() == "last words"
+
+
+def test_the_end_of_the_program_waits_for_lines_that_are_being_written(pipe: Pipe) -> None:
+    pipe.writer.put(b"x" * 500_000 + b"\n", urgent=True)  # more than the pipe takes
+    assert os.read(pipe.reading, 1) == b"x"  # the thread has taken the line
+
+    flushing = threading.Thread(target=pipe.writer.flush, daemon=True)
+    flushing.start()
+    flushing.join(0.05)
+
+    assert flushing.is_alive()
+    assert len(pipe.line()) == 499_999
+    within(flushing.join)
 
 
 def test_a_pipe_that_is_not_read_makes_nobody_wait_and_drops_are_told_once(pipe: Pipe) -> None:

@@ -188,7 +188,7 @@ async def test_no_more_handlers_begin_in_a_window_than_its_limit_though_the_loop
 
     assert report.succeeded == 12
     assert not blocked
-    assert most_in_a_window(started, 0.2) == 5
+    assert most_in_a_window(started, 0.2) <= 5
 
 
 @pytest.mark.req("S1-66")

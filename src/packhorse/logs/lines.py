@@ -149,7 +149,7 @@ class LineWriter:
 
     def flush(self) -> None:
         """Wait until what there is now has been written, but not for long."""
-        if self._waiting or self._rings:
+        if self._waiting or self._writing or self._rings:
             written = threading.Event()
             with self._lock:
                 self._told_when_written.append(written)
@@ -162,6 +162,7 @@ class LineWriter:
         self._waiting: list[bytes] = []
         self._size = 0  # of what waits and of what is being written
         self._dropped = 0
+        self._writing = False
         self._rings, self._ended = [], []
         self._due, self._hurry = threading.Event(), threading.Event()
         self._told_when_written: list[threading.Event] = []
@@ -193,6 +194,7 @@ class LineWriter:
 
     def _write(self) -> None:
         with self._lock:
+            self._writing = True
             lines, self._waiting = self._waiting, []
             rings, ended, self._ended = list(self._rings), self._ended, []
             told, self._told_when_written = self._told_when_written, []
@@ -204,6 +206,7 @@ class LineWriter:
             self._rings = [ring for ring in self._rings if ring not in ended]
         if dropped:
             self._put_out(self._notice(dropped))
+        self._writing = False
         for event in told:
             event.set()
 
