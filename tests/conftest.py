@@ -12,6 +12,8 @@ from zlib import crc32
 
 import pytest
 
+from tests.support import folders
+
 #: Parts of the names of tests that take seconds. They start first: a run that ends with them would
 #: wait for one process while the others have nothing left to do.
 _LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/faults/")
@@ -28,6 +30,10 @@ _WORKERS_BESIDE_CORES: Final = 2
 #: What the processes that tests start import.
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _IMPORTED: Final = ("src", "faults", "tests/end_to_end")
+
+
+#: Where `tmp_path` lies, for the processes of a run too.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folders.root()))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,6 +21,7 @@ from faults.worlds import IN_PROCESS_VARIABLE, ROOT, all_jobs, ended
 from packhorse import Packhorse
 from packhorse.core.job import JobRecord
 from tests.end_to_end.tasks import create_app
+from tests.support.folders import root
 
 __all__ = ["APP", "PATIENCE_S", "ROOT", "STORES", "World", "all_jobs", "ended", "until"]
 
@@ -34,7 +35,7 @@ class World(worlds.World):
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         # A short path, so that the sockets for wake-ups find room beside the file.
-        self.file = Path(tempfile.mkdtemp(prefix="packhorse-test-")) / "jobs.db"
+        self.file = Path(tempfile.mkdtemp(prefix="ph-", dir=root())) / "jobs.db"
         super().__init__(folder, url or f"sqlite:///{self.file}")
 
     def worker(

@@ -15,6 +15,7 @@ import pytest
 from packhorse.stores.sqlite.connection import SqliteSettings
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import QUEUE, new_job
+from tests.support.folders import short_folder
 
 TOPICS = frozenset({f"queue:{QUEUE}"})
 PATIENCE_S = 20.0
@@ -25,8 +26,8 @@ ROUNDS = 300
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """With a short name, so that its sockets find room."""
-    with tempfile.TemporaryDirectory(prefix="packhorse-test-") as name:
-        yield Path(name)
+    with short_folder() as made:
+        yield made
 
 
 def opened(path: Path) -> SqliteStore:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +13,7 @@ from packhorse.testing.places import clear_namespace
 from tests.servers.redis import redis_url
 from tests.servers.schemas import schemas
 from tests.supervisor.yard import JOBS, Yard, opened
+from tests.support.folders import short_folder
 
 
 @pytest.fixture
@@ -51,9 +50,8 @@ def yard(source: str, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
         if not name.startswith("PACKHORSE_TEST"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("YARD_URL", store_url)
-    # A short path, so that the sockets for wake-ups find room beside the file.
-    with tempfile.TemporaryDirectory(prefix="packhorse-test-") as folder:
+    with short_folder() as folder:
         monkeypatch.chdir(folder)
-        with opened(Path(folder), source) as made:
+        with opened(folder, source) as made:
             yield made
         monkeypatch.undo()

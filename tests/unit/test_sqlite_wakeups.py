@@ -20,6 +20,7 @@ from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.support.children import in_threads, python
+from tests.support.folders import short_folder
 from tests.unit.sqlite_support import PATIENCE_S, heard_by, names_in, sqlite_store, submitting
 
 TOPIC = f"queue:{QUEUE}"
@@ -30,8 +31,8 @@ LONG_AGO_S = 1_000_000_000
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """With a short name, so that sockets fit beside the file."""
-    with tempfile.TemporaryDirectory(prefix="ph-") as name:
-        yield Path(name)
+    with short_folder() as made:
+        yield made
 
 
 @pytest.fixture
