@@ -7,6 +7,7 @@
     unique      how a task or a call says that its job must not be there twice
     handle      one submitted job: ask, wait, cancel; `core.info` is what it tells
     client      the producer's side; `core` has the rules, `runtime` the workers
+    contract    what a task promises: inputs, outputs, limits; derived where it is not written
     context     what a handler gets; `signals` is what it may answer besides a result
     errors      everything that is raised, in one tree
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from packhorse.call import Call
     from packhorse.client.tenant import TenantView
     from packhorse.context import Context
+    from packhorse.contract import Contract
     from packhorse.core.info import Explanation, JobInfo
     from packhorse.core.job import AttemptError, DeadReason, JobStatus, Priority, Progress
     from packhorse.core.policies.retry import RetryPolicy
@@ -63,6 +65,7 @@ __all__ = [
     "Call",
     "ConfigError",
     "Context",
+    "Contract",
     "ContractError",
     "CoroutineTask",
     "DeadReason",
@@ -111,6 +114,7 @@ _HOMES: Final = MappingProxyType(
         "app": ("Packhorse",),
         "call": ("Call",),
         "context": ("Context",),
+        "contract": ("Contract",),
         "errors": (
             "ConfigError",
             "ContractError",

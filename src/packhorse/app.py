@@ -22,7 +22,7 @@ from packhorse.client.run_options import (
 )
 from packhorse.client.submission import Submission
 from packhorse.client.tenant import TenantView
-from packhorse.client.wire import checked_config, checked_task, wire_job, wire_queues
+from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration
@@ -37,11 +37,13 @@ from packhorse.events import Event, EventBus, ObserverFailed
 from packhorse.handle import JobHandle
 from packhorse.insights import Insights
 from packhorse.protocol import Task as WireTask
+from packhorse.protocol import WorkerRequest
 from packhorse.router import Inclusion, Router
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.urls import DEFAULT_URL, chosen_url, working_folder
 from packhorse.task import Task, TaskDecorator
+from packhorse.tools import add_tool
 from packhorse.version import installed_version
 
 if TYPE_CHECKING:
@@ -104,9 +106,6 @@ class Packhorse(QueueAdmin):
         for each in [include] if isinstance(include, str) else include:
             self._inclusion.add(each, _caller_line())
 
-    def _opener(self, clock: Clock | None) -> Callable[[], Store]:
-        return lambda: open_store(self.url or "", clock=clock)
-
     def _connect(
         self,
         opener: Callable[[], Store],
@@ -162,6 +161,11 @@ class Packhorse(QueueAdmin):
     def _take_from_router(self, task: Task[..., Any]) -> None:
         self._take(type(task)(task.definition, self._submission))
 
+    def tool(self, name: str, function: F) -> F:
+        """Register a function that handlers may use as `ctx.tools[name]`, if contracts allow it."""
+        add_tool(self.registry.tools, name, function)
+        return function
+
     def on(self, event: type[Event] | str) -> Callable[[F], F]:
         """Call the decorated function with every such event: a class, `job.dead`, `job.*`, `*`."""
 
@@ -210,17 +214,19 @@ class Packhorse(QueueAdmin):
         """As `enqueue_many`, without blocking the event loop."""
         return await self._submission.asubmit(calls, atomic=atomic)
 
-    def submit(self, task: WireTask | Mapping[str, Any] | str | bytes) -> JobHandle[Any]:
-        """Store a task of the worker protocol under the id it came with."""
+    def submit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
+        """Store a task of the worker protocol under the id it came with, or a request to a worker.
+
+        A request (`worker_id`, `inputs`, ...) goes to the task whose contract has that id.
+        """
         return self._submission.store(self._wire_job(task), "submit")
 
-    async def asubmit(self, task: WireTask | Mapping[str, Any] | str | bytes) -> JobHandle[Any]:
+    async def asubmit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """As `submit`, without blocking the event loop."""
         return await self._submission.astore(self._wire_job(task))
 
-    def _wire_job(self, value: WireTask | Mapping[str, Any] | str | bytes) -> NewJob:
-        task = checked_task(value)
-        return wire_job(task, self.registry.get(task.type))
+    def _wire_job(self, value: WireTask | WorkerRequest | WireData) -> NewJob:
+        return submitted_job(value, self.registry, self._connection.declarations)
 
     # --------------------------------------------------------------------------------- looking
 

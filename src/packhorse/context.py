@@ -11,6 +11,7 @@
     ctx.snooze("5m")        call me again later
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
+    ctx.tools["search"](q)  a function registered with `app.tool`, if the contract allows it
 
 A context is made for one attempt and never shared.
 """
@@ -32,6 +33,7 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
 from packhorse.errors import PayloadError
 from packhorse.signals import Snooze
+from packhorse.tools import NO_TOOLS, Tools
 
 if TYPE_CHECKING:
     import asyncio
@@ -123,13 +125,20 @@ class Context:
 
     __slots__ = (
         *("_awaited", "_cancelled", "_job", "_link", "_log", "_view", "_waited", "_worker"),
-        "state",
+        *("state", "tools"),
     )
 
     def __init__(
-        self, job: Job, link: AttemptHost, *, worker: str = "", state: Mapping[str, Any] = _NO_STATE
+        self,
+        job: Job,
+        link: AttemptHost,
+        *,
+        worker: str = "",
+        state: Mapping[str, Any] = _NO_STATE,
+        tools: Tools = NO_TOOLS,
     ) -> None:
         self.state = state  #: what the lifespan hooks yielded
+        self.tools = tools  #: the app's tools that the task's contract allows
         self._job = job
         self._link = link
         self._worker = worker
@@ -141,9 +150,11 @@ class Context:
         self._awaited: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     @classmethod
-    def detached(cls, task: str = "", *, state: Mapping[str, Any] = _NO_STATE) -> Context:
+    def detached(
+        cls, task: str = "", *, state: Mapping[str, Any] = _NO_STATE, tools: Tools = NO_TOOLS
+    ) -> Context:
         """A context for a direct call: no job, no store, and no way to cancel it."""
-        return cls(detached_job(task), _Detached(), state=state)
+        return cls(detached_job(task), _Detached(), state=state, tools=tools)
 
     @property
     def job(self) -> JobView:

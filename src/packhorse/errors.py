@@ -4,7 +4,9 @@
     PackhorseError
     ├── ConfigError                 a setting or declaration that cannot work
     │   └── ShapeError              a wire object that breaks the worker protocol (has .path)
-    ├── ContractError               a task broke, or was asked to break, its contract
+    ├── ContractError               a task broke, or was asked to break, its contract (has .field)
+    │   ├── ToolNotAllowed          its contract does not name the tool (has .tool, .allowed)
+    │   └── ToolNotFound            no such tool is registered (has .tool)
     ├── PayloadError                arguments or a result that cannot be carried (has .field)
     ├── JobError                    something about one job (has .job_id)
     │   ├── JobNotFound             no such job here
@@ -50,6 +52,8 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "TenantRequired",
+    "ToolNotAllowed",
+    "ToolNotFound",
     "UsageError",
 ]
 
@@ -83,9 +87,40 @@ class ShapeError(ConfigError):
 
 
 class ContractError(PackhorseError):
-    """A task broke its contract, or was asked to."""
+    """A task broke its contract, or was asked to; `field` names the culprit, where it is one."""
 
     code = "CONTRACT_ERROR"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ToolNotAllowed(ContractError):
+    """A handler reached for a tool that its contract does not name."""
+
+    code = "TOOL_NOT_ALLOWED"
+
+    def __init__(self, tool: str, *, task: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(
+            f"task {task} may not use the tool {tool!r}: its contract allows "
+            f"{', '.join(allowed) or 'none'}; add it to tools_allowed, or do without it"
+        )
+        self.tool = tool
+        self.allowed = allowed
+
+
+class ToolNotFound(ContractError):
+    """A handler reached for a tool that the app does not have."""
+
+    code = "TOOL_NOT_FOUND"
+
+    def __init__(self, tool: str, *, task: str) -> None:
+        super().__init__(
+            f"task {task} wants the tool {tool!r}, and there is none of that name; register it "
+            f"with app.tool({tool!r}, function)"
+        )
+        self.tool = tool
 
 
 class PayloadError(PackhorseError):

@@ -22,10 +22,11 @@ from packhorse.core.info import (
     job_info,
     wire_task,
 )
-from packhorse.core.job import TERMINAL, JobRecord, JobStatus, Progress
+from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
+from packhorse.core.responses import response_of
 from packhorse.errors import (
     JobCancelled,
     JobConflict,
@@ -34,7 +35,7 @@ from packhorse.errors import (
     StoreError,
     UsageError,
 )
-from packhorse.protocol import Task, TaskExecutionResult
+from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
@@ -96,6 +97,19 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         """One entry per attempt that ended: the first and the last 25."""
         record = self._found(await self.connection.arun(self._read))
         return execution_results(record, await self.connection.arun(self._attempts))
+
+    def response(self, attempt: int | None = None) -> WorkerResponse | None:
+        """The worker protocol's answer to an attempt by its number, or to the last that ended.
+
+        None while none has ended, and for an attempt that never was or is no longer kept.
+        """
+        record = self._found(self.connection.run(self._read))
+        return self._answer(record, self.connection.run(self._attempts), attempt)
+
+    async def aresponse(self, attempt: int | None = None) -> WorkerResponse | None:
+        """As `response`, without blocking the event loop."""
+        record = self._found(await self.connection.arun(self._read))
+        return self._answer(record, await self.connection.arun(self._attempts), attempt)
 
     def wire(self) -> Task:
         """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
@@ -220,6 +234,13 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if definition is None:
             return cast("R", msgspec.json.decode(result))
         return cast("R", definition.signature.decode_result(result))
+
+    def _answer(
+        self, record: JobRecord, history: tuple[AttemptRecord, ...], attempt: int | None
+    ) -> WorkerResponse | None:
+        definition = self.connection.registry.get(record.task)
+        worker_id = record.task if definition is None else definition.worker_id
+        return response_of(record, history, worker_id, attempt)
 
     def _is_told(self, answer: CancelAnswer) -> bool:
         """Whether the job ended here: what a worker has to stop, it tells itself."""

@@ -6,12 +6,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from packhorse.call import NO_CHOICES, Call, Choices
+from packhorse.client.contracts import contract_of
 from packhorse.client.registry import TaskDefinition, define_task
 from packhorse.client.submission import Submission
 from packhorse.context import Context
+from packhorse.contract import Contract
+from packhorse.core.job import RetryRule
 from packhorse.core.options import CallOptions, TaskOptions
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
@@ -45,6 +49,22 @@ class Task(Generic[P, R]):
         """The function as it was declared; if it wants a context, that is its first argument."""
         return self.definition.function
 
+    @property
+    def contract(self) -> Contract:
+        """What it promises: as declared, and the rest derived from the function and its options."""
+        task, retry = self.definition, self.definition.retry
+        with suppress(UsageError):  # of a router that no app includes, or several do
+            queue = self._submission.connection.queues.get(task.queue)
+            retry = retry or (queue.retry if queue is not None else None)
+        return contract_of(
+            task.bound,
+            task.function,
+            task.signature,
+            name=task.name,
+            timeout_us=task.timeout_us,
+            retry=retry or RetryRule(),
+        )
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
         [handle] = self._submission.submit((self.call(*args, **kwargs),), "enqueue")
@@ -69,7 +89,7 @@ class Task(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked, to be submitted with others or later."""
-        payload = self.definition.signature.encode(args, kwargs)
+        payload = self.definition.encode(args, kwargs)
         return Call(self.definition, payload, self._choices)
 
     def job(self, job_id: str) -> JobHandle[R]:
@@ -89,7 +109,7 @@ class Task(Generic[P, R]):
 
     def _call(self, item: Call[R] | Mapping[str, Any]) -> Call[R]:
         if isinstance(item, Mapping):
-            payload = self.definition.signature.encode((), dict(item))
+            payload = self.definition.encode((), dict(item))
             return Call(self.definition, payload, self._choices)
         if not isinstance(item, Call):
             raise UsageError(f"{item!r} is neither a call of {self.name} nor arguments by name")
@@ -103,7 +123,12 @@ class Task(Generic[P, R]):
 
     def _injected(self) -> tuple[Context, ...]:
         """What comes before the caller's arguments when the function is called directly."""
-        return (Context.detached(self.name),) if self.definition.wants_context else ()
+        if not self.definition.wants_context:
+            return ()
+        known: Mapping[str, Callable[..., Any]] = {}
+        with suppress(UsageError):  # as above
+            known = self._submission.connection.registry.tools
+        return (Context.detached(self.name, tools=self.definition.tools(known)),)
 
 
 class FunctionTask(Task[P, R]):

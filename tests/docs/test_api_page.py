@@ -38,6 +38,7 @@ WITHOUT_TWIN: Final = {
         "on",
         "middleware",
         "lifespan",
+        "tool",
         "consumer",
     },
     "Task": {"call", "using", "job"},

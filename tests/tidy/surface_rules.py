@@ -13,6 +13,8 @@ from tests.tidy.code_rules import Source
 
 MODULE_NAME = re.compile(r"packhorse(?:\.\w+)+")
 PACKAGE_NAME = re.compile(r"[\w-]+")
+#: Packages that are imported under another name.
+IMPORTED_AS = {"PyYAML": "yaml"}
 
 
 def listed_names(source: Source) -> Sequence[str] | None:
@@ -156,7 +158,8 @@ def idle_dependencies(sources: Sequence[Source], project: Mapping[str, Any]) -> 
     for extra, requirements in {"dependencies": project["dependencies"], **extras}.items():
         for requirement in requirements:
             package = PACKAGE_NAME.match(requirement)
-            if package is None or package.group().replace("-", "_") not in imported:
+            name = package and IMPORTED_AS.get(package.group(), package.group())
+            if name is None or name.replace("-", "_") not in imported:
                 yield f"pyproject.toml: {extra}: nothing imports {requirement}"
     if extras and everything != [f"{project['name']}[{','.join(sorted(extras))}]"]:
         yield "pyproject.toml: all: it does not list every extra, sorted"

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from packhorse import ConfigError, JobConflict, Packhorse, PayloadError, ShapeError
+from packhorse.client.declarations import Declarations
+from packhorse.client.registry import Registry
 from packhorse.client.wire import checked_config, checked_task, wire_job, wire_queues
 from packhorse.core.job import JobStatus, Priority, RateRule
 from packhorse.core.policies.autoscale import ScaleRule
@@ -23,6 +25,9 @@ from packhorse.protocol import (
     to_wire,
 )
 from tests.unit.app_support import HandWorker, memory_app
+
+#: Nothing is declared of any queue.
+NO_QUEUES = Declarations(Registry())
 
 FULL = {
     "id": "task-1",
@@ -41,7 +46,7 @@ FULL = {
 
 @pytest.mark.req("X-5", "S0-29")
 def test_every_wish_of_a_wire_task_reaches_its_job() -> None:
-    job = wire_job(checked_task(FULL), None)
+    job = wire_job(checked_task(FULL), None, NO_QUEUES)
 
     assert (job.id, job.task, job.queue) == ("task-1", "send_email", "mail")
     assert msgspec.json.decode(job.payload) == {"to": "a@example.com"}
@@ -100,7 +105,7 @@ def test_a_task_that_is_read_back_follows_its_job() -> None:
 
 
 def test_what_a_wire_task_leaves_out_follows_the_defaults() -> None:
-    job = wire_job(Task(id="t", type="send_email", payload=None), None)
+    job = wire_job(Task(id="t", type="send_email", payload=None), None, NO_QUEUES)
 
     assert (job.queue, job.priority, job.payload) == ("default", Priority.NORMAL, b"null")
     assert (job.timeout_us, job.scheduled_us, job.options) == (None, None, None)
@@ -114,7 +119,9 @@ def test_a_task_known_here_has_its_arguments_and_limits_checked_here() -> None:
     def send(to: str, times: int = 1) -> None: ...
 
     known = app.registry.get("post")
-    job = wire_job(checked_task({"id": "t", "type": "post", "payload": {"to": "a"}}), known)
+    job = wire_job(
+        checked_task({"id": "t", "type": "post", "payload": {"to": "a"}}), known, NO_QUEUES
+    )
 
     assert (job.task, job.timeout_us) == ("send", 5_000_000)
     assert job.options is not None
@@ -252,7 +259,7 @@ def test_metadata_may_be_partly_there() -> None:
         metadata=TaskMetadata(created_by="ada"),
     )
 
-    job = wire_job(checked_task(task), None)
+    job = wire_job(checked_task(task), None, NO_QUEUES)
 
     assert (job.created_by, job.tags, job.priority) == ("ada", (), Priority.LOW)
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from packhorse.client.registry import Registry, define_task
 from packhorse.context import Context
 from packhorse.core.job import DeadReason, Job
 from packhorse.core.outcome import (
+    MESSAGE_LENGTH_MAX,
     Cancelled,
     Failed,
     GivenUp,
@@ -28,7 +29,7 @@ from packhorse.core.outcome import (
 from packhorse.core.text import STACK_LENGTH_MAX
 from packhorse.protocol import TaskError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.executor import MESSAGE_LENGTH_MAX, Executor
+from packhorse.runtime.worker.executor import Executor
 from packhorse.runtime.worker.plans import PlanBook, limits_of
 from packhorse.signals import JobSignal, Reject, Retry, Snooze
 
@@ -222,6 +223,22 @@ async def test_a_payload_that_does_not_fit_is_an_invalid_request(payload: str) -
 @pytest.mark.parametrize("value", [object(), float("nan"), [float("inf")], {"a": b"raw"}])
 async def test_a_result_that_json_cannot_carry_is_a_failure_not_a_success(value: Any) -> None:
     for handler in returning(value):
+        outcome = await outcome_of(handler)
+
+        assert isinstance(outcome, Failed)
+        assert outcome.error.code == "INVALID_OUTPUT"
+
+
+@pytest.mark.req("S0-39", "S0-6")
+@pytest.mark.parametrize("value", ["a text", {"a": "one"}, None, 5])
+async def test_a_result_that_is_not_as_annotated_is_a_failure_not_a_success(value: Any) -> None:
+    def count() -> dict[str, int]:
+        return cast("dict[str, int]", value)
+
+    async def acount() -> dict[str, int]:
+        return count()
+
+    for handler in (count, acount):
         outcome = await outcome_of(handler)
 
         assert isinstance(outcome, Failed)

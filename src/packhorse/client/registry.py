@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from packhorse.client.contracts import BoundContract, bind_contract, contract_limits
 from packhorse.context import Context
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.durations import microseconds, positive_microseconds
@@ -34,6 +35,7 @@ from packhorse.core.policies.gates import check_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
 from packhorse.core.type_hints import Hints, label_of, read_hints
 from packhorse.errors import ConfigError
+from packhorse.tools import Tools
 from packhorse.unique import Unique, check_unique_arguments
 
 __all__ = ["DEFAULT_QUEUE", "Registry", "TaskDefinition", "check_window", "define_task"]
@@ -69,13 +71,14 @@ class TaskDefinition:
     rate: RateRule | None = None  #: over all workers, per key if there is one
     rate_key: KeySource | None = None
     unique: Unique | None = None
+    bound: BoundContract | None = None  #: the contract it was declared with
     idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
     #: Whether its jobs have keys taken from arguments, or options; asked at every submit.
     adds_fields: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        added = (self.unique, self.max_crashes, self.concurrency_key, self.rate_key)
+        added = (self.unique, self.max_crashes, self.concurrency_key, self.rate_key, self.bound)
         object.__setattr__(self, "adds_fields", any(each is not None for each in added))
 
     @property
@@ -84,9 +87,40 @@ class TaskDefinition:
         return self.signature.names
 
     @property
+    def worker_id(self) -> str:
+        """What its contract calls it; its name where there is none."""
+        return (self.bound and self.bound.contract.worker_id) or self.name
+
+    @property
     def limited(self) -> bool:
         """Whether the store has to know of a limit."""
         return self.concurrency is not None or self.rate is not None
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call, or the error that names the argument that is wrong."""
+        payload = self.signature.encode(args, kwargs)
+        if self.bound is not None:
+            self.bound.check_payload(payload)
+        return payload
+
+    def encode_wire(self, value: Any) -> bytes:
+        """As `encode`, of arguments that came as plain JSON data."""
+        payload = self.signature.encode_wire(value)
+        if self.bound is not None:
+            self.bound.check_payload(payload)
+        return payload
+
+    def encode_result(self, value: Any) -> str:
+        """A result as JSON text that keeps what the task declares, or an error."""
+        result = self.signature.encode_result(value)
+        if self.bound is not None:
+            self.bound.check_result(result)
+        return result
+
+    def tools(self, known: Mapping[str, Callable[..., Any]]) -> Tools:
+        """Those of the app's tools that its handler may use."""
+        allowed = None if self.bound is None else self.bound.contract.tools_allowed
+        return Tools(known, allowed, self.name)
 
     def normal_arguments(self, payload: bytes) -> Mapping[str, Any]:
         """The arguments of a call in their normal form; those left out as the defaults."""
@@ -112,6 +146,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, TaskDefinition] = {}
+        self.tools: dict[str, Callable[..., Any]] = {}  #: what handlers may use, by name
         #: Another number whenever there is something new to check or to tell the store.
         self.news = 1
         self._numbers = itertools.count(2)
@@ -150,9 +185,16 @@ class Registry:
             found = self._by_name.get(name)
         return found
 
+    def by_worker_id(self, worker_id: str) -> TaskDefinition | None:
+        """The task whose contract has this id; one without a contract has its name for it."""
+        self.load()
+        found = (task for task in self._by_name.values() if task.worker_id == worker_id)
+        return next(found, None) or self.get(worker_id)
+
     def in_process(self) -> Registry:
         """The same tasks, none of which runs in a process of its own."""
         copy = Registry()
+        copy.tools = self.tools
         for task in self.tasks:
             kind: Literal["coroutine", "thread"] = "coroutine" if task.coroutine else "thread"
             copy.add(replace(task, kind=kind))
@@ -207,6 +249,8 @@ def define_task(
     if whole_payload and len(hints.parameters) - wants_context != 1:
         raise ConfigError(f"{label}: a handler takes the payload, after a Context if it wants one")
     signature = Signature.from_hints(hints, skip_first=wants_context, whole=whole_payload)
+    where = f"task {label}: "
+    bound = bind_contract(chosen.get("contract"), function, signature, where)
     return TaskDefinition(
         name=_name(chosen.get("name", getattr(function, "__name__", "")), label, prefix),
         function=function,
@@ -216,8 +260,9 @@ def define_task(
         signature=signature,
         where=_where(function),
         defaults=_defaults(function, signature),
-        **_limits(chosen, f"task {label}: "),
-        **_keyed(chosen, signature.names, f"task {label}: "),
+        bound=bound,
+        **contract_limits(bound, _limits(chosen, where), where),
+        **_keyed(chosen, signature.names, where),
     )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "PART_JOBS_MAX",
     "Submission",
     "cut_short",
+    "idempotency_rule",
     "new_job",
     "parts",
     "taken_keys",
@@ -221,6 +222,8 @@ def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
     """The fields of a job that its caller chose, or its task adds to every job."""
     task, fields = call.definition, call.choices.fields()
     fields.pop("wait_us", None)
+    if task.bound is not None:
+        task.bound.complete(fields, call.payload)
     keys = taken_keys(task, call.payload, fields.pop("unique", None))
     retry, key = fields.pop("retry", None), fields.get("idempotency_key")
     if retry is not None or key is not None or task.max_crashes is not None:
@@ -228,8 +231,13 @@ def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
         fields["options"] = JobOptions(
             retry=retry, max_crashes=task.max_crashes, idempotency_key=key
         )
-    fields["idempotency"] = _idempotency(
-        call, fields.get("queue", task.queue), fields, declarations
+    fields["idempotency"] = idempotency_rule(
+        task,
+        call.payload,
+        fields.get("queue", task.queue),
+        declarations,
+        key=fields.pop("idempotency_key", None),
+        window_us=fields.pop("idempotency_window_us", None),
     )
     return {**keys, **fields}
 
@@ -249,11 +257,16 @@ def taken_keys(
     return keys
 
 
-def _idempotency(
-    call: Call[Any], queue: str, chosen: dict[str, Any], declarations: Declarations
+def idempotency_rule(
+    task: TaskDefinition,
+    payload: bytes,
+    queue: str,
+    declarations: Declarations,
+    *,
+    key: str | None,
+    window_us: int | None = None,
 ) -> IdempotencyRule | None:
-    task, key = call.definition, chosen.pop("idempotency_key", None)
-    window_us = chosen.pop("idempotency_window_us", None)
+    """The rule of a job that has an idempotency key."""
     if key is None:
         if window_us is not None:
             raise ConfigError(
@@ -262,7 +275,7 @@ def _idempotency(
             )
         return None
     window_us = declarations.idempotency_window_us(task, queue, window_us)
-    return IdempotencyRule(key, payload_digest(task.name, task, call.payload), window_us)
+    return IdempotencyRule(key, payload_digest(task.name, task, payload), window_us)
 
 
 def trace_id_of(job_id: str) -> str:

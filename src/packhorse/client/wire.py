@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeGuard, TypeVar
 
 import msgspec
 
-from packhorse.client.declarations import QueueDeclaration
-from packhorse.client.registry import TaskDefinition
-from packhorse.client.submission import taken_keys, trace_id_of
+from packhorse.client.declarations import Declarations, QueueDeclaration
+from packhorse.client.registry import DEFAULT_QUEUE, Registry, TaskDefinition
+from packhorse.client.submission import idempotency_rule, taken_keys, trace_id_of
 from packhorse.core.clock import new_id
 from packhorse.core.job import PRIORITY_BY_NAME, JobOptions, NewJob, RateRule, RetryRule
 from packhorse.core.json_values import first_uncarried
-from packhorse.core.options import name_text, text_tuple
+from packhorse.core.options import key_text, name_text, text_tuple
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.errors import PayloadError
 from packhorse.protocol import (
@@ -22,25 +24,47 @@ from packhorse.protocol import (
     AutoScale,
     QueueConfig,
     RateLimit,
+    RequestConstraints,
     Shape,
     Task,
     TaskMetadata,
     TaskRetryPolicy,
     UnsetType,
     WorkerConfig,
+    WorkerRequest,
     check_settings,
     instant_us,
 )
 from packhorse.stores.requests import QueueSettings
 
-__all__ = ["checked_config", "checked_task", "wire_job", "wire_queues"]
+__all__ = [
+    "RequestOrigin",
+    "WireData",
+    "checked_config",
+    "checked_task",
+    "submitted_job",
+    "wire_job",
+    "wire_queues",
+]
 
 S = TypeVar("S", bound=Shape)
 
+#: Plain data or JSON text.
+WireData = Mapping[str, Any] | str | bytes
+
 _MILLISECOND_US: Final = 1_000
+_MILLISECONDS: Final = 1_000
 
 
-def checked_task(value: Task | Mapping[str, Any] | str | bytes) -> Task:
+@dataclass(frozen=True, slots=True)
+class RequestOrigin:
+    """What a request of the envelope says besides its task."""
+
+    key: str | None = None
+    trace_id: str | None = None
+
+
+def checked_task(value: object) -> Task:
     """A wire task, complete and free of contradictions, or an error that names the field."""
     return _checked(Task, value)
 
@@ -50,30 +74,112 @@ def checked_config(value: WorkerConfig | Mapping[str, Any] | str | bytes) -> Wor
     return _checked(WorkerConfig, value)
 
 
-def wire_job(task: Task, definition: TaskDefinition | None) -> NewJob:
+def submitted_job(
+    value: Task | WorkerRequest | WireData, registry: Registry, declarations: Declarations
+) -> NewJob:
+    """A wire task, or a request of the envelope, as it is stored."""
+    if _is_request(value):
+        task, origin = _request_task(value, registry)
+    else:
+        task, origin = checked_task(value), RequestOrigin()
+    return wire_job(task, registry.get(task.type), declarations, origin)
+
+
+def _is_request(value: object) -> TypeGuard[WorkerRequest | WireData]:
+    """Whether it is meant as a request of the envelope, and not as a `Task`."""
+    if isinstance(value, WorkerRequest):
+        return True
+    if isinstance(value, str | bytes):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            value = msgspec.json.decode(value)
+    return isinstance(value, Mapping) and "worker_id" in value and "type" not in value
+
+
+def _request_task(
+    value: WorkerRequest | WireData, registry: Registry
+) -> tuple[Task, RequestOrigin]:
+    """A request of the envelope as a wire task, under a new id, and what only a request says."""
+    request = WorkerRequest.parse(value)
+    definition = registry.by_worker_id(request.worker_id)
+    limits = request.constraints or RequestConstraints()
+    timeout = limits.timeout_seconds
+    if definition is not None and definition.bound is not None:
+        definition.bound.check_constraints(
+            limits.max_tokens or None,
+            None if isinstance(limits.tools_allowed, UnsetType) else limits.tools_allowed,
+        )
+    task = Task(
+        id=new_id(),
+        type=request.worker_id if definition is None else definition.name,
+        payload=request.inputs,
+        queue=DEFAULT_QUEUE if definition is None else definition.queue,
+        timeout_ms=UNSET if isinstance(timeout, UnsetType) else timeout * _MILLISECONDS,
+    )
+    trace = request.trace
+    return checked_task(task), RequestOrigin(
+        key=None if isinstance(request.idempotency_key, UnsetType) else request.idempotency_key,
+        trace_id=None if isinstance(trace, UnsetType) else trace.trace_id,
+    )
+
+
+def wire_job(
+    task: Task,
+    definition: TaskDefinition | None,
+    declarations: Declarations,
+    origin: RequestOrigin | None = None,
+) -> NewJob:
     """A wire task as it is stored, under the id it came with.
 
     Where the task is declared here its arguments are checked here; where it is not, its worker
     checks them. What the wire says of status, attempts and instants of change is the store's to
     say, so it is not taken over.
     """
-    metadata = task.metadata or TaskMetadata()
+    metadata, origin = task.metadata or TaskMetadata(), origin or RequestOrigin()
+    payload, queue = _payload(task, definition), name_text(task.queue, "queue")
+    chosen = _chosen(task, origin)
+    if definition is not None and definition.bound is not None:
+        definition.bound.complete(chosen, payload)
     default_timeout_us = None if definition is None else definition.timeout_us
-    payload = _payload(task, definition)
+    keys = {} if definition is None else _keys(definition, payload, queue, chosen, declarations)
     return NewJob(
         id=name_text(task.id, "id"),
         task=task.type if definition is None else definition.name,
         payload=payload,
-        queue=name_text(task.queue, "queue"),
+        queue=queue,
         priority=PRIORITY_BY_NAME[task.priority],
         tags=text_tuple(metadata.tags or (), "metadata.tags"),
         scheduled_us=None if task.scheduled_at is UNSET else instant_us(task.scheduled_at),
-        timeout_us=_microseconds(task.timeout_ms, default_timeout_us),
-        options=_options(task, definition),
-        trace_id=trace_id_of(new_id()),
+        timeout_us=chosen.get("timeout_us", default_timeout_us),
+        options=_options(chosen, definition),
+        trace_id=name_text(origin.trace_id or trace_id_of(new_id()), "trace.trace_id"),
         created_by=_optional(metadata.created_by, "metadata.createdBy"),
-        **({} if definition is None else taken_keys(definition, payload)),
+        **keys,
     )
+
+
+def _chosen(task: Task, origin: RequestOrigin) -> dict[str, Any]:
+    """What a wire task decides for its job, by the names that calls have for it."""
+    chosen: dict[str, Any] = {}
+    if not isinstance(task.timeout_ms, UnsetType):
+        chosen["timeout_us"] = task.timeout_ms * _MILLISECOND_US
+    if not isinstance(task.retry_policy, UnsetType):
+        chosen["retry"] = _rule(task.retry_policy)
+    if origin.key is not None:
+        chosen["idempotency_key"] = key_text(origin.key, "idempotency_key")
+    return chosen
+
+
+def _keys(
+    definition: TaskDefinition,
+    payload: bytes,
+    queue: str,
+    chosen: Mapping[str, Any],
+    declarations: Declarations,
+) -> dict[str, Any]:
+    key = chosen.get("idempotency_key")
+    rule = idempotency_rule(definition, payload, queue, declarations, key=key)
+    keys = {**taken_keys(definition, payload), "idempotency": rule}
+    return {**keys, "rate_key": chosen["rate_key"]} if "rate_key" in chosen else keys
 
 
 def wire_queues(config: WorkerConfig, known: Collection[str] = ()) -> list[QueueDeclaration]:
@@ -96,7 +202,7 @@ def _checked(shape: type[S], value: object) -> S:
 
 def _payload(task: Task, definition: TaskDefinition | None) -> bytes:
     if definition is not None:
-        return definition.signature.encode_wire(task.payload)
+        return definition.encode_wire(task.payload)
     try:
         payload = msgspec.json.encode(task.payload)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -108,11 +214,13 @@ def _payload(task: Task, definition: TaskDefinition | None) -> bytes:
     return payload
 
 
-def _options(task: Task, definition: TaskDefinition | None) -> JobOptions | None:
-    max_crashes = None if definition is None else definition.max_crashes
-    if task.retry_policy is UNSET and max_crashes is None:
-        return None
-    return JobOptions(retry=_rule(task.retry_policy), max_crashes=max_crashes)
+def _options(chosen: Mapping[str, Any], definition: TaskDefinition | None) -> JobOptions | None:
+    options = JobOptions(
+        retry=chosen.get("retry"),
+        max_crashes=None if definition is None else definition.max_crashes,
+        idempotency_key=chosen.get("idempotency_key"),
+    )
+    return None if options == JobOptions() else options
 
 
 def _rule(policy: TaskRetryPolicy | UnsetType) -> RetryRule | None:
@@ -167,9 +275,3 @@ def _scale(scale: AutoScale | UnsetType) -> ScaleRule | None:
         scale_up=scale.scale_up_threshold,
         scale_down=scale.scale_down_threshold,
     )
-
-
-def _microseconds(milliseconds: int | UnsetType, default_us: int | None) -> int | None:
-    if isinstance(milliseconds, UnsetType):
-        return default_us
-    return milliseconds * _MILLISECOND_US

@@ -18,7 +18,14 @@ import msgspec
 from msgspec import UNSET
 
 from packhorse.core.json_values import arrives_as_given, first_uncarried, is_foreign_model
-from packhorse.core.type_hints import Hints, Parameter, holds_sets, read_hints, require_carried
+from packhorse.core.type_hints import (
+    Hints,
+    Parameter,
+    holds_sets,
+    plain_kinds,
+    read_hints,
+    require_carried,
+)
 from packhorse.errors import PayloadError
 
 __all__ = ["PAYLOAD_BYTES_MAX", "PAYLOAD_BYTES_WARNING", "RESULT_BYTES_MAX", "Signature"]
@@ -58,6 +65,9 @@ class Signature:
     whole: bool  #: the payload is the one argument itself, not an object of arguments
     arguments: msgspec.json.Decoder[Any]
     result: msgspec.json.Decoder[Any]
+    #: Results of these kinds arrive as they are and fit the annotation, so that nothing is checked.
+    plain_results: frozenset[type]
+    returns_nothing: bool  #: None fits the annotation
 
     @classmethod
     def of(
@@ -89,6 +99,8 @@ class Signature:
             whole=whole,
             arguments=msgspec.json.Decoder(kind, dec_hook=_read_foreign),
             result=msgspec.json.Decoder(hints.returns, dec_hook=_read_foreign),
+            plain_results=plain_kinds(hints.returns),
+            returns_nothing=type(None) in plain_kinds(hints.returns),
         )
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
@@ -150,14 +162,14 @@ class Signature:
         return function(*injected, *leading, **given)
 
     def encode_result(self, value: Any) -> str:
-        """A result as JSON text, or a `PayloadError`."""
+        """A result as JSON text that reads back as annotated, or a `PayloadError`."""
         try:
             result = _encode(value)
         except _UNWRITABLE as error:
             message = f"the result of {self.label} cannot be written as JSON: {error}"
             raise PayloadError(message, field="return") from error
-        if type(value) not in _ORDINARY:
-            self._require_carried_result(value, result)
+        if type(value) not in self.plain_results:
+            self._check_result(value, result)
         return result.decode()
 
     def decode_result(self, data: str | bytes) -> Any:
@@ -176,12 +188,19 @@ class Signature:
         if found is not None:
             self._refuse(found[1], found[0].removeprefix(".") or None)
 
-    def _require_carried_result(self, value: Any, result: bytes) -> None:
+    def _check_result(self, value: Any, result: bytes) -> None:
+        """Refuse what its reader would not get: what JSON cannot carry, or is not as annotated."""
         try:
             got = self.result.decode(result)
-        except _UNREADABLE:  # it is not what its annotation says, which the reader is told
-            got = None
-        found = None if arrives_as_given(value, got) else first_uncarried(value, got)
+        except _UNREADABLE:  # null may stand for a NaN, which is then what is wrong
+            self._require_carried_result(value, None)
+            self.decode_result(result)  # raises what the reader would be told
+        else:
+            if not arrives_as_given(value, got):
+                self._require_carried_result(value, got)
+
+    def _require_carried_result(self, value: Any, got: Any) -> None:
+        found = first_uncarried(value, got)
         if found is not None:
             where = f"'{found[0].removeprefix('.')}' of " if found[0] else ""
             raise PayloadError(f"{where}the result of {self.label} {found[1]}", field="return")

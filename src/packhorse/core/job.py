@@ -115,6 +115,7 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str  #: stable and machine-readable: `TASK_TIMEOUT`, `WORKER_LOST`, `EXCEPTION`, ...
     reason: str = ""  #: why it runs again: `job_timeout`, `exception:<Type>`
     stack: str | None = None
+    outputs: str | None = None  #: JSON text of what a failed attempt has to show all the same
 
 
 class Counters(msgspec.Struct, frozen=True):

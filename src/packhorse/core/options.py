@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
+from packhorse.contract import Contract
 from packhorse.core.clock import from_datetime
 from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.job import NUMBER_MAX, PRIORITY_BY_NAME, Priority, RateRule, RetryRule
@@ -76,6 +78,7 @@ class TaskOptions(TypedDict, total=False):
     rate_key: KeySource | None
     unique: Unique | None
     idempotency_window: Duration | None
+    contract: Contract | str | os.PathLike[str] | None
 
 
 class CallOptions(TypedDict, total=False):

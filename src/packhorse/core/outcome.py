@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from packhorse.core.job import AttemptError, DeadReason
+from packhorse.core.text import storable
 
 __all__ = [
+    "MESSAGE_LENGTH_MAX",
     "Cancelled",
     "Crashed",
     "Failed",
@@ -20,7 +22,13 @@ __all__ = [
     "Snoozed",
     "Succeeded",
     "TimedOut",
+    "attempt_error",
 ]
+
+#: A longer message is cut; it is stored with every attempt.
+MESSAGE_LENGTH_MAX: Final = 2_000
+#: Longer names of types, codes and reasons are cut; they are meant to be a word.
+_WORD_LENGTH_MAX: Final = 200
 
 
 class Succeeded(msgspec.Struct, frozen=True, gc=False):
@@ -97,3 +105,13 @@ class GivenUp(_Raised, frozen=True):
 Outcome = (
     Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | Crashed | GivenUp
 )
+
+
+def attempt_error(
+    kind: str, message: str, code: str, *, reason: str, stack: str | None = None
+) -> AttemptError:
+    """What went wrong, each part bounded and such that every store can keep it."""
+    if len(message) > MESSAGE_LENGTH_MAX:
+        message = message[: MESSAGE_LENGTH_MAX - 1] + "…"
+    kind, code, reason = [storable(word[:_WORD_LENGTH_MAX]) for word in (kind, code, reason)]
+    return AttemptError(type=kind, message=storable(message), code=code, reason=reason, stack=stack)

@@ -15,14 +15,37 @@ from types import SimpleNamespace, UnionType
 from typing import Any, Final, Never, NoReturn, TypeVar, Union
 
 import msgspec
-from msgspec.inspect import CustomType, FrozenSetType, SetType, Type, type_info
+from msgspec.inspect import (
+    AnyType,
+    BoolType,
+    CustomType,
+    FrozenSetType,
+    IntType,
+    NoneType,
+    SetType,
+    StrType,
+    Type,
+    type_info,
+)
+from msgspec.inspect import UnionType as ChoiceType
 
 from packhorse.core.json_values import is_foreign_model
 from packhorse.errors import ConfigError
+from packhorse.protocol import WorkerResponse
 from packhorse.signals import JobSignal
 
-__all__ = ["Hints", "Parameter", "holds_sets", "label_of", "read_hints", "require_carried"]
+__all__ = [
+    "Hints",
+    "Parameter",
+    "holds_sets",
+    "label_of",
+    "plain_kinds",
+    "read_hints",
+    "require_carried",
+]
 
+#: Kinds of values that are the same in JSON, and the types that hold every one of them.
+_PLAIN: Final = ((str, StrType()), (int, IntType()), (bool, BoolType()), (type(None), NoneType()))
 _STARRED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -125,7 +148,7 @@ def _parameter(given: inspect.Parameter, label: str, resolve: Resolve) -> Parame
 
 
 def _without_signals(hint: Any) -> Any:
-    """The result's type without `Snooze` and its kin, which a handler may return as well."""
+    """The result's type without what a handler may return as well: `Snooze`, an answer."""
     if hint in (NoReturn, Never) or isinstance(hint, TypeVar) or _is_signal(hint):
         return Any
     if typing.get_origin(hint) not in (Union, UnionType):
@@ -135,7 +158,7 @@ def _without_signals(hint: Any) -> Any:
 
 
 def _is_signal(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, JobSignal)
+    return isinstance(hint, type) and issubclass(hint, JobSignal | WorkerResponse)
 
 
 def holds_sets(hint: Any) -> bool:
@@ -143,6 +166,19 @@ def holds_sets(hint: Any) -> bool:
     return any(
         isinstance(inner, SetType | FrozenSetType) for inner in _types_in(type_info(hint), set())
     )
+
+
+def plain_kinds(hint: Any) -> frozenset[type]:
+    """Of the kinds of values that JSON has as they are, those whose every value fits a type."""
+    kind = type_info(hint)
+    choices = kind.types if isinstance(kind, ChoiceType) else (kind,)
+    if any(isinstance(choice, AnyType) or _is_object(choice) for choice in choices):
+        return frozenset(plain for plain, _ in _PLAIN)
+    return frozenset(plain for plain, whole in _PLAIN if whole in choices)
+
+
+def _is_object(kind: Type) -> bool:
+    return isinstance(kind, CustomType) and kind.cls is object
 
 
 def _types_in(kind: Type, seen: set[int]) -> Iterator[Type]:

@@ -2,6 +2,7 @@
 """The worker protocol: the shapes other systems exchange with Packhorse, exactly as they name them.
 
     scalars   enums, bounded numbers and texts, datetime strings
+    answers   WorkerRequest and WorkerResponse, the envelope
     shapes    Task, WorkerConfig, QueueConfig and the others, with `parse`, `parse_json`, `create`
     reading   plain data or JSON to a shape, or a ShapeError
     writing   a shape to plain data or JSON
@@ -15,6 +16,15 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
+from packhorse.protocol.answers import (
+    AnswerError,
+    AnswerStatus,
+    Observability,
+    RequestConstraints,
+    RequestTrace,
+    WorkerRequest,
+    WorkerResponse,
+)
 from packhorse.protocol.checks import check_settings, json_schema
 from packhorse.protocol.reading import parse, parse_json
 from packhorse.protocol.scalars import (
@@ -49,16 +59,21 @@ from packhorse.protocol.writing import to_json, to_wire
 __all__ = [
     "TASK_PRIORITY_VALUES",
     "UNSET",
+    "AnswerError",
+    "AnswerStatus",
     "AutoScale",
     "BackoffStrategy",
     "BatchProgress",
     "BatchStatus",
     "BatchTask",
     "Handler",
+    "Observability",
     "ProgressCallback",
     "QueueConfig",
     "QueueStats",
     "RateLimit",
+    "RequestConstraints",
+    "RequestTrace",
     "Shape",
     "Task",
     "TaskError",
@@ -69,6 +84,8 @@ __all__ = [
     "TaskStatus",
     "UnsetType",
     "WorkerConfig",
+    "WorkerRequest",
+    "WorkerResponse",
     "WorkerStats",
     "check_settings",
     "instant_us",

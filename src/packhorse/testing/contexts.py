@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from packhorse.context import Context, detached_job
 from packhorse.core.clock import new_id
 from packhorse.core.job import Job, Progress
+from packhorse.tools import NO_TOOLS, Tools
 
 __all__ = ["RecordingContext", "RecordingHost", "make_context"]
 
@@ -20,9 +21,9 @@ class RecordingContext(Context):
 
     __slots__ = ("_recorder",)
 
-    def __init__(self, job: Job, *, state: Mapping[str, Any]) -> None:
+    def __init__(self, job: Job, *, state: Mapping[str, Any], tools: Tools = NO_TOOLS) -> None:
         self._recorder = RecordingHost()
-        super().__init__(job, self._recorder, worker="test", state=state)
+        super().__init__(job, self._recorder, worker="test", state=state, tools=tools)
 
     @property
     def noted(self) -> tuple[Progress, ...]:
@@ -37,13 +38,17 @@ class RecordingContext(Context):
 def make_context(
     *,
     state: Mapping[str, Any] | None = None,
+    tools: Mapping[str, Callable[..., Any]] | None = None,
     task: str = "",
     queue: str = "default",
     tenant: str = "",
     attempt: int = 1,
     job_id: str | None = None,
 ) -> RecordingContext:
-    """Make a context as a worker does; `state` is what lifespan hooks would yield."""
+    """Make a context as a worker does; `state` is what lifespan hooks would yield.
+
+    `tools` are those that the handler may use, by name.
+    """
     job = msgspec.structs.replace(
         detached_job(task),
         id=job_id or new_id(),
@@ -52,7 +57,7 @@ def make_context(
         fence=attempt,
         attempts=attempt - 1,
     )
-    return RecordingContext(job, state=state or {})
+    return RecordingContext(job, state=state or {}, tools=Tools(tools or {}, task=task))
 
 
 class RecordingHost:

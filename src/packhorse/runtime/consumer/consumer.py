@@ -17,9 +17,10 @@ from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.options import text_tuple
 from packhorse.core.outcome import Outcome, Released, Succeeded
-from packhorse.errors import ConfigError, JobConflict, PayloadError, UsageError
+from packhorse.errors import ConfigError, ContractError, JobConflict, PayloadError, UsageError
 from packhorse.events import EventBus, ObserverFailed
 from packhorse.logs.formats import EventRecord
+from packhorse.protocol import WorkerResponse
 from packhorse.runtime.consumer.fetched import (
     DEADLINE,
     JOB_TIMEOUT,
@@ -30,7 +31,7 @@ from packhorse.runtime.consumer.fetched import (
 from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.executor import as_error_object, returned_error
+from packhorse.runtime.worker.executor import answered, as_error_object, returned_error
 from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.requests import EVERY_TASK
 
@@ -190,14 +191,16 @@ class Consumer:
     def _completed(self, runtime: ConsumerRuntime, attempt: Attempt, result: Any) -> Outcome:
         if as_error_object(result):
             return returned_error(result)
+        if isinstance(result, WorkerResponse):
+            return answered(attempt.plan, result)
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:
-            text = attempt.plan.encode_result(result)
-        except PayloadError as error:
+            # A runtime that has no result to tell says nothing about it.
+            text = "null" if result is None else attempt.plan.encode_result(result)
+        except (PayloadError, ContractError) as error:
             raise PayloadError(
-                f"the result of job {attempt.job.id} cannot be written as JSON: "
-                f"{error.__cause__ or error}; {_STILL_OPEN}",
+                f"the result of job {attempt.job.id} is refused: {error}; {_STILL_OPEN}",
                 field=error.field,
             ) from error
         problem = too_large(attempt.plan, text)

@@ -224,7 +224,10 @@ class ConsumerRuntime(Runtime):
     def _allowed_s(self, attempt: Attempt) -> float:
         """How long an attempt may take: its timeout, or what the deadline leaves of it."""
         own_us, deadline_us = attempt.job.timeout_us, attempt.job.deadline_us
-        timeout_s = attempt.plan.timeout_s if own_us is None else own_us / SECOND_US
+        plan = attempt.plan
+        timeout_s = (
+            plan.timeout_s if own_us is None else min(own_us / SECOND_US, plan.timeout_max_s)
+        )
         if deadline_us is None:
             return timeout_s
         return min(timeout_s, max(0.0, (deadline_us - self._store_now_us(attempt)) / SECOND_US))

@@ -31,7 +31,9 @@ class ContextFactory:
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
         link = _ContextLink(self, attempt)
-        return Context(attempt.job, link, worker=self.worker, state=self.state)
+        return Context(
+            attempt.job, link, worker=self.worker, state=self.state, tools=attempt.plan.tools
+        )
 
 
 class _ContextLink:

@@ -7,12 +7,13 @@ Nothing user code does makes these functions raise: its failures are values.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from packhorse.context import Context, entered_job
+from packhorse.context import Context, entered_job, job_fields
 from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.outcome import (
     Cancelled,
@@ -24,17 +25,26 @@ from packhorse.core.outcome import (
     Snoozed,
     Succeeded,
     TimedOut,
+    attempt_error,
 )
 from packhorse.core.policies.retry import qualified_name
-from packhorse.core.text import bounded_stack, stack_of, storable, text_of
-from packhorse.protocol import TaskError
+from packhorse.core.responses import (
+    INVALID_OUTPUT,
+    answer_in,
+    broken_output,
+    failed_answer,
+    with_outputs,
+)
+from packhorse.core.text import bounded_stack, stack_of, text_of
+from packhorse.errors import PayloadError, ShapeError, ToolNotAllowed, ToolNotFound
+from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.plans import too_large
+from packhorse.runtime.worker.plans import CallPlan, too_large
 from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze
 
 __all__ = [
-    "MESSAGE_LENGTH_MAX",
     "Executor",
+    "answered",
     "as_error_object",
     "described",
     "ended_by_worker",
@@ -45,9 +55,13 @@ __all__ = [
     "signalled",
 ]
 
+_LOG: Final = logging.getLogger("packhorse.job")
 _NOTHING: Final = Succeeded("null")
-#: A tuple, since a union would be made again for each result.
 _ERROR_OBJECTS: Final = (BaseException, TaskError)
+#: What a handler may return that is no result.
+_SPOKEN: Final = (BaseException, TaskError, WorkerResponse)
+#: Another attempt would reach for the same tool.
+_TOOL_REFUSED: Final = (ToolNotAllowed, ToolNotFound)
 
 
 class Executor:
@@ -78,6 +92,8 @@ class Executor:
         entered_job(attempt.job, self.worker)
         plan = attempt.plan
         try:
+            if plan.bound is not None:
+                plan.bound.admit(attempt.job)
             arguments = plan.decode(attempt.job.payload)
         except Exception as error:  # annotations may run user code
             raise _UnreadableArguments from error
@@ -100,16 +116,57 @@ def _returned(attempt: Attempt, value: Any) -> Outcome:
     if attempt.ending is not None:
         # It was told to stop and ended in its own way: what it made of that does not count.
         return ended_by_worker(attempt, attempt.ending)
-    if value is None:
+    if value is None and attempt.plan.returns_nothing:
         return _NOTHING
-    if as_error_object(value):
+    plan = attempt.plan
+    if isinstance(value, _SPOKEN):
+        if isinstance(value, WorkerResponse):
+            return answered(plan, value)
         return returned_error(value)
+    if plan.bound is not None and isinstance(value, dict) and plan.bound.speaks_answers:
+        try:
+            answer = answer_in(value)
+        except ShapeError as error:
+            return _broken(plan, error, value)
+        if answer is not None:
+            return answered(plan, answer, value)
+    return _encoded(plan, value)
+
+
+def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None) -> Outcome:
+    """What an answer in the protocol's shape means; `whole` is the plain data it came as."""
+    bound = plan.bound
+    policy = None if bound is None else bound.contract.on_invalid_output
+    if answer.status is not AnswerStatus.OK or answer.error is not UNSET:
+        return failed_answer(answer, policy)
+    if bound is not None and bound.describes_answer:
+        return _encoded(plan, to_wire(answer) if whole is None else whole)
+    if answer.artifacts:
+        problem = "the answer has artifacts, which nothing keeps yet; return references in outputs"
+        return _broken(plan, PayloadError(problem, field="artifacts"), answer.outputs)
+    for line in answer.logs:
+        _LOG.info("%s", line, extra=job_fields())
+    return _encoded(plan, answer.outputs)
+
+
+def _encoded(plan: CallPlan, value: Any) -> Outcome:
+    """What a result means: a success, if it is what its task declares."""
     try:
-        result = attempt.plan.encode_result(value)
+        result = plan.encode_result(value)
     except Exception as error:  # noqa: BLE001 - results may be user classes
-        return raised(error, code="INVALID_OUTPUT")
-    problem = too_large(attempt.plan, result)
+        return _broken(plan, error, value)
+    problem = too_large(plan, result)
     return Succeeded(result) if problem is None else oversized(problem)
+
+
+def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
+    """What a result comes to that is not what its task declares."""
+    told = described(error, code=INVALID_OUTPUT)
+    policy = None if plan.bound is None else plan.bound.contract.on_invalid_output
+    if policy == "store_as_failed":
+        told = with_outputs(told, value)
+    outcome = broken_output(told, policy, kinds=_kinds(type(error)))
+    return outcome.carrying(error) if isinstance(outcome, Failed | GivenUp) else outcome
 
 
 class _UnreadableArguments(Exception):
@@ -127,7 +184,8 @@ def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
 
 def _unreadable(attempt: Attempt, error: Exception) -> Outcome:
     """Why the arguments could not be read: no JSON object at all, or one that does not fit."""
-    if not _is_readable(attempt.job.payload, whole=attempt.plan.whole):
+    plan = attempt.plan
+    if not _is_readable(attempt.job.payload, whole=plan.whole or plan.bound is not None):
         reason, code = DeadReason.UNDECODABLE, "UNDECODABLE"
     else:
         reason, code = DeadReason.INVALID_REQUEST, "INVALID_REQUEST"
@@ -141,16 +199,12 @@ def _is_readable(payload: str, *, whole: bool) -> bool:
         return False
 
 
-#: A longer message is cut; it is stored with every attempt.
-MESSAGE_LENGTH_MAX: Final = 2_000
-#: Longer names of types, codes and reasons are cut; they are meant to be a word.
-_WORD_LENGTH_MAX: Final = 200
-
-
 def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:
     """What a raised exception or signal means."""
     if isinstance(error, JobSignal):
         return signalled(error)
+    if isinstance(error, _TOOL_REFUSED):
+        return GivenUp(DeadReason.REJECTED, described(error, code=error.code)).carrying(error)
     return Failed(described(error, code=code), kinds=_kinds(type(error))).carrying(error)
 
 
@@ -162,10 +216,10 @@ def signalled(signal: JobSignal) -> Outcome:
         case RateLimited():
             return Limited(signal.retry_after_us)
         case Reject():
-            error = _error("Reject", str(signal), "REJECTED", reason="rejected")
+            error = attempt_error("Reject", str(signal), "REJECTED", reason="rejected")
             return GivenUp(DeadReason.REJECTED, error).carrying(signal)
         case Retry():
-            error = _error("Retry", str(signal), "RETRY_REQUESTED", reason="retry_requested")
+            error = attempt_error("Retry", str(signal), "RETRY_REQUESTED", reason="retry_requested")
             failed = Failed(error, asked=True, retry_delay_us=signal.delay_us)
             return failed.carrying(signal)
         case _:
@@ -184,13 +238,13 @@ def returned_error(value: BaseException | TaskError) -> Outcome:
     kind = type(value).__name__
     code = value.code or "EXCEPTION"
     stack = bounded_stack(value.stack) if value.stack else None
-    error = _error(kind, value.message, code, reason=f"exception:{kind}", stack=stack)
+    error = attempt_error(kind, value.message, code, reason=f"exception:{kind}", stack=stack)
     return Failed(error, kinds=_kinds(type(value)))
 
 
 def oversized(problem: str) -> Outcome:
     """What a result that is too large means: another attempt would return it again."""
-    error = _error("PayloadError", problem, "RESULT_TOO_LARGE", reason="result_too_large")
+    error = attempt_error("PayloadError", problem, "RESULT_TOO_LARGE", reason="result_too_large")
     return GivenUp(DeadReason.REJECTED, error)
 
 
@@ -199,9 +253,9 @@ def ended_by_worker(attempt: Attempt, ending: Ending) -> Outcome:
     match ending:
         case Ending.TIMEOUT:
             message = f"Task exceeded {round(attempt.timeout_s * 1000)}ms timeout"
-            return TimedOut(_error("Timeout", message, "TASK_TIMEOUT", reason="job_timeout"))
+            return TimedOut(attempt_error("Timeout", message, "TASK_TIMEOUT", reason="job_timeout"))
         case Ending.DEADLINE:
-            error = _error(
+            error = attempt_error(
                 "Timeout",
                 f"Task exceeded its deadline after {round(attempt.timeout_s * 1000)}ms",
                 "DEADLINE_EXCEEDED",
@@ -219,16 +273,9 @@ def ended_by_worker(attempt: Attempt, ending: Ending) -> Outcome:
 def described(error: BaseException, *, code: str = "EXCEPTION") -> AttemptError:
     """An exception as it is stored: type, message and stack, each bounded; no local values."""
     kind = type(error).__name__
-    return _error(kind, text_of(error), code, reason=f"exception:{kind}", stack=stack_of(error))
-
-
-def _error(
-    kind: str, message: str, code: str, *, reason: str, stack: str | None = None
-) -> AttemptError:
-    if len(message) > MESSAGE_LENGTH_MAX:
-        message = message[: MESSAGE_LENGTH_MAX - 1] + "…"
-    kind, code, reason = [storable(word[:_WORD_LENGTH_MAX]) for word in (kind, code, reason)]
-    return AttemptError(type=kind, message=storable(message), code=code, reason=reason, stack=stack)
+    return attempt_error(
+        kind, text_of(error), code, reason=f"exception:{kind}", stack=stack_of(error)
+    )
 
 
 def _kinds(kind: type) -> tuple[str, ...]:

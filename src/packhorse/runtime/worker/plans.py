@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
+from packhorse.client.contracts import BoundContract
 from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
@@ -17,6 +19,7 @@ from packhorse.core.lifecycle import Limits
 from packhorse.core.policies.retention import Retention
 from packhorse.runtime.worker.settings import Settings
 from packhorse.stores.requests import QueueSettings
+from packhorse.tools import NO_TOOLS, Tools
 
 __all__ = ["CallPlan", "PlanBook", "UnknownTask", "limits_of", "too_large"]
 
@@ -47,6 +50,10 @@ class CallPlan:
     encode_result: Callable[[Any], str]
     timeout_s: float  #: for jobs that name none
     limits: Limits  #: for jobs with no options of their own
+    bound: BoundContract | None = None  #: the contract its task was declared with
+    tools: Tools = NO_TOOLS  #: what its handlers may use
+    timeout_max_s: float = inf  #: whatever a job says
+    returns_nothing: bool = True  #: None fits what its result is annotated as
     result_bytes_max: int = RESULT_BYTES_MAX
     process: bool = False  #: it runs in a process of its own, which can be killed
     limited: bool = False  #: the task or the queue has limits, over all workers
@@ -138,7 +145,11 @@ class PlanBook:
             function=definition.function,
             decode=signature.decode,
             call=signature.call,
-            encode_result=signature.encode_result,
+            encode_result=definition.encode_result,
+            bound=definition.bound,
+            tools=definition.tools(self._registry.tools),
+            timeout_max_s=_longest_s(definition.bound),
+            returns_nothing=signature.returns_nothing and definition.bound is None,
             timeout_s=timeout_us / SECOND_US,
             limits=Limits(
                 retry=definition.retry or settings.retry or RetryRule(),
@@ -151,6 +162,11 @@ class PlanBook:
             counted=self._settings.counts(job.queue, job.task),
             result_bytes_max=definition.result_bytes_max,
         )
+
+
+def _longest_s(bound: BoundContract | None) -> float:
+    limit_us = None if bound is None else bound.contract.timeout_us
+    return inf if limit_us is None else limit_us / SECOND_US
 
 
 class UnknownTask(LookupError):
@@ -188,9 +204,13 @@ def limits_of(job: Job, plan: CallPlan) -> Limits:
         own = _OPTIONS.decode(job.options)
     except msgspec.DecodeError:  # written by a release that knew other options
         return plan.limits
+    retry = own.retry or plan.limits.retry
+    most = None if plan.bound is None else plan.bound.contract.max_attempts
+    if most is not None and retry.max_retries >= most:  # of a producer that did not know it
+        retry = msgspec.structs.replace(retry, max_retries=most - 1)
     return msgspec.structs.replace(
         plan.limits,
-        retry=own.retry or plan.limits.retry,
+        retry=retry,
         max_snoozes=plan.limits.max_snoozes if own.max_snoozes is None else own.max_snoozes,
         max_crashes=plan.limits.max_crashes if own.max_crashes is None else own.max_crashes,
     )

@@ -45,8 +45,10 @@ class Watchdog:
         job = attempt.job
         attempt.stage = Stage.RUNNING
         attempt.begun, attempt.started = True, now
-        own_us = job.timeout_us
-        timeout_s = attempt.plan.timeout_s if own_us is None else own_us / SECOND_US
+        own_us, plan = job.timeout_us, attempt.plan
+        timeout_s = (
+            plan.timeout_s if own_us is None else min(own_us / SECOND_US, plan.timeout_max_s)
+        )
         if job.deadline_us is not None:
             left_s = (job.deadline_us - attempt.offset_us) / SECOND_US - now
             if left_s < timeout_s:

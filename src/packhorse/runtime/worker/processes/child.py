@@ -167,7 +167,11 @@ class _Process:
 
         def context(attempt: Attempt) -> Context:
             return Context(
-                attempt.job, _ProcessLink(self, app, attempt), worker=setup.worker, state=state
+                attempt.job,
+                _ProcessLink(self, app, attempt),
+                worker=setup.worker,
+                state=state,
+                tools=attempt.plan.tools,
             )
 
         executor = Executor(context, setup.worker)
