@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from faults.checking import limits, promises, rescues
+from faults.checking import kept, limits, promises, rescues
 from faults.checking.contest import (
     Asked,
     Contest,
@@ -27,7 +27,7 @@ from faults.checking.timeline import Timeline
 from faults.crew import Crew
 from faults.injectors.fault import Fault
 from faults.plan import Plan
-from faults.producer import Answer
+from faults.producer import TALLY, Answer
 from faults.records import Line
 from faults.tasks import GUILTY, LIMITS
 from faults.worlds import all_jobs
@@ -85,14 +85,16 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
     )
     lost = _losses(rig, crew, runs, jobs, time)
     of_jobs, of_limits = promises.judge(evidence), limits.judge(contest)
+    of_kept = kept.judge(_kept(rig.app, lines))
     verdict = Verdict(
         {
             **of_jobs.findings,
             **of_limits.findings,
+            **of_kept.findings,
             "taken back late": list(rescues.late(lost)),
             "run again late": list(rescues.ran_late(lost)),
         },
-        {**of_jobs.cases, **of_limits.cases, **rescues.cases(lost)},
+        {**of_jobs.cases, **of_limits.cases, **of_kept.cases, **rescues.cases(lost)},
     )
     facts = {**_facts(contest, runs, lines, evidence), **_endings(crew, codes, runs, evidence)}
     return Findings(
@@ -199,6 +201,29 @@ def _evidence(
         unsure=frozenset(told.get("unsure", set()) - submitted),
         cancelled=frozenset(told.get("cancel heard", ())),
         effects=[(line.note, line.job_id) for line in lines if line.event == "keyed effect"],
+    )
+
+
+def _kept(app: Packhorse, lines: Sequence[Line]) -> kept.Kept:
+    """What was to be kept beside jobs, and what is there."""
+    store = app.store
+    told: dict[str, list[Line]] = {}
+    for line in lines:
+        told.setdefault(line.event, []).append(line)
+    attached = [(line.job_id, line.note) for line in told.get("attached", ())]
+    delivered = [(line.job_id, line.note) for line in told.get("signal delivered", ())]
+    found = {
+        job_id: store.run(store.attachments.attachments(job_id))
+        for job_id in {job_id for job_id, _ in (*attached, *delivered)}
+    }
+    tally = store.run(store.records.record(TALLY))
+    return kept.Kept(
+        added=frozenset(line.note for line in told.get("counting", ())),
+        answered=frozenset(line.note for line in told.get("counted", ())),
+        counted=0 if tally is None else tally.counters.get("submits", 0),
+        attached=attached,
+        delivered=delivered,
+        there={job_id: one for job_id, one in found.items() if one is not None},
     )
 
 

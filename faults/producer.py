@@ -21,9 +21,12 @@ from faults.records import RECORDS_VARIABLE, machine_us
 from faults.tasks import LIMITS, create_app, record
 from packhorse import Packhorse, QueueFull, StoreUnavailable
 from packhorse.core.clock import new_id
+from packhorse.core.policies.records import Add, Put, RecordId
 
-__all__ = ["ENOUGH", "Answer", "Producer"]
+__all__ = ["ENOUGH", "TALLY", "Answer", "Producer"]
 
+#: The record in which all producers count their submits.
+TALLY: Final = RecordId("tally", "", "submits")
 #: A file of this name beside the records tells producers to stop.
 ENOUGH: Final = "enough"
 #: The longest one goes on when nobody tells it so.
@@ -52,6 +55,8 @@ class Producer:
         self._app = app
         self._maker = Maker(app, seed)
         self._enough = enough
+        self._name = str(seed)
+        self._counted = 0
 
     def run(self) -> None:
         """Submit until that is enough."""
@@ -102,7 +107,36 @@ class Producer:
                     answer = Answer(task, asked_us, key, known)
                     record.write_line("submitted", job.id, note=_note(answer))
                 self._cancel_some(task, ids)
+                self._count()
+                if task == "slow":
+                    self._signal(ids[0])
                 return
+
+    def _count(self) -> None:
+        """Count in a record, and ask again until it is answered: it must count once."""
+        self._counted += 1
+        name = f"{self._name}-{self._counted}"
+        record.write_line("counting", "", note=name)
+        add = Add(TALLY, {"submits": 1}, writer=self._name, number=self._counted)
+        store, until = self._app.store, time.monotonic() + AGAIN_S
+        while time.monotonic() < until:
+            try:
+                if store.run(store.records.change([add])).applied:
+                    record.write_line("counted", "", note=name)
+                    return
+                store.run(store.records.change([Put(TALLY, b"", expected=0)]))  # it is the first
+            except StoreUnavailable:
+                time.sleep(WAIT_S)
+
+    def _signal(self, job_id: str) -> None:
+        """Ask once: a signal that is sent again comes twice."""
+        store, value = self._app.store, f"{self._name}-{self._counted}"
+        try:
+            told = store.run(store.attachments.deliver(job_id, "signal", value.encode()))
+        except StoreUnavailable:
+            record.write_line("signal unsure", job_id, note=value)
+        else:
+            record.write_line(f"signal {told}", job_id, note=value)
 
     def _cancel_some(self, task: str, ids: list[str]) -> None:
         for job_id in ids:

@@ -7,14 +7,18 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from faults.checking.contest import Limits
 from faults.records import RECORDS_VARIABLE, SMALL_FILE_LINES, Recorder
-from packhorse import Context, Packhorse, RateLimited, RetryPolicy, Unique
+from packhorse import Context, Packhorse, RateLimited, RetryPolicy, StoreUnavailable, Unique
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.events import JobCompleted, JobLimited, JobStale
+from packhorse.stores import open_store
+from packhorse.stores.protocol import Store
 
 __all__ = ["GUILTY", "LIMITS", "PROCESS_QUEUE", "create_app", "record"]
 
@@ -120,6 +124,21 @@ def _done(ctx: Context, key: str | None = None) -> dict[str, int]:
     return {"fence": ctx.job.fence, "pid": os.getpid()}
 
 
+@cache
+def _store(pid: int) -> Store:
+    """The store of this process; a forked child opens its own."""
+    del pid
+    return open_store(os.environ["PACKHORSE_URL"])
+
+
+def _keep(ctx: Context) -> None:
+    """Attach a value under the fence; only what was answered is written down."""
+    store, name = _store(os.getpid()), f"fence-{ctx.job.fence}"
+    with suppress(StoreUnavailable):
+        if store.run(store.attachments.attach(ctx.job.id, ctx.job.fence, {name: b""})) == "applied":
+            record.write("attached", ctx, note=name)
+
+
 async def _work(ctx: Context, seconds: float, key: str | None = None) -> dict[str, int]:
     record.write("start", ctx)
     await asyncio.sleep(seconds)
@@ -192,7 +211,8 @@ async def quick(ctx: Context, seconds: float) -> dict[str, int]:
 
 
 def doze(ctx: Context, seconds: float) -> dict[str, int]:
-    """A thread that does not listen."""
+    """A thread that does not listen, and has something kept with its job."""
+    _keep(ctx)
     return _work_here(ctx, seconds)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import IdempotencyRule, JobStatus, RateRule, UniqueRule
 from packhorse.core.policies.records import (
+    Add,
     Put,
     Record,
     RecordChange,
     RecordId,
 )
 from packhorse.errors import ConfigError
+from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 from packhorse.stores.requests import Submitted
 from packhorse.testing.conformance.samples import QUEUE, new_job
@@ -193,6 +196,39 @@ class TestRecordJobs:
         _change(trial, Put(_ONE, b"1"), jobs=jobs)
 
         assert sorted(given(trial)) == ["expiring", "first", "tenant"]
+
+    def test_changes_in_opposite_orders_beside_upkeep_wait_for_each_other(
+        self, trial: Trial
+    ) -> None:
+        limit_queue(trial, "small", max_depth=1)
+        named = [_key(str(at)) for at in range(6)]
+        _change(trial, *(Put(one, b"", keep_us=1) for one in named))
+        trial.advance_us(1)  # upkeep removes them, or they are put again
+
+        def change(turn: int) -> Plan[Changed]:
+            order = named if turn % 2 else named[::-1]
+            job = new_job(f"job-{turn}", queue="small", unique=UniqueRule(str(turn % 3)))
+            puts = [Put(one, b"%d" % turn) for one in order]
+            adds = [Add(one, {"n": 1}, writer="w", number=turn) for one in order]
+            return trial.store.records.change([*puts, *adds], jobs=[job])
+
+        async def all_at_once() -> list[Changed]:
+            upkeep, jobs = trial.store.upkeep, trial.store.jobs
+            beside: list[Plan[Any]] = [
+                upkeep.prune(limit=9),
+                upkeep.promote(limit=9),
+                jobs.redrive(["job-0"]),
+            ]
+            changes = [trial.arun(change(turn)) for turn in range(20)]
+            others = [trial.arun(plan) for plan in beside * 5]
+            answers = await asyncio.gather(*changes, *others)
+            return [one for one in answers if isinstance(one, Changed)]
+
+        answers = trial.play(all_at_once())
+
+        assert [answer.applied for answer in answers] == [True] * 20
+        ids = {one.job_id for answer in answers for one in answer.jobs}
+        assert len(ids) == 3  # of each key one, which answers for the others
 
     def test_workers_of_the_queue_are_woken(self, trial: Trial) -> None:
         job = new_job("woken")
