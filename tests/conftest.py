@@ -17,6 +17,8 @@ from tests.support import folders
 #: Parts of the names of tests that take seconds. They start first: a run that ends with them would
 #: wait for one process while the others have nothing left to do.
 _LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/faults/")
+#: In seconds, what they may take on a machine that is slow and has much else to do.
+_LONG_S: Final = 180
 
 
 #: On a cluster all keys of a namespace lie on one node, so that most of what can be tried there is
@@ -75,7 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if not _is_left_out(item)]
-    items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
+    for item in items:
+        if _is_long(item) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LONG_S))
+    items.sort(key=lambda item: not _is_long(item))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(part in item.nodeid for part in _LONG)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

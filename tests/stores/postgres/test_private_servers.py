@@ -24,6 +24,7 @@ def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     closed = tmp_path / package.name / installed.name
     monkeypatch.setenv(PROGRAMS_VARIABLE, str(closed))
     postgres._programs.cache_clear()
+    postgres._initialised.cache_clear()  # else these programs need not make the data
     yield closed
     postgres._programs.cache_clear()
 
