@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -268,3 +270,15 @@ async def test_who_locks_a_ready_job_to_wait_for_it_lets_claims_look_again(
 
     assert await heard_by(listener, TOPIC)
     listener.close()
+
+
+def test_a_store_that_was_closed_is_forgotten(url: str) -> None:
+    store = postgres_store(url)
+    store.run(submitting(store, "job"))
+    known = weakref.ref(store)
+
+    store.close()
+    del store
+    gc.collect()
+
+    assert known() is None

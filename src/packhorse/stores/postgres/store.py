@@ -114,7 +114,7 @@ class PostgresStore:
         return {**found, "wake-ups": self.wakeups.state}
 
     def close(self) -> None:
-        self._notices.flush()
+        self._notices.close()
         self.wakeups.close()
         self._pools.close()
 

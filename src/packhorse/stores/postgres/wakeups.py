@@ -54,8 +54,8 @@ class Notices:
         self._sent: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._thread: threading.Thread | None = None
-        # What still waits when the interpreter ends is sent before that.
-        weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
+        # What still waits when the interpreter ends is sent before that. It keeps the store alive.
+        self._ending = weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
 
     def due(self, topics: Sequence[str]) -> list[str]:
         """The payloads to send now, right after the commit they are about."""
@@ -78,6 +78,11 @@ class Notices:
     def flush(self) -> None:
         """Send now what still waits."""
         _send_rest(self._changed, self._waiting, self._notify)
+
+    def close(self) -> None:
+        """Send now what still waits, and let go of the store."""
+        self.flush()
+        self._ending.detach()
 
     def _start(self) -> None:
         if self._thread is None:
