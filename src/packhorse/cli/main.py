@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "enqueue": ("packhorse.cli.enqueue:enqueue", "Submit a job, and wait for it if asked."),
         "jobs": ("packhorse.cli.jobs:jobs", "List, show, cancel and retry jobs."),
         "explain": ("packhorse.cli.explain:explain", "Tell why a job is not running."),
+        "contract": ("packhorse.cli.contract:contract", "Show and compare what tasks promise."),
         "queues": ("packhorse.cli.queues:queues", "List, pause, close and limit queues."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),

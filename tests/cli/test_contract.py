@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse contract`: what tasks promise, shown, written down, checked and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from tests.cli.project import Project
+from tests.unit.contract_support import QUEUE_BASED
+
+OLD = """
+worker_id: adder
+inputs:
+  - a: integer
+  - c?: string
+"""
+
+APP = """
+from packhorse import Contract, Packhorse
+
+app = Packhorse("memory://")
+
+@app.task(contract=Contract(worker_id="adder", version="1.10", timeout=60, tools_allowed=["sum"]))
+def add(a: int, b: int = 0) -> int:
+    "Add two numbers."
+    return a + b
+
+@app.task
+def greet(name: str) -> dict[str, str]:
+    return {"hello": name}
+"""
+
+
+@pytest.fixture
+def shop(folder: Path) -> Project:
+    made = Project(folder)
+    made.write("jobs.py", APP)
+    return made
+
+
+@pytest.mark.req("S0-7")
+def test_a_contract_is_shown_as_yaml_and_as_json(shop: Project) -> None:
+    shown, document = shop.run("contract", "show", "add"), shop.document("contract", "show", "add")
+
+    assert yaml.safe_load(shown.stdout) == document
+    assert document["worker_id"] == "adder"
+    assert document["version"] == "1.10"
+    assert document["inputs"] == [{"a": "integer"}, {"b?": "integer"}]
+    assert document["constraints"] == {"timeout_seconds": 60, "tools_allowed": ["sum"]}
+
+
+def test_an_unknown_task_exits_with_a_suggestion(shop: Project) -> None:
+    result = shop.run("contract", "show", "ad")
+
+    assert result.exit_code == 7
+    assert "did you mean 'add'?" in result.stderr
+
+
+def test_all_contracts_are_exported_and_compare_as_the_same(shop: Project) -> None:
+    printed = shop.run("contract", "export")
+    assert [one["worker_id"] for one in yaml.safe_load_all(printed.stdout)] == ["adder", "greet"]
+    assert len(shop.document("contract", "export")) == 2
+
+    assert shop.run("contract", "export", "--output", "kept").exit_code == 0
+    assert shop.run("contract", "export", "greet", "--json", "--output", "kept").exit_code == 0
+
+    assert sorted(path.name for path in (shop.folder / "kept").iterdir()) == [
+        *("add.yaml", "greet.json", "greet.yaml")
+    ]
+    for name in ("add.yaml", "greet.yaml", "greet.json"):
+        same = shop.document("contract", "diff", f"kept/{name}")
+        assert same == {"callers": True, "jobs": True, "changes": []}
+
+
+def test_a_file_and_an_app_are_checked(shop: Project) -> None:
+    shop.write("good.yaml", QUEUE_BASED)
+    shop.write("bad.yaml", "inputs: {type: thing}\n")
+
+    assert shop.run("contract", "check", "good.yaml").exit_code == 0
+    bad = shop.run("contract", "check", "good.yaml", "bad.yaml")
+    assert bad.exit_code == 1
+    assert "bad.yaml: inputs is no JSON Schema" in bad.stdout
+    [problem] = shop.document("contract", "check", code=1)
+    assert problem["contract"] == "add"
+    assert "the tool 'sum' is not registered" in problem["problem"]
+
+
+def test_a_change_is_told_to_be_safe_or_not(shop: Project) -> None:
+    shop.write("old.yaml", OLD)
+    shop.write("new.yaml", OLD.replace("integer", "number"))
+
+    wider = shop.run("contract", "diff", "old.yaml", "new.yaml")
+    assert (wider.exit_code, "For callers: safe" in wider.stderr) == (0, True)
+    against = shop.document("contract", "diff", "old.yaml", code=1)  # the task of that id
+    assert (against["callers"], against["jobs"]) == (False, False)
+    assert {"place": "inputs.c", "text": "is not taken any more"}.items() <= next(
+        one for one in against["changes"] if one["place"] == "inputs.c"
+    ).items()
+    table = shop.run("contract", "diff", "old.yaml", "--task", "greet")
+    assert (table.exit_code, "not safe" in table.stdout) == (1, True)
+    assert shop.run("contract", "diff", "old.yaml", "new.yaml", "--task", "add").exit_code == 2
+    assert msgspec.json.decode(
+        shop.run("contract", "diff", "old.yaml", "new.yaml", "--json").stdout
+    )["jobs"]
