@@ -57,6 +57,19 @@ def test_a_fast_route_is_left_out_on_request(name: str) -> None:
     assert f"local function {name}_fast(" not in loaded(name, fast=False).text
 
 
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_route_is_loaded_with_what_it_uses_and_no_more(name: str) -> None:
+    route = loaded(name).text.removesuffix(loaded(name, fast=False).text)
+    defined = re.findall(r"^(?:local )?function ([\w.]+)\(", route, re.MULTILINE)
+
+    used = re.findall(r"\w+(?:\.\w+)*", route)
+
+    assert route.startswith("do\n")
+    assert route.endswith("\nend\n")
+    assert f"{name}_fast" in defined
+    assert [each for each in defined if used.count(each) < 2] == []
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_says_what_it_is_for(name: str) -> None:
     first, second, *_ = (FOLDER / name).read_text("utf-8").splitlines()

@@ -4,7 +4,7 @@
 A file has a library, which others may need, and scripts behind lines such as `-- script: claim`.
 A library or a script names the libraries it needs, such as `-- needs: queues lines`; they, and what
 they need in turn, come before it. The section `-- fast: claim` is the fast route of that script: it
-comes before what only the general route needs, and returns when it has an answer. Constants of
+comes first, with what it uses of its libraries, and returns when it has an answer. Constants of
 `lua/layout.lua` are written into the text: to make their tables would cost each call microseconds.
 """
 
@@ -30,6 +30,11 @@ _TABLE: Final = re.compile(
 )
 _ENTRY: Final = re.compile(r"(?P<name>\w+) = (?P<value>'[^']*'|\d+)")
 _CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
+#: A function or a table of several lines; and names as they are used.
+_DEFINITION: Final = re.compile(
+    r"(?ms)^(?:(?:local )?function |local (?=\w+ = \{\n))(?P<name>[\w.]+).*?^(?:end|\})\n"
+)
+_NAME: Final = re.compile(r"\w+(?:\.\w+)*")
 #: Comments on lines of their own; others may be part of a text.
 _COMMENT: Final = re.compile(r"^\s*(?:--.*)?\n", re.MULTILINE)
 
@@ -66,27 +71,34 @@ class LoadedScript(NamedTuple):
 @cache
 def loaded(name: str, *, fast: bool = True) -> LoadedScript:
     """The script of this name, with its fast route and all libraries it needs."""
-    parts: dict[str, str] = {}
+    text = _with_needs(sections()[f"script {name}"], set())
     if fast and f"fast {name}" in sections():
-        route = sections()[f"fast {name}"]
-        _add_needs(route, parts)
-        parts["fast"] = f"do\n{route}end\n"
-    script = sections()[f"script {name}"]
-    _add_needs(script, parts)
-    text = _TABLE.sub("", _COMMENT.sub("", "".join([*parts.values(), script])))
+        text = f"do\n{_used_part(_with_needs(sections()[f'fast {name}'], set()))}end\n{text}"
+    text = _TABLE.sub("", text)
     text = _CONSTANT.sub(lambda use: _constants()[use[0]], text)
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return LoadedScript(text, digest)
 
 
-def _add_needs(text: str, parts: dict[str, str]) -> None:
-    """Add the libraries that a text needs, each behind those it needs itself."""
-    found = _NEEDS.search(text)
+def _with_needs(text: str, known: set[str]) -> str:
+    """A text behind the libraries it needs that are not known, each behind those it needs."""
+    found, parts = _NEEDS.search(text), []
     for name in found["libraries"].split() if found is not None else ():
-        if name not in parts:
-            library = sections()[f"library {name}"]
-            _add_needs(library, parts)
-            parts[name] = library
+        if name not in known:
+            known.add(name)
+            parts.append(_with_needs(sections()[f"library {name}"], known))
+    return "".join([*parts, _COMMENT.sub("", text)])
+
+
+def _used_part(text: str) -> str:
+    """The text without functions and tables that are not used in it: each costs every call."""
+    definitions = {found["name"]: found[0] for found in _DEFINITION.finditer(text)}
+    used, looked_at = set[str](), [_DEFINITION.sub("", text)]
+    while looked_at:
+        found = definitions.keys() & set(_NAME.findall(looked_at.pop())) - used
+        used |= found
+        looked_at += [definitions[name] for name in found]
+    return _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)
 
 
 @cache

@@ -33,8 +33,7 @@ local function submit_fast()
     failures = 0, crashes = 0, lone_crashes = 0, snoozes = 0,
   })
   local own = {created_us = now, due_us = now, rank = rank, pass_number = 0, releases = 0}
-  local number = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names
-  local all, places = {}, {}
+  local number, all, places = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names, {}, {}
   for at, name in ipairs(names) do
     local arg = first + (at - 1) * parts
     number = number + 1
@@ -187,17 +186,15 @@ local function claim_fast()
 end
 
 local lease = redis.call('ZSCORE', tag .. KEY.leases, worker)
-if lease and tonumber(lease) > clock.now and ARGV[5] ~= '1' and ARGV[7] == '' -- no quarantine, no scope
-  and redis.call('EXISTS', tag .. KEY.closed_gates) == 0 then
-  local answer = claim_fast()
-  if answer then
-    return answer
-  end
+local answer = lease and tonumber(lease) > clock.now and ARGV[5] ~= '1' and ARGV[7] == '' -- no quarantine, no scope
+  and redis.call('EXISTS', tag .. KEY.closed_gates) == 0 and claim_fast()
+if answer then
+  return answer
 end
 
 -- fast: settle
 -- needs: queues
-local settlements, outcomes = {}, {}
+local settlements, outcomes, kinds = {}, {}, {} -- kinds: the outcomes as a list
 
 -- Whether a settlement is a completion that says nothing else.
 local function completes(settled)
@@ -225,12 +222,12 @@ local function outcome(state, settlement)
   local name = settlement .. state
   if not outcomes[name] then
     local job = unpack_state(state)
-    job.current = job.status == PROCESSING and job.fence
+    job.ended, job.current = 0, job.status == PROCESSING and job.fence
     job.last_fence, job.last_kind = job.settled_fence, job.settled_kind
     if job.current then
       completed(job, settlements[settlement])
     end
-    outcomes[name] = job
+    outcomes[name], kinds[#kinds + 1] = job, job
   end
   return outcomes[name]
 end
@@ -247,8 +244,7 @@ local function decide(id, fence, settlement, ended)
     ended[id] = fence
     return not job.general and VERDICT.APPLIED or nil, {id = id, job = job, own = found[2]}
   end
-  local again = job.last_fence == fence and job.last_kind == KIND.COMPLETED
-  return again and VERDICT.APPLIED or VERDICT.STALE
+  return job.last_fence == fence and job.last_kind == KIND.COMPLETED and VERDICT.APPLIED or VERDICT.STALE
 end
 
 local function write(one, result)
@@ -259,16 +255,14 @@ local function write(one, result)
     redis.call('HDEL', keys.job(one.id), FIELD.error)
   end
   if job.expires_us then
-    add_own(one, one.own)
+    one.sequence = select(2, cmsgpack.unpack_limit(one.own, 1, 1)) -- the first field
     pending.put(tag .. KEY.expiring, job.expires_us, keys.numbered(one))
   end
   if job.was_awaited then
     wakes.add('job:' .. one.id)
   end
   pending.drop(tag .. KEY.held .. job.worker, one.id, KEY.holders, job.worker)
-  pending.count(job.queue, PROCESSING, -1)
-  pending.count(job.queue, COMPLETED, 1)
-  pending.run(signatures.concurrency_gate(job.task, ''), -1)
+  job.ended = job.ended + 1
 end
 
 local function settle_fast()
@@ -288,6 +282,11 @@ local function settle_fast()
     if ending[at] then
       write(ending[at], ARGV[at + 2])
     end
+  end
+  for _, job in ipairs(kinds) do
+    pending.count(job.queue, PROCESSING, -job.ended)
+    pending.count(job.queue, COMPLETED, job.ended)
+    pending.run(signatures.concurrency_gate(job.task, ''), -job.ended)
   end
   pending.flush()
   wakes.flush()

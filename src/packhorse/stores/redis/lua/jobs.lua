@@ -60,7 +60,7 @@ function pending.put(key, score, member, registry, name)
     sets[key] = set
   end
   set[member] = score
-  if registry then
+  if registry and not named[key] then
     named[key] = {registry, name}
   end
 end
