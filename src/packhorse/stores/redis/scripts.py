@@ -30,11 +30,10 @@ _TABLE: Final = re.compile(
 )
 _ENTRY: Final = re.compile(r"(?P<name>\w+) = (?P<value>'[^']*'|\d+)")
 _CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
-#: A function or a table of several lines; and names as they are used.
+#: A function or a table of several lines.
 _DEFINITION: Final = re.compile(
     r"(?ms)^(?:(?:local )?function |local (?=\w+ = \{\n))(?P<name>[\w.]+).*?^(?:end|\})\n"
 )
-_NAME: Final = re.compile(r"\w+(?:\.\w+)*")
 #: Comments on lines of their own; others may be part of a text.
 _COMMENT: Final = re.compile(r"^\s*(?:--.*)?\n", re.MULTILINE)
 
@@ -95,7 +94,7 @@ def _used_part(text: str) -> str:
     definitions = {found["name"]: found[0] for found in _DEFINITION.finditer(text)}
     used, looked_at = set[str](), [_DEFINITION.sub("", text)]
     while looked_at:
-        found = definitions.keys() & set(_NAME.findall(looked_at.pop())) - used
+        found = definitions.keys() & set(re.findall(r"\w+(?:\.\w+)*", looked_at.pop())) - used
         used |= found
         looked_at += [definitions[name] for name in found]
     return _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)

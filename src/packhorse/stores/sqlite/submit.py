@@ -160,10 +160,6 @@ _PLACES: Final = (
 )
 
 
-#: Stands for null, which costs the driver as much as all other parameters together.
-_NO_TIMEOUT: Final = -1
-
-
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
 
@@ -176,21 +172,11 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
 
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         """Return the statement's parameters, and the verb's answer if it adds a row."""
-        job = self.job
-        job_id, due_us = job.id, due_us_of(job, now_us)
-        parameters = (
-            job_id,
-            now_us,
-            payload_text(job),
-            job.task,
-            job.queue,
-            job.priority,
-            _NO_TIMEOUT if job.timeout_us is None else job.timeout_us,
-            due_us,
-            job.trace_id,
-            extra_of(job) or "",
-        )
-        return parameters, (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
+        job, job_id, due_us = self.job, self.job.id, due_us_of(self.job, now_us)
+        timeout_us = -1 if job.timeout_us is None else job.timeout_us  # null costs the driver more
+        own = (job_id, now_us, payload_text(job), job.task, job.queue, job.priority)
+        rest = (timeout_us, due_us, job.trace_id, extra_of(job) or "")
+        return (*own, *rest), (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:
