@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from packhorse.core.info import Explanation, JobInfo
     from packhorse.core.job import AttemptError, DeadReason, JobStatus, Priority, Progress
     from packhorse.core.policies.retry import RetryPolicy
+    from packhorse.core.steps import StepInfo
     from packhorse.errors import (
         ConfigError,
         ContractError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         JobDead,
         JobError,
         JobNotFound,
+        LeaseLost,
         PackhorseError,
         PayloadError,
         QueueClosed,
@@ -47,12 +49,15 @@ if TYPE_CHECKING:
         ResultTimeout,
         SchemaOutOfDate,
         ShapeError,
+        StepMismatch,
+        StepTimeout,
         StoreCopied,
         StoreError,
         StoreRefused,
         StoreUnavailable,
         TenantRequired,
         UsageError,
+        WaitTimeout,
     )
     from packhorse.handle import JobHandle
     from packhorse.router import Router
@@ -81,6 +86,7 @@ __all__ = [
     "JobNotFound",
     "JobSignal",
     "JobStatus",
+    "LeaseLost",
     "Packhorse",
     "PackhorseError",
     "PayloadError",
@@ -97,6 +103,9 @@ __all__ = [
     "SchemaOutOfDate",
     "ShapeError",
     "Snooze",
+    "StepInfo",
+    "StepMismatch",
+    "StepTimeout",
     "StoreCopied",
     "StoreError",
     "StoreRefused",
@@ -106,6 +115,7 @@ __all__ = [
     "TenantView",
     "Unique",
     "UsageError",
+    "WaitTimeout",
 ]
 
 # A name is imported when it is first asked for: `packhorse --help` needs none of them.
@@ -124,6 +134,7 @@ _HOMES: Final = MappingProxyType(
             "JobDead",
             "JobError",
             "JobNotFound",
+            "LeaseLost",
             "PackhorseError",
             "PayloadError",
             "QueueClosed",
@@ -131,15 +142,19 @@ _HOMES: Final = MappingProxyType(
             "ResultTimeout",
             "SchemaOutOfDate",
             "ShapeError",
+            "StepMismatch",
+            "StepTimeout",
             "StoreCopied",
             "StoreError",
             "StoreRefused",
             "StoreUnavailable",
             "TenantRequired",
             "UsageError",
+            "WaitTimeout",
         ),
         "handle": ("JobHandle",),
         "core.info": ("Explanation", "JobInfo"),
+        "core.steps": ("StepInfo",),
         "core.job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
         "core.policies.retry": ("RetryPolicy",),
         "router": ("Router",),

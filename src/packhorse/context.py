@@ -8,6 +8,10 @@
     ctx.lease_lost          others may hold the job by now: stop side effects
     ctx.still_mine()        ask the store whether that is so
     ctx.idempotency_key("charge")   for outside systems: the same on every attempt
+    ctx.step("charge", fn)  call fn once per job: later attempts get what it returned
+    ctx.each(items)         go through items, behind those that an earlier attempt was through with
+    ctx.sleep("cool", "1h") end this attempt, and go on behind this line in an hour
+    ctx.wait_for("paid")    the same, until `job.signal("paid", value)` comes
     ctx.snooze("5m")        call me again later
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
@@ -20,11 +24,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import (
+    Mapping,
+    MutableMapping,
+)
 from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -32,11 +39,14 @@ from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
 from packhorse.errors import PayloadError
+from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
+from packhorse.steps import StepRunner, StepVerbs
 from packhorse.tools import NO_TOOLS, Tools
 
 if TYPE_CHECKING:
     import asyncio
+
 
 __all__ = [
     "JOB_FIELDS",
@@ -44,6 +54,7 @@ __all__ = [
     "PROGRESS_MAX",
     "AttemptHost",
     "Context",
+    "DetachedHost",
     "JobLog",
     "JobView",
     "detached_job",
@@ -78,26 +89,6 @@ class JobView(msgspec.Struct, frozen=True):
     deadline: datetime | None = None
 
 
-class AttemptHost(Protocol):
-    """What a context asks of the worker that runs its job."""
-
-    def note_progress(self, progress: Progress) -> None:
-        """Store it soon; callable from any thread."""
-        ...
-
-    def lease_lost(self) -> bool:
-        """Whether others may hold the job by now."""
-        ...
-
-    def still_mine(self) -> bool:
-        """Ask the store, in the caller's thread."""
-        ...
-
-    async def astill_mine(self) -> bool:
-        """Ask the store without blocking the event loop."""
-        ...
-
-
 class JobLog(logging.LoggerAdapter[logging.Logger]):
     """A logger whose lines carry the job's fields, besides what each call adds."""
 
@@ -120,12 +111,12 @@ def job_fields() -> dict[str, Any]:
     return {} if running is None else _fields(*running)
 
 
-class Context:
+class Context(StepVerbs):
     """One attempt, as its handler sees it."""
 
     __slots__ = (
-        *("_awaited", "_cancelled", "_job", "_link", "_log", "_view", "_waited", "_worker"),
-        *("state", "tools"),
+        *("_awaited", "_cancelled", "_job", "_link", "_log", "_steps", "_view", "_waited"),
+        *("_worker", "state", "tools"),
     )
 
     def __init__(
@@ -145,6 +136,7 @@ class Context:
         self._cancelled = False
         self._view: JobView | None = None
         self._log: JobLog | None = None
+        self._steps: StepRunner | None = None
         # Made only for a handler that waits: most never do.
         self._waited: threading.Event | None = None
         self._awaited: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -154,7 +146,7 @@ class Context:
         cls, task: str = "", *, state: Mapping[str, Any] = _NO_STATE, tools: Tools = NO_TOOLS
     ) -> Context:
         """A context for a direct call: no job, no store, and no way to cancel it."""
-        return cls(detached_job(task), _Detached(), state=state, tools=tools)
+        return cls(detached_job(task), DetachedHost(), state=state, tools=tools)
 
     @property
     def job(self) -> JobView:
@@ -184,6 +176,20 @@ class Context:
         own = None if job.options is None else _given_key(job.options)
         whose = [job.trace_id, job.id] if own is None else [job.tenant, job.task, own]
         return _digest([*whose, step])
+
+    @property
+    def _runner(self) -> StepRunner:
+        if self._steps is None:
+            self._steps = StepRunner(
+                self._job, self._link, self, lambda text: self.log.warning("%s", text)
+            )
+        return self._steps
+
+    @property
+    def unwritten_steps(self) -> StepRunner | None:
+        """Who writes the steps that share a write and have not been written; for the worker."""
+        steps = self._steps
+        return steps if steps is not None and steps.has_unwritten else None
 
     def snooze(self, delay: Duration) -> NoReturn:
         """End this attempt, and be called again after `delay`; no retry is used up."""
@@ -246,22 +252,6 @@ class Context:
         if self._awaited is not None:
             loop, event = self._awaited
             loop.call_soon_threadsafe(event.set)
-
-
-class _Detached:
-    """The link of a context that belongs to no job."""
-
-    def note_progress(self, progress: Progress) -> None:
-        """There is nowhere to store it."""
-
-    def lease_lost(self) -> bool:
-        return False
-
-    def still_mine(self) -> bool:
-        return True
-
-    async def astill_mine(self) -> bool:
-        return True
 
 
 def _measure(value: object, name: str) -> float:

@@ -14,9 +14,13 @@
     │   ├── JobCancelled            the job was cancelled
     │   ├── JobConflict             the job is in a state that refuses the request
     │   ├── IdempotencyMismatch     the same key was used with another payload
+    │   ├── LeaseLost               another worker may hold the job: nothing was kept
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
+    ├── StepMismatch                the steps of a job are not those of an earlier attempt
+    ├── StepTimeout                 a step took longer than it may; also a TimeoutError
+    ├── WaitTimeout                 the signal did not come in time; also a TimeoutError
     ├── StoreError                  the store could not do what was asked
     │   ├── StoreUnavailable        it cannot be reached now (has .job_id, .maybe_stored)
     │   ├── StoreRefused            it can never hold this value
@@ -40,6 +44,7 @@ __all__ = [
     "JobDead",
     "JobError",
     "JobNotFound",
+    "LeaseLost",
     "PackhorseError",
     "PayloadError",
     "QueueClosed",
@@ -47,6 +52,8 @@ __all__ = [
     "ResultTimeout",
     "SchemaOutOfDate",
     "ShapeError",
+    "StepMismatch",
+    "StepTimeout",
     "StoreCopied",
     "StoreError",
     "StoreRefused",
@@ -55,6 +62,7 @@ __all__ = [
     "ToolNotAllowed",
     "ToolNotFound",
     "UsageError",
+    "WaitTimeout",
 ]
 
 
@@ -205,6 +213,30 @@ class ResultTimeout(JobError, TimeoutError):
             job_id=job_id,
         )
         self.waited_s = waited_s
+
+
+class LeaseLost(JobError):
+    """Another worker may hold the job by now, so that what this attempt says counts no more."""
+
+    code = "LEASE_LOST"
+
+
+class StepMismatch(PackhorseError):
+    """The steps of a job differ from those that an earlier attempt kept."""
+
+    code = "STEP_MISMATCH"
+
+
+class StepTimeout(PackhorseError, TimeoutError):
+    """A step took longer than it may."""
+
+    code = "STEP_TIMEOUT"
+
+
+class WaitTimeout(PackhorseError, TimeoutError):
+    """The signal that a job waited for did not come in time."""
+
+    code = "WAIT_TIMEOUT"
 
 
 class QueueFull(PackhorseError):

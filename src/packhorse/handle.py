@@ -19,14 +19,17 @@ from packhorse.core.info import (
     JobInfo,
     execution_results,
     explanation_of,
+    has_attachments,
     job_info,
     wire_task,
 )
 from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
 from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
+from packhorse.core.steps import step_codec
 from packhorse.errors import (
     JobCancelled,
     JobConflict,
@@ -36,6 +39,7 @@ from packhorse.errors import (
     UsageError,
 )
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
+from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
@@ -74,11 +78,26 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def info(self) -> JobInfo:
         """All that is known of the job."""
-        return job_info(self._found(self.connection.run(self._read)))
+        record = self._found(self.connection.run(self._read))
+        kept = self.connection.run(self._attachments) if has_attachments(record) else None
+        return job_info(record, kept)
 
     async def ainfo(self) -> JobInfo:
         """All that is known of the job."""
-        return job_info(self._found(await self.connection.arun(self._read)))
+        record = self._found(await self.connection.arun(self._read))
+        kept = await self.connection.arun(self._attachments) if has_attachments(record) else None
+        return job_info(record, kept)
+
+    def signal(self, name: str, value: Any = None) -> None:
+        """Send the job a signal, for `ctx.wait_for(name)`; one that comes before the wait counts.
+
+        A finished job is a `JobConflict`.
+        """
+        self._signalled(name, self.connection.run(self._signal(name, value)))
+
+    async def asignal(self, name: str, value: Any = None) -> None:
+        """As `signal`, without blocking the event loop."""
+        self._signalled(name, await self.connection.arun(self._signal(name, value)))
 
     def progress(self) -> Progress | None:
         """How far the handler last said it was."""
@@ -180,6 +199,32 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def _read(self, store: Store) -> Plan[JobRecord | None]:
         return store.inspection.job(self.id, tenant=self.tenant)
+
+    def _attachments(self, store: Store) -> Plan[Attachments | None]:
+        return store.attachments.attachments(self.id, tenant=self.tenant)
+
+    def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
+        text = step_codec(f"signal {name}").encode_result(value).encode()
+        return lambda store: store.attachments.deliver(self.id, name, text, tenant=self.tenant)
+
+    def _signalled(self, name: str, answer: DeliverAnswer) -> None:
+        match answer:
+            case DeliverAnswer.DELIVERED:
+                return
+            case DeliverAnswer.UNKNOWN:
+                raise JobNotFound(self.id)
+            case DeliverAnswer.FINISHED:
+                problem = "it has finished, and takes no signals any more"
+            case DeliverAnswer.FULL:
+                problem = (
+                    f"it has all the signals it may have ({SIGNALS_MAX} of a name), and has not "
+                    "taken them: look whether its handler waits for this name"
+                )
+            case _:
+                assert_never(answer)
+        raise JobConflict(
+            f"signal {name!r} was not kept for job {self.id}: {problem}", job_id=self.id
+        )
 
     def _attempts(self, store: Store) -> Plan[Any]:
         return store.inspection.history(self.id)

@@ -23,7 +23,7 @@ import msgspec
 
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.core.clock import SECOND_US, Clock, SystemClock, to_datetime
-from packhorse.core.info import JobInfo, execution_results, job_info
+from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
@@ -227,7 +227,10 @@ class Insights:
         if record is None:
             raise JobNotFound(job_id)
         history = yield self._store.inspection.history(job_id)
-        return JobDetail(job_info(record), execution_results(record, history))
+        kept = None
+        if has_attachments(record):
+            kept = yield self._store.attachments.attachments(job_id)
+        return JobDetail(job_info(record, kept), execution_results(record, history))
 
     def _queues(self) -> _Reading[tuple[QueueInfo, ...]]:
         stored = yield self._store.queues.queues()

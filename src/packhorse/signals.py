@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from packhorse.core.durations import Duration, microseconds
 
-__all__ = ["JobSignal", "RateLimited", "Reject", "Retry", "Snooze"]
+__all__ = ["JobSignal", "RateLimited", "Reject", "Retry", "Snooze", "Suspend"]
 
 
 class JobSignal(BaseException):
@@ -48,3 +48,12 @@ class Reject(JobSignal):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Suspend(JobSignal):
+    """A step sleeps or waits: end the attempt; with `waits` a signal ends that, seen so many."""
+
+    def __init__(self, delay_us: int, *, waits: int | None = None) -> None:
+        super().__init__("a step of the handler waits")
+        self.delay_us = delay_us
+        self.waits = waits

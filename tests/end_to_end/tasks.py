@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -28,6 +29,8 @@ def create_app(url: str | None = None) -> Packhorse:
     for handler in (quick, nap, book, doze, stay, block_loop, wait_for_file):
         app.task(handler)
     app.task(max_crashes=1)(take_down)
+    app.task(pay)
+    app.task(name="pay_in_process", executor="process")(pay)
     app.task(retry=RetryPolicy(max_retries=0))(fail)
     app.on(JobCompleted)(_note)
     app.on(JobStale)(_note)
@@ -108,6 +111,26 @@ def take_down(ctx: Context) -> None:
     """Kills its worker, every time."""
     record.write("start", ctx)
     os._exit(86)
+
+
+def pay(ctx: Context) -> list[str]:
+    """Three steps; its process is killed after the second, and in the middle of the third."""
+
+    def do(what: str) -> str:
+        record.write("step", ctx, note=what)
+        return what
+
+    done = [ctx.step("reserve", do, "reserve"), ctx.step("charge", do, "charge")]
+    if ctx.job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def mail() -> str:
+        do("mail")
+        if ctx.job.attempt == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "mail"
+
+    return [*done, ctx.step("mail", mail)]
 
 
 async def fail(ctx: Context) -> None:

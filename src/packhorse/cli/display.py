@@ -27,8 +27,9 @@ from packhorse.cli.output import (
 )
 from packhorse.cli.selection import whole_id
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
-from packhorse.core.info import JobInfo, execution_results, job_info
+from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import AttemptError, AttemptRecord, JobRecord, Progress, RateRule
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.text import printable_lines, short_id
 from packhorse.errors import JobNotFound
 from packhorse.insights import JobPage, QueueInfo, WorkerInfo
@@ -90,12 +91,17 @@ def read_job(app: Packhorse, job_id: str) -> JobRecord:
 
 def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
     """Write everything known about a job to stdout."""
-    history = app.store.run(app.store.inspection.history(record.id))
-    document = job_with_history(record, history)
+    store = app.store
+    history = store.run(store.inspection.history(record.id))
+    kept = None
+    if has_attachments(record):
+        kept = store.run(store.attachments.attachments(record.id))
+    document = job_with_history(record, history, kept)
     if as_json:
         print_json(document)
         return
     lines: Sequence[dict[str, Any]] = document.pop("history")
+    steps: Sequence[dict[str, Any]] = document.pop("steps")
     bodies = {name: document.pop(name) for name in ("payload", "result")}
     if record.progress is not None:
         document["progress"] = _progress(record.progress)
@@ -106,6 +112,9 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
     for name, body in bodies.items():
         if body is not None or name == "payload":
             print_text(f"\n{name}\n{_cut(body)}")
+    if steps:
+        print_text("")
+        print_table(("STEP", "KIND", "STATE", "TOOK", "BYTES"), map(_step_row, steps))
     if lines:
         print_text("")
         print_table(
@@ -141,6 +150,11 @@ def _cut(body: Any) -> str:
     return f"{lines}\n… {left} characters more; see all with --json" if left > 0 else lines
 
 
+def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
+    took = span_ms(step["duration"] * 1000)
+    return (step["name"], step["kind"], step["state"].replace("_", " "), took, step["size"])
+
+
 def _history_row(line: dict[str, Any]) -> tuple[object, ...]:
     error = line.get("error")
     return (
@@ -160,10 +174,12 @@ def _job_document(job: JobInfo) -> dict[str, Any]:
     return {**document, "timeoutMs": None if timeout_s is None else round(timeout_s * 1000)}
 
 
-def job_with_history(record: JobRecord, history: tuple[AttemptRecord, ...]) -> dict[str, Any]:
+def job_with_history(
+    record: JobRecord, history: tuple[AttemptRecord, ...], kept: Attachments | None = None
+) -> dict[str, Any]:
     """Describe a job with its arguments, its result while that is kept, and every attempt."""
     return {
-        **_job_document(job_info(record)),
+        **_job_document(job_info(record, kept)),
         "payload": _read(record.payload),
         "result": None if record.result is None else _read(record.result),
         "resultExpired": record.result_expired,

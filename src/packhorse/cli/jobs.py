@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse jobs`: list, show, cancel, retry, purge."""
+"""`packhorse jobs`: list, show, cancel, retry, signal, purge."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
+import msgspec
 
 from packhorse.cli.options import confirm_options, json_option, on_store
-from packhorse.cli.output import confirm, tell_numbers
+from packhorse.cli.output import confirm, print_text, tell_numbers
 from packhorse.cli.selection import (
     STATUS,
     Filters,
@@ -31,7 +32,15 @@ from packhorse.core.job import UNFINISHED, JobStatus
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["cancel_jobs", "jobs", "list_jobs", "purge_jobs", "retry_jobs", "show_job"]
+__all__ = [
+    "cancel_jobs",
+    "jobs",
+    "list_jobs",
+    "purge_jobs",
+    "retry_jobs",
+    "show_job",
+    "signal_job",
+]
 
 _OVER: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
 _all_option = click.option("--all", "everything", is_flag=True, help="Every such job there is.")
@@ -39,7 +48,7 @@ _all_option = click.option("--all", "everything", is_flag=True, help="Every such
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel, retry and purge jobs."""
+    """List, show, cancel, retry, signal and purge jobs."""
 
 
 @jobs.command("list")
@@ -158,3 +167,24 @@ def retry_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> No
     wanted = whole_ids(app.store, job_ids)
     answers = redrive_all(app.store, wanted)
     tell_answers(zip(wanted, answers, strict=True), as_json=as_json)
+
+
+@jobs.command("signal")
+@click.argument("job_id", metavar="JOB")
+@click.argument("name")
+@click.argument("value", metavar="[JSON]", default="null")
+@on_store
+def signal_job(app: Packhorse, *, job_id: str, name: str, value: str) -> None:
+    """Send a job a signal that its handler waits for, or will: 'ctx.wait_for(NAME)' returns JSON.
+
+    A text needs its quotes: packhorse jobs signal 0190 approved '"by ada"'
+    """
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(
+            f"the value is no JSON: {error}; a text needs quotes, as in '\"text\"'"
+        ) from None
+    (whole,) = whole_ids(app.store, (job_id,))
+    app.job(whole).signal(name, decoded)
+    print_text(f"Signalled {whole}.")

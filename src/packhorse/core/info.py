@@ -19,7 +19,9 @@ from packhorse.core.job import (
     RetryRule,
 )
 from packhorse.core.policies import explain as policy
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts, ReasonCode
+from packhorse.core.steps import StepInfo, steps_of
 from packhorse.protocol import (
     UNSET,
     BackoffStrategy,
@@ -41,6 +43,7 @@ __all__ = [
     "Reason",
     "execution_results",
     "explanation_of",
+    "has_attachments",
     "job_info",
     "wire_task",
 ]
@@ -81,10 +84,16 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_key: str | None
     rate_key: str | None
     idempotency_key: str | None
+    steps: tuple[StepInfo, ...] = ()  #: of all attempts, in the order of their beginnings
 
 
-def job_info(record: JobRecord) -> JobInfo:
-    """What a store knows of a job, as people see it."""
+def has_attachments(record: JobRecord) -> bool:
+    """Whether something is kept with the job."""
+    return record.options is not None and record.options.attached
+
+
+def job_info(record: JobRecord, attachments: Attachments | None = None) -> JobInfo:
+    """What a store knows of a job, as people see it; with what is kept with it, its steps."""
     counters = record.counters
     running = record.status is JobStatus.PROCESSING
     return JobInfo(
@@ -120,6 +129,7 @@ def job_info(record: JobRecord) -> JobInfo:
         concurrency_key=record.concurrency_key,
         rate_key=record.rate_key,
         idempotency_key=record.idempotency_key,
+        steps=() if attachments is None else steps_of(attachments.values),
     )
 
 

@@ -126,8 +126,8 @@ def settle(job: Job, outcome: Outcome, limits: Limits, *, roll: float) -> Settle
             return _failed(job, outcome, limits, error, roll)
         case TimedOut(error, deadline):
             return _timed_out(job, limits, error, deadline=deadline, roll=roll)
-        case Snoozed(delay_us):
-            return _snoozed(job, limits, delay_us)
+        case Snoozed():
+            return _snoozed(job, limits, outcome)
         case Cancelled():
             return _ending(job, limits, SettlementKind.CANCELLED, JobStatus.CANCELLED)
         case Released(started):
@@ -191,8 +191,9 @@ def _timed_out(
     return msgspec.structs.replace(settled, failures=1, error=error, delay_us=delay_us)
 
 
-def _snoozed(job: Job, limits: Limits, delay_us: int) -> Settlement:
-    if limits.max_snoozes is not None and job.snoozes >= limits.max_snoozes:
+def _snoozed(job: Job, limits: Limits, outcome: Snoozed) -> Settlement:
+    most = limits.max_snoozes
+    if outcome.counts and most is not None and job.snoozes >= most:
         error = AttemptError(
             type="Snooze",
             message=f"asked to wait more than max_snoozes = {limits.max_snoozes} times",
@@ -200,7 +201,9 @@ def _snoozed(job: Job, limits: Limits, delay_us: int) -> Settlement:
         )
         return _dead(job, limits, DeadReason.SNOOZED_OUT, error)
     settled = _ending(job, limits, SettlementKind.SNOOZED, JobStatus.PENDING)
-    return msgspec.structs.replace(settled, snoozes=1, delay_us=delay_us)
+    return msgspec.structs.replace(
+        settled, snoozes=int(outcome.counts), delay_us=outcome.delay_us, waits=outcome.waits
+    )
 
 
 def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:

@@ -71,6 +71,8 @@ class Snoozed(msgspec.Struct, frozen=True):
     """The handler asked to be called again later; nothing failed."""
 
     delay_us: int
+    counts: bool = True  #: against `max_snoozes`; a step that sleeps or waits does not
+    waits: int | None = None  #: a signal ends the wait; it has seen so many
 
 
 class Cancelled(msgspec.Struct, frozen=True):

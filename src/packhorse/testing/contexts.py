@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from packhorse.context import Context, detached_job
 from packhorse.core.clock import new_id
 from packhorse.core.job import Job, Progress
+from packhorse.hosts import DetachedHost
 from packhorse.tools import NO_TOOLS, Tools
 
 __all__ = ["RecordingContext", "RecordingHost", "make_context"]
@@ -21,8 +22,15 @@ class RecordingContext(Context):
 
     __slots__ = ("_recorder",)
 
-    def __init__(self, job: Job, *, state: Mapping[str, Any], tools: Tools = NO_TOOLS) -> None:
-        self._recorder = RecordingHost()
+    def __init__(
+        self,
+        job: Job,
+        *,
+        state: Mapping[str, Any],
+        tools: Tools = NO_TOOLS,
+        signals: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self._recorder = RecordingHost(signals)
         super().__init__(job, self._recorder, worker="test", state=state, tools=tools)
 
     @property
@@ -44,10 +52,12 @@ def make_context(
     tenant: str = "",
     attempt: int = 1,
     job_id: str | None = None,
+    signals: Mapping[str, Sequence[Any]] | None = None,
 ) -> RecordingContext:
     """Make a context as a worker does; `state` is what lifespan hooks would yield.
 
-    `tools` are those that the handler may use, by name.
+    `tools` are those that the handler may use, by name. `signals` are values by name, for
+    `ctx.wait_for`; `ctx.sleep` does not wait.
     """
     job = msgspec.structs.replace(
         detached_job(task),
@@ -57,24 +67,23 @@ def make_context(
         fence=attempt,
         attempts=attempt - 1,
     )
-    return RecordingContext(job, state=state or {}, tools=Tools(tools or {}, task=task))
+    return RecordingContext(
+        job, state=state or {}, tools=Tools(tools or {}, task=task), signals=signals
+    )
 
 
-class RecordingHost:
-    """The `packhorse.context.AttemptHost` of a test."""
+class RecordingHost(DetachedHost):
+    """The `packhorse.hosts.AttemptHost` of a test."""
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Mapping[str, Sequence[Any]] | None = None) -> None:
+        super().__init__()
         self.noted: list[Progress] = []
         self.lost = False
+        for name, values in (signals or {}).items():
+            self.signals[name] = tuple(map(msgspec.json.encode, values))
 
     def note_progress(self, progress: Progress) -> None:
         self.noted.append(progress)
 
     def lease_lost(self) -> bool:
         return self.lost
-
-    def still_mine(self) -> bool:
-        return not self.lost
-
-    async def astill_mine(self) -> bool:
-        return not self.lost

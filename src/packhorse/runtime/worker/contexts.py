@@ -3,26 +3,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from packhorse.context import Context
-from packhorse.core.job import JobRecord, JobStatus, Progress
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobRecord, JobStatus, Progress
+from packhorse.core.policies.attachments import Attachments
+from packhorse.core.settlement import Verdict
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.heartbeat import WorkerLease
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.stores.protocol import Store
 
-__all__ = ["ContextFactory"]
+__all__ = ["ContextFactory", "StoreHost"]
 
 
 class ContextFactory:
     """Makes contexts for attempts of one worker."""
 
     def __init__(
-        self, store: Store, lease: WorkerLease, progress: ProgressWriter, worker: str
+        self,
+        store: Store,
+        lease: WorkerLease,
+        progress: ProgressWriter,
+        worker: str,
+        monotonic: Callable[[], float],
     ) -> None:
         self.store = store
+        self.monotonic = monotonic
         self.lease = lease
         self.progress = progress
         self.worker = worker
@@ -30,20 +40,71 @@ class ContextFactory:
 
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
-        link = _ContextLink(self, attempt)
+        link = _WorkerHost(self, attempt)
         return Context(
             attempt.job, link, worker=self.worker, state=self.state, tools=attempt.plan.tools
         )
 
 
-class _ContextLink:
-    """The `packhorse.context.AttemptHost` of one attempt."""
+class StoreHost(ABC):
+    """What hosts of attempts share: the store is asked about their job."""
+
+    __slots__ = ("_job",)
+
+    suspends = True
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    @abstractmethod
+    def _store(self) -> Store: ...
+
+    def still_mine(self) -> bool:
+        store = self._store
+        return self._is_mine(store.run(store.inspection.job(self._job.id)))
+
+    async def astill_mine(self) -> bool:
+        store = self._store
+        return self._is_mine(await store.arun(store.inspection.job(self._job.id)))
+
+    def attachments(self) -> Attachments:
+        store = self._store
+        return store.run(store.attachments.attachments(self._job.id)) or Attachments()
+
+    async def aattachments(self) -> Attachments:
+        store = self._store
+        return await store.arun(store.attachments.attachments(self._job.id)) or Attachments()
+
+    def attach(self, values: dict[str, bytes]) -> bool:
+        store = self._store
+        plan = store.attachments.attach(self._job.id, self._job.fence, values)
+        return store.run(plan) is Verdict.APPLIED
+
+    async def aattach(self, values: dict[str, bytes]) -> bool:
+        store = self._store
+        plan = store.attachments.attach(self._job.id, self._job.fence, values)
+        return await store.arun(plan) is Verdict.APPLIED
+
+    def _is_mine(self, record: JobRecord | None) -> bool:
+        if record is None or record.status is not JobStatus.PROCESSING:
+            return False
+        return record.fence == self._job.fence and not record.cancel_requested
+
+
+class _WorkerHost(StoreHost):
+    """The `packhorse.hosts.AttemptHost` of an attempt in this worker."""
 
     __slots__ = ("_attempt", "_factory")
 
     def __init__(self, factory: ContextFactory, attempt: Attempt) -> None:
+        super().__init__(attempt.job)
         self._factory = factory
         self._attempt = attempt
+
+    @property
+    def _store(self) -> Store:
+        return self._factory.store
 
     def note_progress(self, progress: Progress) -> None:
         self._factory.progress.note(self._attempt, progress)
@@ -51,15 +112,6 @@ class _ContextLink:
     def lease_lost(self) -> bool:
         return self._factory.lease.lost_since(self._attempt.epoch)
 
-    def still_mine(self) -> bool:
-        store = self._factory.store
-        return self._is_mine(store.run(store.inspection.job(self._attempt.job.id)))
-
-    async def astill_mine(self) -> bool:
-        store = self._factory.store
-        return self._is_mine(await store.arun(store.inspection.job(self._attempt.job.id)))
-
-    def _is_mine(self, record: JobRecord | None) -> bool:
-        if record is None or record.status is not JobStatus.PROCESSING:
-            return False
-        return record.fence == self._attempt.job.fence and not record.cancel_requested
+    def now_us(self) -> int:
+        # At most: a step that slept must not find itself early when the store says it is due.
+        return int(self._factory.monotonic() * SECOND_US) + self._attempt.offset_us_max

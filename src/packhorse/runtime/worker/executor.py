@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -40,7 +41,8 @@ from packhorse.errors import PayloadError, ShapeError, ToolNotAllowed, ToolNotFo
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.plans import CallPlan, too_large
-from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze
+from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze, Suspend
+from packhorse.steps import StepRunner
 
 __all__ = [
     "Executor",
@@ -76,6 +78,9 @@ class Executor:
         try:
             return _returned(attempt, await self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
+            if (steps := _unwritten(attempt)) is not None:
+                with suppress(Exception):  # lost, they run again
+                    await steps.arun(steps.write())
             return raised_in(attempt, error)
 
     def execute_here(self, attempt: Attempt) -> Outcome:
@@ -83,6 +88,9 @@ class Executor:
         try:
             return _returned(attempt, self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - as above
+            if (steps := _unwritten(attempt)) is not None:
+                with suppress(Exception):
+                    steps.run(steps.write(), "step")
             return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
@@ -109,6 +117,11 @@ class Executor:
             if attempt.ending is not None:  # told to stop while it was being made
                 context.request_cancel()
         return context
+
+
+def _unwritten(attempt: Attempt) -> StepRunner | None:
+    """Who writes the steps of an attempt that were to share a write, if there are any."""
+    return None if attempt.context is None else attempt.context.unwritten_steps
 
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
@@ -213,6 +226,8 @@ def signalled(signal: JobSignal) -> Outcome:
     match signal:
         case Snooze():
             return Snoozed(signal.delay_us)
+        case Suspend():
+            return Snoozed(signal.delay_us, counts=False, waits=signal.waits)
         case RateLimited():
             return Limited(signal.retry_after_us)
         case Reject():

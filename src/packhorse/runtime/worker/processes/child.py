@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
-from packhorse.core.job import Job, JobStatus, Progress
+from packhorse.core.job import Progress
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError
 from packhorse.runtime.supervisor.posix import (
@@ -39,6 +39,7 @@ from packhorse.runtime.supervisor.posix import (
     reaped,
 )
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.contexts import StoreHost
 from packhorse.runtime.worker.executor import Executor, described
 from packhorse.runtime.worker.hooks import entered
 from packhorse.runtime.worker.plans import PlanBook
@@ -57,6 +58,7 @@ from packhorse.runtime.worker.processes.messages import (
 )
 from packhorse.runtime.worker.recycling import alarm, memory_mib
 from packhorse.runtime.worker.runners import leave_copy
+from packhorse.stores.protocol import Store
 
 __all__ = ["VARIABLE", "main", "process_command"]
 
@@ -168,7 +170,7 @@ class _Process:
         def context(attempt: Attempt) -> Context:
             return Context(
                 attempt.job,
-                _ProcessLink(self, app, attempt),
+                _ProcessHost(self, app, attempt),
                 worker=setup.worker,
                 state=state,
                 tools=attempt.plan.tools,
@@ -248,15 +250,20 @@ class _Process:
                 self.lease_gone = gone
 
 
-class _ProcessLink:
-    """The `packhorse.context.Link` of a job in this process."""
+class _ProcessHost(StoreHost):
+    """The `packhorse.hosts.AttemptHost` of a job in this process."""
 
-    __slots__ = ("_app", "_job", "_process")
+    __slots__ = ("_app", "_process")
 
     def __init__(self, process: _Process, app: Any, attempt: Attempt) -> None:
+        super().__init__(attempt.job)
         self._process = process
         self._app = app
-        self._job: Job = attempt.job
+
+    @property
+    def _store(self) -> Store:
+        store: Store = self._app.store
+        return store
 
     def note_progress(self, progress: Progress) -> None:
         self._process.send(Noted(self._job.id, self._job.fence, progress))
@@ -264,18 +271,8 @@ class _ProcessLink:
     def lease_lost(self) -> bool:
         return self._process.lease_gone
 
-    def still_mine(self) -> bool:
-        store = self._app.store
-        return self._is_mine(store.run(store.inspection.job(self._job.id)))
-
-    async def astill_mine(self) -> bool:
-        store = self._app.store
-        return self._is_mine(await store.arun(store.inspection.job(self._job.id)))
-
-    def _is_mine(self, record: Any) -> bool:
-        if record is None or record.status is not JobStatus.PROCESSING:
-            return False
-        return bool(record.fence == self._job.fence and not record.cancel_requested)
+    def now_us(self) -> int:
+        return SystemClock().now_us()
 
 
 class _ToWorker(logging.Handler):

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""Steps of a job: what is kept of each, and what an attempt may do with those kept before.
+
+A step's result is kept with the job before the handler goes on, so that a later attempt is given it
+instead of doing the step again. `StepLog` has the rules and no way to a store; `packhorse.steps`
+reads and writes for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from packhorse.core.codec import Signature
+from packhorse.core.type_hints import Hints
+from packhorse.errors import StepMismatch, UsageError
+
+__all__ = [
+    "STEP_NAME_LENGTH_MAX",
+    "KeptStep",
+    "StepInfo",
+    "StepKind",
+    "StepLog",
+    "StepState",
+    "step_codec",
+    "steps_of",
+]
+
+STEP_NAME_LENGTH_MAX: Final = 100
+#: Attachments of steps begin with it; others belong to other capabilities.
+_PREFIX: Final = "step:"
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    STEP = "step"
+    EACH = "each"  #: a loop; its value is the place behind the last item confirmed
+    SLEEP = "sleep"
+    WAIT = "wait"  #: for a signal
+
+
+class StepState(StrEnum):
+    """How far a step is."""
+
+    DONE = "done"
+    OPEN = "open"  #: it sleeps, waits, or has items left
+    TIMED_OUT = "timed_out"  #: the signal it waited for did not come in time
+
+
+class KeptStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step as it is kept with its job."""
+
+    kind: StepKind
+    number: int  #: of its beginning in its attempt, from 1
+    state: StepState = StepState.DONE
+    value: msgspec.Raw = msgspec.Raw(b"null")  #: as JSON
+    duration_us: int = 0
+    due_us: int | None = None  #: when a sleep or a wait ends at the latest
+
+    def encoded(self) -> bytes:
+        """As it is kept."""
+        return msgspec.json.encode(self)
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """A step, as people see it."""
+
+    name: str
+    kind: StepKind
+    state: StepState
+    duration: float  #: seconds
+    size: int  #: bytes kept
+
+
+def steps_of(values: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
+    """The steps among what is kept with a job, in the order of their beginnings."""
+    kept = _read(values)
+    return tuple(
+        StepInfo(name, one.kind, one.state, one.duration_us / 1_000_000, len(bytes(one.value)))
+        for name, one in sorted(kept.items(), key=lambda item: (item[1].number, item[0]))
+    )
+
+
+class StepLog:
+    """The steps of one attempt, beside those that were kept before it."""
+
+    def __init__(self, values: Mapping[str, bytes]) -> None:
+        self._kept = _read(values)
+        self._begun: set[str] = set()
+        self._waits: dict[str, int] = {}  # for each signal
+        self._taken: dict[str, int] = {}  # signals that waits of this attempt were given
+        self.unwritten: dict[str, bytes] = {}  #: steps that share the next write
+        self.changed: str | None = None  #: how the order differs from that of earlier attempts
+
+    def begin(
+        self, name: str, kind: StepKind, *, strict: bool = False
+    ) -> tuple[int, KeptStep | None]:
+        """A step begins: return its number, and what is kept of it.
+
+        A name names one step of an attempt. Where earlier attempts had other steps, or this one at
+        another place, `changed` says so; with `strict` that is a `StepMismatch`.
+        """
+        _check_name(name)
+        if name in self._begun:
+            raise UsageError(
+                f"step {name!r} was used twice in one attempt: its result would be taken for that "
+                "of the other; give every step a name of its own, such as f'charge-{order}'"
+            )
+        self._begun.add(name)
+        number, kept = len(self._begun), self._kept.get(name)
+        if kept is not None and kept.kind is not kind:
+            raise StepMismatch(
+                f"step {name!r} was a {kept.kind} in an earlier attempt and is a {kind} now; give "
+                "the new one another name"
+            )
+        problem = self._difference(name, number, kept)
+        if problem is not None and strict:
+            raise StepMismatch(problem)
+        if problem is not None and self.changed is None:
+            self.changed = problem
+        return number, kept
+
+    def keep(self, name: str, step: KeptStep) -> None:
+        """Have a step written next."""
+        self._kept[name] = step
+        self.unwritten[_PREFIX + name] = step.encoded()
+
+    def next_wait(self, signal: str) -> str:
+        """The name of the next wait for this signal: each takes one of those that came."""
+        self._waits[signal] = number = self._waits.get(signal, 0) + 1
+        return f"{signal}#{number}"
+
+    def next_signal(self, signal: str) -> int:
+        """Which of the signals of this name the next wait takes."""
+        return self._taken.get(signal, 0)
+
+    def took_signal(self, signal: str) -> None:
+        """A wait of this attempt was given one."""
+        self._taken[signal] = self.next_signal(signal) + 1
+
+    def _difference(self, name: str, number: int, kept: KeptStep | None) -> str | None:
+        missing = sorted(
+            other
+            for other, step in self._kept.items()
+            if step.number < number and other not in self._begun
+        )
+        if missing:
+            return (
+                f"step {name!r} begins, and {missing[0]!r}, which came before it in an earlier "
+                "attempt, did not: the order of steps has changed"
+            )
+        if kept is not None and kept.number != number:
+            return (
+                f"step {name!r} was number {kept.number} in an earlier attempt and is number "
+                f"{number} now: the order of steps has changed"
+            )
+        return None
+
+
+def step_codec(name: str, function: Callable[..., Any] | None = None) -> Signature:
+    """Write and read the values of a step as the function's annotation says, if it has one.
+
+    Values come back decoded, the first time as later.
+    """
+    returns: Any = Any
+    if function is not None:
+        try:
+            returns = get_type_hints(function).get("return", Any)
+            msgspec.json.Decoder(returns)
+        except Exception:  # noqa: BLE001 - a step may call anything, also what has no types
+            returns = Any
+    return Signature.from_hints(Hints(f"step {name!r}", (), returns), skip_first=False)
+
+
+def _read(values: Mapping[str, bytes]) -> dict[str, KeptStep]:
+    return {
+        name.removeprefix(_PREFIX): msgspec.json.decode(value, type=KeptStep)
+        for name, value in values.items()
+        if name.startswith(_PREFIX)
+    }
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and 0 < len(name) <= STEP_NAME_LENGTH_MAX and name.isprintable():
+        return
+    raise UsageError(
+        f"{name!r} is no name of a step: give 1 to {STEP_NAME_LENGTH_MAX} printable characters"
+    )

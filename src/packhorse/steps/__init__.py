@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: MIT
+"""The steps of an attempt: `ctx.step`, `ctx.each`, `ctx.sleep` and `ctx.wait_for`.
+
+The rules are in `core.steps`; here they are run, in a thread or on an event loop.
+"""
+
+from __future__ import annotations
+
+from packhorse.steps.runner import FOREVER_US, StepRunner
+from packhorse.steps.verbs import StepVerbs
+
+__all__ = ["FOREVER_US", "StepRunner", "StepVerbs"]

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: MIT
+"""Run the steps of one attempt.
+
+Each verb is written once, as a generator that asks for what it needs (read, write, call, pause) and
+is sent the answer; `StepRunner.run` answers in a thread, `StepRunner.arun` on an event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import Job, JobOptions, RetryRule
+from packhorse.core.policies.attachments import Attachments
+from packhorse.core.process import in_event_loop
+from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, step_codec
+from packhorse.errors import LeaseLost, StoreUnavailable, UsageError, WaitTimeout
+from packhorse.hosts import AttemptHost
+from packhorse.signals import Suspend
+from packhorse.steps.calls import Invoke, Pause, Read, Work, Write, ainvoked, called, invoked
+from packhorse.steps.cursor import Cursor, asynchronous, size_of
+
+__all__ = ["FOREVER_US", "StepRunner"]
+
+T = TypeVar("T")
+
+#: How long a wait without a time-out may last: a hundred years.
+FOREVER_US: Final = 100 * 365 * 86_400 * SECOND_US
+#: Waits between tries to write a step to a store that cannot be reached.
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
+
+
+class _Owner(Protocol):
+    """What steps ask of their context."""
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool: ...
+    async def await_cancelled(self, timeout: float | None = None) -> bool: ...
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None: ...
+
+
+class StepRunner:
+    """Runs the steps of one attempt."""
+
+    def __init__(
+        self, job: Job, host: AttemptHost, owner: _Owner, warn: Callable[[str], object]
+    ) -> None:
+        self._job = job
+        self._host = host
+        self._owner = owner
+        self._warn = warn
+        self._log: StepLog | None = None
+        self._warned = False
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether steps that share a write have not been written."""
+        return self._log is not None and bool(self._log.unwritten)
+
+    # --------------------------------------------------------------------------------- running
+
+    def run(self, work: Work[T], verb: str) -> T:
+        """Do it in this thread."""
+        if in_event_loop():
+            work.close()
+            raise UsageError(
+                f"ctx.{verb}() would block the running event loop: use 'await ctx.a{verb}()'"
+            )
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                asked = work.send(answer) if error is None else work.throw(error)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            answer, error = None, None
+            try:
+                answer = self._answer(asked)
+            except BaseException as raised:  # noqa: BLE001 - thrown into the work
+                error = raised
+
+    async def arun(self, work: Work[T]) -> T:
+        """Do it without blocking the event loop."""
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                asked = work.send(answer) if error is None else work.throw(error)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            answer, error = None, None
+            try:
+                answer = await self._aanswer(asked)
+            except BaseException as raised:  # noqa: BLE001 - thrown into the work
+                error = raised
+
+    def _answer(self, asked: Read | Write | Invoke | Pause) -> Any:
+        match asked:
+            case Read():
+                return self._host.attachments()
+            case Write(values):
+                return self._host.attach(values)
+            case Pause(seconds):
+                return self._owner.wait_cancelled(seconds)
+            case Invoke():
+                return invoked(asked)
+
+    async def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Any:
+        match asked:
+            case Read():
+                return await self._host.aattachments()
+            case Write(values):
+                return await self._host.aattach(values)
+            case Pause(seconds):
+                return await self._owner.await_cancelled(seconds)
+            case Invoke():
+                return await ainvoked(asked)
+
+    # ------------------------------------------------------------------------------------ work
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        timeout_us: int | None,
+        rule: RetryRule | None,
+        durable: bool,
+        strict: bool,
+    ) -> Work[Any]:
+        """Call a function once per job, and keep what it returns before going on."""
+        log = yield from self._opened()
+        number, kept = self._begin(log, name, StepKind.STEP, strict=strict)
+        codec = step_codec(name, function)
+        if kept is not None:
+            return codec.decode_result(bytes(kept.value))
+        began_us = self._host.now_us()
+        timeout_s = None if timeout_us is None else timeout_us / SECOND_US
+        value = yield from called(Invoke(name, function, args, timeout_s), rule)
+        text = codec.encode_result(value)
+        spent_us = self._host.now_us() - began_us
+        step = KeptStep(StepKind.STEP, number, value=_raw(text), duration_us=spent_us)
+        log.keep(name, step)
+        if durable:
+            yield from self.write()
+        return codec.decode_result(text)
+
+    def sleep(self, name: str, delay_us: int) -> Work[None]:
+        """End the attempt, and go on behind this step when the time has come."""
+        log = yield from self._opened()
+        number, kept = self._begin(log, name, StepKind.SLEEP)
+        if kept is not None and kept.state is StepState.DONE:
+            return
+        now_us = self._host.now_us()
+        due_us = now_us + delay_us if kept is None or kept.due_us is None else kept.due_us
+        step = KeptStep(StepKind.SLEEP, number, StepState.OPEN, due_us=due_us)
+        if now_us >= due_us or not self._host.suspends:
+            log.keep(name, msgspec.structs.replace(step, state=StepState.DONE))
+            return  # written with the next step: asked again, it is over all the same
+        if kept is None:
+            log.keep(name, step)
+        yield from self.write()
+        raise Suspend(due_us - now_us)
+
+    def wait_for(self, signal: str, timeout_us: int | None) -> Work[Any]:
+        """End the attempt until a signal comes; return its value."""
+        log = yield from self._opened()
+        name = log.next_wait(signal)
+        number, kept = self._begin(log, name, StepKind.WAIT)
+        codec = step_codec(name)
+        if kept is not None and kept.state is StepState.DONE:
+            log.took_signal(signal)
+            return codec.decode_result(bytes(kept.value))
+        if kept is not None and kept.state is StepState.TIMED_OUT:
+            raise _too_late(signal)
+        found: Attachments = yield Read()
+        came, next_one = found.signals.get(signal, ()), log.next_signal(signal)
+        step = KeptStep(StepKind.WAIT, number)
+        if next_one < len(came):
+            log.took_signal(signal)
+            log.keep(name, msgspec.structs.replace(step, value=_raw(came[next_one])))
+            yield from self.write()
+            return codec.decode_result(came[next_one])
+        if not self._host.suspends:
+            raise UsageError(
+                f"no signal {signal!r} came, and a handler that is called directly cannot wait for "
+                "one: give make_context(signals={...}) what it needs"
+            )
+        yield from self._wait(log, name, step, kept, timeout_us, seen=found.delivered)
+
+    def _wait(
+        self,
+        log: StepLog,
+        signal_step: str,
+        step: KeptStep,
+        kept: KeptStep | None,
+        timeout_us: int | None,
+        *,
+        seen: int,
+    ) -> Work[None]:
+        """End the attempt, or the wait if its time is over; where it ends is kept first."""
+        now_us = self._host.now_us()
+        due_us = now_us + (FOREVER_US if timeout_us is None else timeout_us)
+        if kept is not None and kept.due_us is not None:
+            due_us = kept.due_us
+        over = now_us >= due_us
+        state = StepState.TIMED_OUT if over else StepState.OPEN
+        if over or kept is None:
+            kept = msgspec.structs.replace(step, state=state, due_us=due_us)
+            log.keep(signal_step, kept)
+        yield from self.write()
+        if over:
+            raise _too_late(signal_step.rpartition("#")[0])
+        raise Suspend(due_us - now_us, waits=seen)
+
+    def write(self) -> Work[None]:
+        """Write what has not been written; tried again while this attempt holds the job."""
+        log = self._log
+        if log is None or not log.unwritten:
+            return
+        values, pause_s, held = dict(log.unwritten), _PAUSE_S, None
+        while held is None:
+            try:
+                held = yield Write(values)
+            except StoreUnavailable:
+                # What the step did cannot be undone, so that giving up means doing it twice.
+                if self._host.lease_lost() or (yield Pause(pause_s)):
+                    raise
+                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+        if not held:
+            raise LeaseLost(
+                f"job {self._job.id} is held by another worker by now, or is over: what this "
+                "attempt did last was not kept; stop here",
+                job_id=self._job.id,
+            )
+        for name, value in values.items():
+            if log.unwritten.get(name) is value:
+                del log.unwritten[name]
+
+    def _opened(self) -> Work[StepLog]:
+        """Read the steps of earlier attempts, if there are any."""
+        if self._log is None:
+            known = not self._host.suspends or _has_attachments(self._job)
+            values = (yield Read()).values if known else {}
+            if self._log is None:  # else a step beside this one was faster
+                self._log = StepLog(values)
+        return self._log
+
+    def _begin(
+        self, log: StepLog, name: str, kind: StepKind, *, strict: bool = False
+    ) -> tuple[int, KeptStep | None]:
+        begun = log.begin(name, kind, strict=strict)
+        if log.changed is not None and not self._warned:
+            self._warned = True
+            self._warn(log.changed)
+        return begun
+
+    # ----------------------------------------------------------------------------------- loops
+
+    def each(
+        self, items: Iterable[T], name: str, key: Callable[[T], Any] | None, every: int
+    ) -> Iterator[T]:
+        """Go through items, behind those that an earlier attempt confirmed."""
+        cursor = Cursor(name, key, every, size_of(items), self._host.now_us)
+        self.run(self._open_cursor(cursor), "each")
+        if cursor.done:
+            return
+        for item in items:
+            if cursor.skips(item):
+                continue
+            yield item
+            self.run(self._confirm(cursor, item), "each")
+        self.run(self._finish(cursor), "each")
+
+    async def aeach(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        name: str,
+        key: Callable[[T], Any] | None,
+        every: int,
+    ) -> AsyncIterator[T]:
+        """As `each`, without blocking the event loop."""
+        cursor = Cursor(name, key, every, size_of(items), self._host.now_us)
+        await self.arun(self._open_cursor(cursor))
+        if cursor.done:
+            return
+        async for item in asynchronous(items):
+            if cursor.skips(item):
+                continue
+            yield item
+            await self.arun(self._confirm(cursor, item))
+        await self.arun(self._finish(cursor))
+
+    def _open_cursor(self, cursor: Cursor[Any]) -> Work[None]:
+        log = yield from self._opened()
+        number, kept = self._begin(log, cursor.name, StepKind.EACH)
+        cursor.open(number, kept)
+
+    def _confirm(self, cursor: Cursor[T], item: T) -> Work[None]:
+        log = yield from self._opened()
+        log.keep(cursor.name, cursor.confirm(item))
+        self._owner.progress(cursor.confirmed, cursor.total)
+        if cursor.confirmed % cursor.every == 0:
+            yield from self.write()
+
+    def _finish(self, cursor: Cursor[Any]) -> Work[None]:
+        cursor.require_found()
+        log = yield from self._opened()
+        log.keep(cursor.name, cursor.kept(StepState.DONE))
+        yield from self.write()
+
+
+def _too_late(signal: str) -> WaitTimeout:
+    return WaitTimeout(f"no signal {signal!r} came in time")
+
+
+def _has_attachments(job: Job) -> bool:
+    if job.options is None:
+        return False
+    try:
+        return msgspec.json.decode(job.options, type=JobOptions).attached
+    except msgspec.DecodeError:  # written by a release that knew other options
+        return True
+
+
+def _raw(text: str | bytes) -> msgspec.Raw:
+    return msgspec.Raw(text)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""The steps that a handler can do: a part of its context."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
+
+from packhorse.core.durations import Duration, microseconds, positive_microseconds
+from packhorse.steps.runner import StepRunner
+
+if TYPE_CHECKING:
+    from packhorse.core.policies.retry import RetryPolicy
+
+__all__ = ["StepVerbs"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class StepVerbs(ABC):
+    """See `Context`."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def _runner(self) -> StepRunner: ...
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        durable: bool = True,
+        strict: bool = False,
+    ) -> R:
+        """Call a function once per job: later attempts are given what it returned.
+
+        What it returns is kept with the job before `step` returns, as JSON, and comes back as its
+        annotation says, the first time too. A step that is interrupted runs again: give outside
+        systems `ctx.idempotency_key(name)`. With `timeout` the function runs in a thread of its
+        own, which is left behind if it is late (`StepTimeout`). `retry` tries it again in this
+        attempt. Steps that are not `durable` share the next write. `strict` raises `StepMismatch`
+        where earlier attempts had other steps here; else that is logged.
+        """
+        work = self._runner.step(
+            name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
+        )
+        result: R = self._runner.run(work, "step")
+        return result
+
+    @overload
+    async def astep(
+        self,
+        name: str,
+        fn: Callable[[*Ts], Awaitable[R]],
+        /,
+        *args: *Ts,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        durable: bool = True,
+        strict: bool = False,
+    ) -> R: ...
+
+    @overload
+    async def astep(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        durable: bool = True,
+        strict: bool = False,
+    ) -> R: ...
+
+    async def astep(  # type: ignore[misc]  # mypy does not match `*args: Any` with variadics
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        durable: bool = True,
+        strict: bool = False,
+    ) -> Any:
+        """As `step`, for coroutine functions; any other is called in a thread."""
+        work = self._runner.step(
+            name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
+        )
+        return await self._runner.arun(work)
+
+    def each(
+        self,
+        items: Iterable[T],
+        *,
+        key: Callable[[T], Any] | None = None,
+        name: str = "each",
+        every: int = 1,
+    ) -> Iterator[T]:
+        """Go through items; after a crash, on behind the last one that the loop was through with.
+
+        Items must come in the same order again, those that are done among them. Their place is
+        found by `key(item)`, or by counting. It is kept after every item, or every `every` items,
+        and told as progress. Another loop of the same handler needs another `name`.
+        """
+        return self._runner.each(items, name, key, every)
+
+    def aeach(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        key: Callable[[T], Any] | None = None,
+        name: str = "each",
+        every: int = 1,
+    ) -> AsyncIterator[T]:
+        """As `each`, for `async for`."""
+        return self._runner.aeach(items, name, key, every)
+
+    def sleep(self, name: str, delay: Duration) -> None:
+        """End this attempt and free its slot; a later one goes on behind this step.
+
+        The time is kept: an attempt that comes for another reason does not sleep again from the
+        start. Neither a retry nor a snooze is used up.
+        """
+        delay_us = microseconds(delay, setting="delay")
+        self._runner.run(self._runner.sleep(name, delay_us), "sleep")
+
+    async def asleep(self, name: str, delay: Duration) -> None:
+        """As `sleep`, in coroutines."""
+        await self._runner.arun(self._runner.sleep(name, microseconds(delay, setting="delay")))
+
+    def wait_for(self, signal: str, timeout: Duration | None = None) -> Any:
+        """Return the value of the next `job.signal(signal, value)`; one that came before counts.
+
+        Until it comes the attempt has ended and its slot is free. Signals of one name are taken in
+        the order of their coming, each by one wait. After `timeout` it raises `WaitTimeout`.
+        """
+        return self._runner.run(self._runner.wait_for(signal, _microseconds(timeout)), "wait_for")
+
+    async def await_for(self, signal: str, timeout: Duration | None = None) -> Any:
+        """As `wait_for`, in coroutines."""
+        return await self._runner.arun(self._runner.wait_for(signal, _microseconds(timeout)))
+
+
+def _microseconds(timeout: Duration | None) -> int | None:
+    return None if timeout is None else microseconds(timeout, setting="timeout")
+
+
+def _step_options(timeout: Duration | None, retry: RetryPolicy | None) -> dict[str, Any]:
+    timeout_us = None if timeout is None else positive_microseconds(timeout, setting="timeout")
+    return {"timeout_us": timeout_us, "rule": None if retry is None else retry.rule}
