@@ -14,7 +14,7 @@
     │   ├── JobCancelled            the job was cancelled
     │   ├── JobConflict             the job is in a state that refuses the request
     │   ├── IdempotencyMismatch     the same key was used with another payload
-    │   ├── LeaseLost               another worker may hold the job: nothing was kept
+    │   ├── StepRefused               another worker may hold the job: nothing was kept
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
@@ -44,7 +44,6 @@ __all__ = [
     "JobDead",
     "JobError",
     "JobNotFound",
-    "LeaseLost",
     "PackhorseError",
     "PayloadError",
     "QueueClosed",
@@ -53,6 +52,7 @@ __all__ = [
     "SchemaOutOfDate",
     "ShapeError",
     "StepMismatch",
+    "StepRefused",
     "StepTimeout",
     "StoreCopied",
     "StoreError",
@@ -215,10 +215,10 @@ class ResultTimeout(JobError, TimeoutError):
         self.waited_s = waited_s
 
 
-class LeaseLost(JobError):
+class StepRefused(JobError):
     """Another worker may hold the job by now, so that what this attempt says counts no more."""
 
-    code = "LEASE_LOST"
+    code = "STEP_REFUSED"
 
 
 class StepMismatch(PackhorseError):

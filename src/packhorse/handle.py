@@ -13,6 +13,7 @@ from packhorse import events
 from packhorse.client.connection import Connection
 from packhorse.client.waiting import wait_for_end
 from packhorse.core.clock import SECOND_US
+from packhorse.core.codec import Signature
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import (
     Explanation,
@@ -29,7 +30,6 @@ from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
-from packhorse.core.steps import step_codec
 from packhorse.errors import (
     JobCancelled,
     JobConflict,
@@ -204,7 +204,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return store.attachments.attachments(self.id, tenant=self.tenant)
 
     def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
-        text = step_codec(f"signal {name}").encode_result(value).encode()
+        text = Signature.of_result(f"signal {name!r}").encode_result(value).encode()
         return lambda store: store.attachments.deliver(self.id, name, text, tenant=self.tenant)
 
     def _signalled(self, name: str, answer: DeliverAnswer) -> None:

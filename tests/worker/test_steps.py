@@ -18,10 +18,10 @@ from packhorse import (
     JobHandle,
     JobNotFound,
     JobStatus,
-    LeaseLost,
     PayloadError,
     RetryPolicy,
     StepMismatch,
+    StepRefused,
     StepTimeout,
     StoreUnavailable,
     UsageError,
@@ -272,13 +272,13 @@ def test_a_step_of_a_job_that_is_over_is_not_kept(packhorse_app: TestApp) -> Non
         ended = settle(ctx._job, Succeeded("1"), Limits(), roll=0.5)
         try:
             ctx.step("late", lambda: store.run(store.jobs.settle([ended])) and None)
-        except LeaseLost as error:
+        except StepRefused as error:
             raised.append(error.code)
 
     job = overtaken.enqueue()
     packhorse_app.run_jobs()
 
-    assert (raised, job.info().steps) == (["LEASE_LOST"], ())
+    assert (raised, job.info().steps) == (["STEP_REFUSED"], ())
 
 
 def test_steps_that_share_a_write_are_kept_when_the_handler_fails(packhorse_app: TestApp) -> None:
@@ -423,7 +423,7 @@ def test_a_step_is_written_again_while_the_store_is_away() -> None:
         steps.run(work, "step")
     host.failures = 0
     work = steps.step("c", int, (), timeout_us=None, rule=None, durable=True, strict=False)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(StepRefused):
         steps.run(work, "step")
 
 

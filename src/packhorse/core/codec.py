@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_type_hints
 
 import msgspec
 from msgspec import UNSET
@@ -102,6 +102,18 @@ class Signature:
             plain_results=plain_kinds(hints.returns),
             returns_nothing=type(None) in plain_kinds(hints.returns),
         )
+
+    @classmethod
+    def of_result(cls, label: str, function: Callable[..., Any] | None = None) -> Signature:
+        """For results alone: as the function annotates them, if it does so in a way we can read."""
+        returns: Any = Any
+        if function is not None:
+            try:
+                returns = get_type_hints(function).get("return", Any)
+                msgspec.json.Decoder(returns)
+            except Exception:  # noqa: BLE001 - any function will do, also one without types
+                returns = Any
+        return cls.from_hints(Hints(label, (), returns), skip_first=False)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call, or a `PayloadError` that names the argument that is wrong."""

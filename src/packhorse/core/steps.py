@@ -8,14 +8,12 @@ reads and writes for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, get_type_hints
+from typing import Final
 
 import msgspec
 
-from packhorse.core.codec import Signature
-from packhorse.core.type_hints import Hints
 from packhorse.errors import StepMismatch, UsageError
 
 __all__ = [
@@ -25,7 +23,6 @@ __all__ = [
     "StepKind",
     "StepLog",
     "StepState",
-    "step_codec",
     "steps_of",
 ]
 
@@ -159,21 +156,6 @@ class StepLog:
                 f"{number} now: the order of steps has changed"
             )
         return None
-
-
-def step_codec(name: str, function: Callable[..., Any] | None = None) -> Signature:
-    """Write and read the values of a step as the function's annotation says, if it has one.
-
-    Values come back decoded, the first time as later.
-    """
-    returns: Any = Any
-    if function is not None:
-        try:
-            returns = get_type_hints(function).get("return", Any)
-            msgspec.json.Decoder(returns)
-        except Exception:  # noqa: BLE001 - a step may call anything, also what has no types
-            returns = Any
-    return Signature.from_hints(Hints(f"step {name!r}", (), returns), skip_first=False)
 
 
 def _read(values: Mapping[str, bytes]) -> dict[str, KeptStep]:

@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.codec import Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.process import in_event_loop
-from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, step_codec
-from packhorse.errors import LeaseLost, StoreUnavailable, UsageError, WaitTimeout
+from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState
+from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
 from packhorse.hosts import AttemptHost
 from packhorse.signals import Suspend
 from packhorse.steps.calls import Invoke, Pause, Read, Work, Write, ainvoked, called, invoked
@@ -137,7 +138,7 @@ class StepRunner:
         """Call a function once per job, and keep what it returns before going on."""
         log = yield from self._opened()
         number, kept = self._begin(log, name, StepKind.STEP, strict=strict)
-        codec = step_codec(name, function)
+        codec = Signature.of_result(f"step {name!r}", function)
         if kept is not None:
             return codec.decode_result(bytes(kept.value))
         began_us = self._host.now_us()
@@ -173,7 +174,7 @@ class StepRunner:
         log = yield from self._opened()
         name = log.next_wait(signal)
         number, kept = self._begin(log, name, StepKind.WAIT)
-        codec = step_codec(name)
+        codec = Signature.of_result(f"signal {signal!r}")
         if kept is not None and kept.state is StepState.DONE:
             log.took_signal(signal)
             return codec.decode_result(bytes(kept.value))
@@ -234,7 +235,7 @@ class StepRunner:
                     raise
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
         if not held:
-            raise LeaseLost(
+            raise StepRefused(
                 f"job {self._job.id} is held by another worker by now, or is over: what this "
                 "attempt did last was not kept; stop here",
                 job_id=self._job.id,
