@@ -23,7 +23,7 @@ PATIENCE_S = 30
 
 JOBS = """
 import asyncio, os, time
-from packhorse import Packhorse, RetryPolicy
+from packhorse import Context, Packhorse, RetryPolicy
 
 app = Packhorse("sqlite:///jobs.db")
 app.queue("mail")
@@ -45,6 +45,11 @@ async def linger() -> None:
     print("lingering", flush=True)
     while not os.path.exists("go"):
         await asyncio.sleep(0.01)
+
+@app.task
+def publish(ctx: Context) -> str:
+    ctx.step("draft", lambda: "text")
+    return ctx.wait_for("approved")["by"]
 
 @app.task
 def doze(seconds: float) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -257,3 +258,31 @@ def test_another_tenants_id_is_not_completed(project: Project, app: Packhorse) -
 
     assert result.exit_code == ExitCode.NOTHING_MATCHED
     assert "theirs-1" not in result.output
+
+
+def test_a_signal_wakes_a_job_and_its_steps_are_shown(project: Project, app: Packhorse) -> None:
+    job = app.tasks["publish"].enqueue()
+    app.run(burst=True)
+
+    shown = project.run("jobs", "show", job.id).stdout
+    assert re.search(r"^draft +step +done ", shown, re.MULTILINE)
+    assert re.search(r"^approved#1 +wait +open ", shown, re.MULTILINE)
+    assert project.run("jobs", "signal", job.id[:18], "approved", '{"by": "ada"}').exit_code == 0
+    app.run(burst=True)
+
+    assert job.result() == "ada"
+    steps = project.document("jobs", "show", job.id)["steps"]
+    assert [(step["name"], step["state"]) for step in steps] == [
+        ("draft", "done"),
+        ("approved#1", "done"),
+    ]
+
+
+def test_a_signal_that_cannot_be_sent_says_why(project: Project, app: Packhorse) -> None:
+    submit(app, "done")
+    app.run(burst=True)
+
+    assert "no JSON" in project.run("jobs", "signal", "done", "approved", "by ada").stderr
+    result = project.run("jobs", "signal", "done", "approved")
+    assert result.exit_code == ExitCode.FAILED
+    assert "has finished" in result.stderr

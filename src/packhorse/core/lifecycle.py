@@ -194,11 +194,8 @@ def _timed_out(
 def _snoozed(job: Job, limits: Limits, outcome: Snoozed) -> Settlement:
     most = limits.max_snoozes
     if outcome.counts and most is not None and job.snoozes >= most:
-        error = AttemptError(
-            type="Snooze",
-            message=f"asked to wait more than max_snoozes = {limits.max_snoozes} times",
-            code="SNOOZED_OUT",
-        )
+        message = f"asked to wait more than max_snoozes = {most} times"
+        error = AttemptError(type="Snooze", message=message, code="SNOOZED_OUT")
         return _dead(job, limits, DeadReason.SNOOZED_OUT, error)
     settled = _ending(job, limits, SettlementKind.SNOOZED, JobStatus.PENDING)
     return msgspec.structs.replace(
