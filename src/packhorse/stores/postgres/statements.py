@@ -128,6 +128,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "keep_options": "options = {0}::text",
         "created_by": "{0}.created_by",
         "has_ends": "(starts_with({0}, {1}::text) or right({0}, length({1}::text)) = {1}::text)",
+        "payload": "payload",
         # The planner takes no index for these, and looks into no subquery with an offset.
         "unindexed": "coalesce({0}, -1)",
         "unsorted": "{0} + 0",

@@ -227,6 +227,7 @@ class _Sqlite:
         chosen = (json_text(list(seqs)),)
         for table in ("attempts", "tags", "interests", "keys", "stash", "attachments"):
             yield Change(sql("remove", table=table), chosen)
+        yield Change(sql("remove_bodies"), chosen)
         removed: int = yield Change(sql("remove", table="jobs"), chosen)
         return removed
 

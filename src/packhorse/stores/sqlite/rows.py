@@ -33,14 +33,15 @@ __all__ = [
     "read_record",
 ]
 
-RECORD_COLUMNS: Final = (
+_COLUMNS_AS_THEY_LIE: Final = (
     "seq, id, task, queue, status, priority, tenant, attempts, failures, crashes, lone_crashes, "
     "snoozes, releases, fence, created_us, updated_us, due_us, payload, trace_id, worker, "
     "timeout_us, deadline_us, started_us, finished_us, dead_reason, dead_letter, error, progress, "
     "result, result_until_us, extra, cancel_requested, parked_us, ordering_key, concurrency_key, "
     "rate_key, weight"
 )
-_RECORD_NAMES: Final = tuple(RECORD_COLUMNS.split(", "))
+_RECORD_NAMES: Final = tuple(_COLUMNS_AS_THEY_LIE.split(", "))
+RECORD_COLUMNS: Final = _COLUMNS_AS_THEY_LIE.replace(" payload,", " {payload},")
 
 
 def extra_of(job: NewJob) -> str | None:

@@ -32,6 +32,11 @@ _FRAGMENTS: Final = MappingProxyType(
         "keep_options": ("extra = json_set(coalesce(extra, '{{}}'), '$.options', json({0}))"),
         "created_by": "json_extract({0}.extra, '$.created_by')",
         "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
+        # That of a large job lies beside the row, where the payload is empty.
+        "payload": (
+            "case payload when '' then (select body from packhorse_bodies where job_seq = seq) "
+            "else payload end"
+        ),
         "unindexed": "+{0}",
         "unsorted": "{0}",
         "apart": "",

@@ -84,6 +84,8 @@ def _store_alike(batch: Alike, *, ids_are_new: bool) -> Steps[tuple[Submitted, .
 _ROWS_MAX: Final = 100
 _QUEUED: Final = (CODE[JobStatus.QUEUED], int(Lane.READY))
 _PENDING: Final = (CODE[JobStatus.PENDING], int(Lane.WAITING))
+#: Bytes of a payload that does not go through the intake, which would write it twice.
+_LARGE: Final = 2000
 #: Constraints that the fast path knows.
 _KNOWN: Final = (Constraint(0), Constraint.DELAY)
 
@@ -91,6 +93,8 @@ _KNOWN: Final = (Constraint(0), Constraint.DELAY)
 def short_submit(jobs: Sequence[NewJob], *, ids_are_new: bool) -> IntakeSubmit | None:
     """Return the fast path of one job whose id is new; None if it is not for these jobs."""
     if not ids_are_new or len(jobs) != 1 or job_constraints(jobs[0]) not in _KNOWN:
+        return None
+    if len(jobs[0].payload) > _LARGE:
         return None
     return IntakeSubmit(jobs[0])
 

@@ -25,4 +25,4 @@ select id, status from {jobs} where id {in_texts ?}
 
 -- name: known_as
 -- What the jobs with these ids are, to tell a job that is submitted again from another.
-select id, task, tenant, payload, extra from {jobs} where id {in_texts ?}
+select id, task, tenant, {payload}, extra from {jobs} where id {in_texts ?}

@@ -39,3 +39,29 @@ create table packhorse_attachments (
     value blob not null,
     primary key (seq, name, number)
 );
+
+-- Large payloads, beside the rows that claim and settle write again. In such a row the payload is empty.
+create table packhorse_bodies (
+    job_seq integer primary key,
+    body text not null
+);
+-- Workers of releases that know nothing of bodies leave it at 2.
+alter table packhorse_workers add column schema integer not null default 2;
+-- While one of them lives, payloads stay in the rows. First the row is made small: its pages are then
+-- free for the body.
+create trigger packhorse_body_in after insert on packhorse_jobs
+when length(new.payload) > 2000 and not exists (
+    select 1 from packhorse_workers where schema < 3 and expires_us > new.created_us
+)
+begin
+    update packhorse_jobs set payload = '' where seq = new.seq;
+    insert or replace into packhorse_bodies (job_seq, body) values (new.seq, new.payload);
+end;
+-- One that was away, and comes back, is given no job that it cannot read.
+create trigger packhorse_body_out after update of lane on packhorse_jobs
+when new.lane = 4 and new.payload = '' and exists (
+    select 1 from packhorse_workers where worker = new.worker and schema < 3
+)
+begin
+    select raise(abort, 'large payloads of this store need a newer release: upgrade Packhorse here');
+end;

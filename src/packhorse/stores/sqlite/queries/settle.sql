@@ -53,6 +53,10 @@ where seq in (
 )
 returning (select id from {jobs} where seq = {interests}.seq)
 
+-- name: remove_bodies
+-- Remove the large payloads of jobs.
+delete from {bodies} where job_seq in (select value from json_each(?))
+
 -- name: remove
 -- Remove jobs, or what belongs to them.
 delete from {<table>} where seq in (select value from json_each(?))

@@ -4,13 +4,13 @@ select expires_us from {workers} where worker = ?
 
 -- name: lease_renew
 -- Begin or extend a worker's lease.
--- Column `running` is older releases': jobs are counted where they are.
+-- Column `running` is older releases': jobs are counted where they are. They leave `schema` as it is.
 insert into {workers} (
     worker, lease_us, expires_us, started_us, renewed_us, host, pid, version, concurrency,
-    running, quiet, queues, tasks, succeeded, failed, execution_us
+    running, quiet, queues, tasks, succeeded, failed, execution_us, schema
 ) values (
     :worker, :lease_us, :expires_us, :now, :now, :host, :pid, :version, :concurrency,
-    0, :quiet, :queues, :tasks, :succeeded, :failed, :execution_us
+    0, :quiet, :queues, :tasks, :succeeded, :failed, :execution_us, 3
 )
 on conflict (worker) do update set
     lease_us = excluded.lease_us, expires_us = excluded.expires_us,
@@ -19,7 +19,7 @@ on conflict (worker) do update set
     quiet = excluded.quiet, queues = excluded.queues, tasks = excluded.tasks,
     succeeded = max({workers}.succeeded, excluded.succeeded),
     failed = max({workers}.failed, excluded.failed),
-    execution_us = max({workers}.execution_us, excluded.execution_us)
+    execution_us = max({workers}.execution_us, excluded.execution_us), schema = excluded.schema
 
 -- name: deadline_forget
 -- Deadlines that have passed and bind no unfinished job any more, so many at most.
