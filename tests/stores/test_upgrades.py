@@ -69,7 +69,7 @@ class Version2:
             store = open_store(self.url, clock=self.clock)
             try:
                 assert store.migrate() == 2
-                store.run(store.inspection.job("ready-1"))
+                store.run(store.queues.depth("other"))
             except SchemaOutOfDate:
                 store.close()
                 raise
