@@ -133,9 +133,13 @@ def test_a_file_of_version_2_keeps_its_jobs_and_workers(
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "_migrations", lambda: known[:2])
         old = sqlite_store(tmp_path)
-        old.run(submitting(old, "job"))
+        assert old.migrate() == 2
         old.close()
     with closing(real_connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        connection.execute(
+            "insert into packhorse_intake (id, task, queue, priority, due_us, created_us, payload) "
+            "values ('job', 't', 'q', 2, 1, 1, '{}')"
+        )
         connection.execute(
             "insert into packhorse_workers values ('w', 1, 2, 3, 4, 'h', 5, 'v', 6, 7, '[]', '[]')"
         )

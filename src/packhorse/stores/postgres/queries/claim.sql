@@ -40,7 +40,7 @@ cross join lateral (<lock>) as job limit :limit
 
 -- name: claim_candidates_of_tasks
 -- As `claim_candidates`, of the ready jobs of some tasks.
-select * from (<next>) as ready order by rank, place limit (select :window::bigint)
+select * from (<next>) as ready order by rank, place limit (select :limit::bigint)
 
 -- name: claim_ready_of_task
 -- The ready jobs of a queue and a task, after a rank and place. Merged in the order of their index and
