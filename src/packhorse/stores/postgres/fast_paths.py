@@ -273,25 +273,20 @@ def _look(
     if tasks and floor.crowded:
         return (yield from _ask({**asked, **tasks, "window": None}, len(tasks)))
     survey, rows = yield from _ask(asked, 0)
-    if survey.crowded:
-        floor.note_crowd()
-        rest = {"limit": limit - len(rows), "window": None, "late": late or bool(rows)}
-        then, others = yield from _ask({**asked, **tasks, **rest}, len(tasks))
-        # Those handed over are so whatever has changed since: only without any does that count.
-        return (survey if rows else then), [*rows, *others]
-    return survey, rows
+    if not survey.crowded:
+        return survey, rows
+    floor.note_crowd()
+    rest = {"limit": limit - len(rows), "window": None, "late": late or bool(rows)}
+    then, others = yield from _ask({**asked, **tasks, **rest}, len(tasks))
+    # Those handed over are so whatever has changed since: only without any does that count.
+    return (survey if rows else then), [*rows, *others]
 
 
 def _ask(asked: dict[str, Any], tasks: int) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
     """How the queues stand, and jobs that are handed over; of so many tasks, or of all."""
     following = merged(sql, "claim_range_of_task", tasks) if tasks else sql.filled("claim_range")
-    text = sql(
-        "claim_fast",
-        handed_columns=HANDED_COLUMNS,
-        survey_columns=SURVEYED,
-        next=following,
-        lock=sql.filled("claim_lock"),
-    )
+    parts = {"next": following, "lock": sql.filled("claim_lock")}
+    text = sql("claim_fast", handed_columns=HANDED_COLUMNS, survey_columns=SURVEYED, **parts)
     first, *rows = yield Once(text, asked)
     return _survey(first[_PAYLOAD]), rows
 

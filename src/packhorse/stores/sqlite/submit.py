@@ -94,9 +94,7 @@ def short_submit(jobs: Sequence[NewJob], *, ids_are_new: bool) -> IntakeSubmit |
     """Return the fast path of one job whose id is new; None if it is not for these jobs."""
     if not ids_are_new or len(jobs) != 1 or job_constraints(jobs[0]) not in _KNOWN:
         return None
-    if len(jobs[0].payload) > _LARGE:
-        return None
-    return IntakeSubmit(jobs[0])
+    return None if len(jobs[0].payload) > _LARGE else IntakeSubmit(jobs[0])
 
 
 class Alike(NamedTuple):

@@ -17,8 +17,7 @@ select * from handed order by rank, place
 -- The next jobs of a queue that this worker may run, locked. In the ready lane only heads of lines
 -- stand; in others that is asked.
 select ctid as row from {jobs} as job
-where
-    lane = :lane and queue = :queue
+where lane = :lane and queue = :queue
     and (deadline_us is null or deadline_us > :now)
     and (:any_task or task = any(:tasks::text[])) <scope>
     and (
@@ -35,8 +34,7 @@ for update of job skip locked
 -- As `claim_next`, of the ready jobs of some tasks: no more are read and locked than are handed over.
 select job.row from (
     select * from (<next>) as ready order by rank, place limit (select :window::bigint)
-) as candidate
-cross join lateral (<lock>) as job limit :limit
+) as candidate cross join lateral (<lock>) as job limit :limit
 
 -- name: claim_candidates_of_tasks
 -- As `claim_candidates`, of the ready jobs of some tasks.
@@ -46,14 +44,10 @@ select * from (<next>) as ready order by rank, place limit (select :limit::bigin
 -- The ready jobs of a queue and a task, after a rank and place. Merged in the order of their index and
 -- read no further than needed: only the index by task has jobs whose lane is below 1 in order, and of a
 -- number it cannot see the planner thinks that few rows are wanted, so that it sorts nothing.
-(
-    select <columns> from {jobs}
-    where
-        lane < {lane.suspect} and queue = :queue and task = <task>
-        and (rank, place) > (:rank, :after)
-        and (deadline_us is null or deadline_us > :now)
-    order by rank, place limit (select :window::bigint)
-)
+(select <columns> from {jobs}
+where lane < {lane.suspect} and queue = :queue and task = <task>
+    and (rank, place) > (:rank, :after) and (deadline_us is null or deadline_us > :now)
+order by rank, place limit (select :window::bigint))
 
 -- name: claim_lock
 -- A candidate, locked, unless another claim has locked it or has taken it meanwhile.
@@ -139,22 +133,17 @@ union all select * from handed
 -- name: claim_range
 -- The ready jobs of a range, and whether this worker knows their tasks.
 select job.ctid as row, :any_task or job.task = any(:tasks::text[]) as known, job.rank, job.place
-from {jobs} as job
-where
-    job.lane = {lane.ready} and job.queue = range.queue
+from {jobs} as job where job.lane = {lane.ready} and job.queue = range.queue
     and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
     and (job.deadline_us is null or job.deadline_us > range.now_us)
 
 -- name: claim_range_of_task
 -- The ready jobs of a range and a task: see `claim_ready_of_task`.
-(
-    select job.ctid as row, true as known, job.rank, job.place from {jobs} as job
-    where
-        job.lane < {lane.suspect} and job.queue = range.queue and job.task = <task>
-        and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
-        and (job.deadline_us is null or job.deadline_us > range.now_us)
-    order by job.rank, job.place limit (select :window::bigint)
-)
+(select job.ctid as row, true as known, job.rank, job.place from {jobs} as job
+where job.lane < {lane.suspect} and job.queue = range.queue and job.task = <task>
+    and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+    and (job.deadline_us is null or job.deadline_us > range.now_us)
+order by job.rank, job.place limit (select :window::bigint))
 
 -- name: promote
 -- Due jobs become ready, in their places; one that kept its place has been ready before.

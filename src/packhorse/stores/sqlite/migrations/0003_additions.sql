@@ -41,10 +41,7 @@ create table packhorse_attachments (
 );
 
 -- Large payloads, beside the rows that claim and settle write again. In such a row the payload is empty.
-create table packhorse_bodies (
-    job_seq integer primary key,
-    body text not null
-);
+create table packhorse_bodies (job_seq integer primary key, body text not null);
 -- Workers of releases that know nothing of bodies leave it at 2.
 alter table packhorse_workers add column schema integer not null default 2;
 -- While one of them lives, payloads stay in the rows. First the row is made small: its pages are then
@@ -62,6 +59,4 @@ create trigger packhorse_body_out after update of lane on packhorse_jobs
 when new.lane = 4 and new.payload = '' and exists (
     select 1 from packhorse_workers where worker = new.worker and schema < 3
 )
-begin
-    select raise(abort, 'large payloads of this store need a newer release: upgrade Packhorse here');
-end;
+begin select raise(abort, 'large payloads need a newer release: upgrade Packhorse here'); end;
