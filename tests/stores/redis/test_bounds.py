@@ -51,6 +51,7 @@ BOUNDED: Final = {
     "tag .. KEY.task_queues .. task": "queues of a task",
     "tag .. KEY.gate_pairs .. gate": "queues, and the tasks of each",
     "keys.job(id": "the fields of one job, of whose history at most 50 lines are kept",
+    "keys.job(job.id": "the same, with at most 1,000 values attached",
 }
 
 
