@@ -22,6 +22,7 @@ from packhorse.core.info import (
     explanation_of,
     has_attachments,
     job_info,
+    waits_in_step,
     wire_task,
 )
 from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
@@ -140,11 +141,15 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def explain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
-        return self._explained(self.connection.run(self._facts))
+        facts = self.connection.run(self._facts)
+        kept = self.connection.run(self._attachments) if waits_in_step(facts) else None
+        return self._explained(facts, kept)
 
     async def aexplain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
-        return self._explained(await self.connection.arun(self._facts))
+        facts = await self.connection.arun(self._facts)
+        kept = await self.connection.arun(self._attachments) if waits_in_step(facts) else None
+        return self._explained(facts, kept)
 
     def result(self, timeout: Duration | None = None) -> R:
         """What the handler returned, waiting for it if need be; None waits for ever.
@@ -250,10 +255,10 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             raise JobNotFound(self.id)
         return record
 
-    def _explained(self, facts: JobFacts | None) -> Explanation:
+    def _explained(self, facts: JobFacts | None, kept: Attachments | None) -> Explanation:
         if facts is None:
             raise JobNotFound(self.id)
-        return explanation_of(facts)
+        return explanation_of(facts, kept)
 
     def _outcome(self, record: JobRecord) -> R:
         if record.status is JobStatus.CANCELLED:

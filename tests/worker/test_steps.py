@@ -203,6 +203,9 @@ def test_a_signal_ends_a_wait(packhorse_app: TestApp) -> None:
     job = ship.enqueue()
     packhorse_app.run_jobs()
     assert job.status() is JobStatus.PENDING
+    reason = job.explain().reasons[0]
+    assert (reason.code, reason.at) == ("waits_for_signal", None)
+    assert "'paid'" in reason.text
 
     job.signal("paid", {"by": "ada"})
     job.signal("other", "not for it")
@@ -225,6 +228,21 @@ def test_a_signal_that_came_first_is_not_lost(packhorse_app: TestApp) -> None:
     packhorse_app.run_jobs()
 
     assert job.result() == "early"
+
+
+def test_a_job_that_sleeps_or_waits_for_a_time_says_until_when(packhorse_app: TestApp) -> None:
+    @packhorse_app.task
+    def rest(ctx: Context, signal: str) -> None:
+        ctx.wait_for(signal, timeout="1h") if signal else ctx.sleep("nap", "1h")
+
+    jobs = [rest.enqueue(signal) for signal in ("", "paid")]
+    packhorse_app.run(burst=True, lease="36500d")
+
+    reasons = [job.explain().reasons[0] for job in jobs]
+    assert [reason.code for reason in reasons] == ["sleeps", "waits_for_signal"]
+    assert [reason.at for reason in reasons] == [job.info().due_at for job in jobs]
+    assert "'nap'" in reasons[0].text
+    assert "'paid'" in reasons[1].text
 
 
 def test_a_wait_times_out_once_and_for_all(packhorse_app: TestApp) -> None:

@@ -21,7 +21,7 @@ from packhorse.core.job import (
 from packhorse.core.policies import explain as policy
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts, ReasonCode
-from packhorse.core.steps import StepInfo, steps_of
+from packhorse.core.steps import StepInfo, open_step, steps_of
 from packhorse.protocol import (
     UNSET,
     BackoffStrategy,
@@ -45,6 +45,7 @@ __all__ = [
     "explanation_of",
     "has_attachments",
     "job_info",
+    "waits_in_step",
     "wire_task",
 ]
 
@@ -241,9 +242,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((head, *(f"- {reason.text}" for reason in self.reasons)))
 
 
-def explanation_of(facts: JobFacts) -> Explanation:
-    """From what a store sees of a job to what people are told."""
+def waits_in_step(facts: JobFacts | None) -> bool:
+    """Whether what is kept with a job may say what it waits for."""
+    if facts is None or facts.record.status is not JobStatus.PENDING:
+        return False
+    return has_attachments(facts.record)
+
+
+def explanation_of(facts: JobFacts, kept: Attachments | None = None) -> Explanation:
+    """From what a store sees of a job, and what is kept with it, to what people are told."""
     record = facts.record
+    if kept is not None:
+        facts = msgspec.structs.replace(facts, step=open_step(kept.values, record.due_us))
     return Explanation(
         job_id=record.id,
         status=record.status,

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from packhorse.core.policies.explain import OpenStep
 from packhorse.errors import StepMismatch, UsageError
 
 __all__ = [
@@ -23,12 +24,15 @@ __all__ = [
     "StepKind",
     "StepLog",
     "StepState",
+    "open_step",
     "steps_of",
 ]
 
 STEP_NAME_LENGTH_MAX: Final = 100
 #: Attachments of steps begin with it; others belong to other capabilities.
 _PREFIX: Final = "step:"
+#: By so much may the worker's idea of the time differ from the store's.
+_SKEW_US: Final = 1_000_000
 
 
 class StepKind(StrEnum):
@@ -57,6 +61,7 @@ class KeptStep(msgspec.Struct, frozen=True, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"null")  #: as JSON
     duration_us: int = 0
     due_us: int | None = None  #: when a sleep or a wait ends at the latest
+    timeless: bool = False  #: only a signal ends it: `due_us` is far away
 
     def encoded(self) -> bytes:
         """As it is kept."""
@@ -80,6 +85,22 @@ def steps_of(values: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
         StepInfo(name, one.kind, one.state, one.duration_us / 1_000_000, len(bytes(one.value)))
         for name, one in sorted(kept.items(), key=lambda item: (item[1].number, item[0]))
     )
+
+
+def open_step(values: Mapping[str, bytes], due_us: int) -> OpenStep | None:
+    """The step in which a job waits that is due then, if it waits in one."""
+    found = [
+        (step.number, name, step)
+        for name, step in _read(values).items()
+        # One that ended since, and has not been written again, was due before.
+        if step.state is StepState.OPEN and (step.due_us or 0) >= due_us - _SKEW_US
+    ]
+    if not found:
+        return None
+    _, name, step = max(found)
+    if step.kind is StepKind.SLEEP:
+        return OpenStep(name, due_us)
+    return OpenStep(name, None if step.timeless else due_us, signal=name.rpartition("#")[0])
 
 
 class StepLog:

@@ -213,7 +213,9 @@ class StepRunner:
         over = now_us >= due_us
         state = StepState.TIMED_OUT if over else StepState.OPEN
         if over or kept is None:
-            kept = msgspec.structs.replace(step, state=state, due_us=due_us)
+            kept = msgspec.structs.replace(
+                step, state=state, due_us=due_us, timeless=timeout_us is None
+            )
             log.keep(signal_step, kept)
         yield from self.write()
         if over:

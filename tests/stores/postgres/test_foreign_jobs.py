@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -20,6 +21,8 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
+from packhorse.testing.places import own_place
+from tests.servers.postgres import postgres_url
 from tests.stores.postgres.support import ask, claiming, postgres_store, renewing
 
 _FEW: Final = 1_000
@@ -32,8 +35,16 @@ _TASKS: Final = {"one task": (TASK,), "many": ("aa", TASK, "zz")}
 
 
 @pytest.fixture
+def url() -> Iterator[str]:
+    """A schema that no test has used: entries of dead rows, and old statistics, count as well."""
+    with own_place(postgres_url(), Path) as place:
+        yield place
+
+
+@pytest.fixture
 def store(url: str) -> Iterator[PostgresStore]:
     opened = postgres_store(url)
+    opened.migrate()
     opened.run(opened.leases.renew(renewing()))
     yield opened
     opened.close()

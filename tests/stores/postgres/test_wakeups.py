@@ -282,3 +282,24 @@ def test_a_store_that_was_closed_is_forgotten(url: str) -> None:
     gc.collect()
 
     assert known() is None
+
+
+def test_closing_waits_for_what_is_being_sent() -> None:
+    sending, go_on = threading.Event(), threading.Event()
+
+    def notify(_payloads: Sequence[str]) -> None:
+        sending.set()
+        assert go_on.wait(PATIENCE_S)
+
+    notices = Notices(notify)
+    notices.due([TOPIC])
+    notices.due([TOPIC])  # within its window: the thread sends it
+    assert sending.wait(PATIENCE_S)
+    closing = threading.Thread(target=notices.close)
+    closing.start()
+
+    closing.join(2 * WINDOW_S)
+    assert closing.is_alive()  # it would take connections from under the thread
+    go_on.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()

@@ -15,7 +15,16 @@ from packhorse.core.job import RETRY_WAITING, TERMINAL, JobRecord, JobStatus, Ra
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
 
-__all__ = ["JOBS_NAMED_MAX", "ClosedGate", "JobFacts", "Obstacle", "Owner", "ReasonCode", "explain"]
+__all__ = [
+    "JOBS_NAMED_MAX",
+    "ClosedGate",
+    "JobFacts",
+    "Obstacle",
+    "OpenStep",
+    "Owner",
+    "ReasonCode",
+    "explain",
+]
 
 #: Jobs that one closed gate names.
 JOBS_NAMED_MAX: Final = 10
@@ -39,6 +48,14 @@ class Owner(msgspec.Struct, frozen=True):
     expires_us: int
 
 
+class OpenStep(msgspec.Struct, frozen=True):
+    """A step of its handler that a job waits in."""
+
+    name: str
+    until_us: int | None  #: when it ends at the latest; None: only a signal ends it
+    signal: str | None = None  #: that ends it; None: it sleeps
+
+
 class JobFacts(msgspec.Struct, frozen=True):
     """What a store sees of a job at one instant, to explain why it does not run."""
 
@@ -54,6 +71,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     watched: bool = True  #: some worker lives, whatever it serves: it would take back a lost job
     owner: Owner | None = None  #: of a running job
     hold_until_us: int | None = None  #: of a running job
+    step: OpenStep | None = None  #: of a job that waits; read by those who ask for an explanation
 
 
 class ReasonCode(StrEnum):
@@ -63,6 +81,8 @@ class ReasonCode(StrEnum):
     RUNNING = "running"
     WORKER_LOST = "worker_lost"
     NOT_DUE = "not_due"
+    SLEEPS = "sleeps"
+    WAITS_FOR_SIGNAL = "waits_for_signal"
     RETRY_WAITS = "retry_waits"
     DEADLINE_PASSED = "deadline_passed"
     PARKED = "parked"
@@ -147,7 +167,7 @@ def _lost(facts: JobFacts) -> Obstacle | None:
 
 def _of_waiting(facts: JobFacts) -> Iterator[Obstacle]:
     """Of a job that is not due: that first, then what will still hold it back when it is."""
-    yield _overdue(facts) or _not_due(facts)
+    yield _overdue(facts) or _in_step(facts) or _not_due(facts)
     yield from _paused(facts)
     yield from (_closed(each, facts) for each in facts.closed if each.gate.kind in _LASTING)
     yield from _unserved(facts)
@@ -187,6 +207,20 @@ def _overdue(facts: JobFacts) -> Obstacle | None:
         return None
     text = f"its deadline passed at {_moment(deadline_us)}: it will become dead (expired)"
     return Obstacle(ReasonCode.DEADLINE_PASSED, text, deadline_us)
+
+
+def _in_step(facts: JobFacts) -> Obstacle | None:
+    """Of a job whose handler sleeps, or waits for a signal."""
+    step = facts.step
+    if step is None or facts.record.status is not JobStatus.PENDING:
+        return None
+    at_us, until = step.until_us, ""
+    if at_us is not None:
+        until = f" until {_moment(at_us)} ({_until(at_us, facts.now_us)})"
+    if step.signal is None:
+        return Obstacle(ReasonCode.SLEEPS, f"its step {step.name!r} sleeps{until}", at_us)
+    text = f"it waits for the signal {step.signal!r}{until}: job.signal(), packhorse jobs signal"
+    return Obstacle(ReasonCode.WAITS_FOR_SIGNAL, text, at_us)
 
 
 def _not_due(facts: JobFacts) -> Obstacle:

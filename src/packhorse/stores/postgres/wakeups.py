@@ -54,6 +54,7 @@ class Notices:
         self._sent: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._thread: threading.Thread | None = None
+        self._sending = threading.Lock()
         # What still waits when the interpreter ends is sent before that. It keeps the store alive.
         self._ending = weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
 
@@ -76,8 +77,9 @@ class Notices:
         return _payloads(names)
 
     def flush(self) -> None:
-        """Send now what still waits."""
-        _send_rest(self._changed, self._waiting, self._notify)
+        """Send now what still waits; what the thread is sending has been sent then, too."""
+        with self._sending:
+            _send_rest(self._changed, self._waiting, self._notify)
 
     def close(self) -> None:
         """Send now what still waits, and let go of the store."""

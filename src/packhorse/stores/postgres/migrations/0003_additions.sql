@@ -53,8 +53,7 @@ create table {records} (
 create index {=records_in_order} on {records} (kind, order_no, name) where order_no is not null;
 create index {=records_expiring} on {records} (expires_us) where expires_us is not null;
 -- The highest version of a record that is gone, so that none is given twice.
-create table {removed_records} (highest bigint not null);
-insert into {removed_records} (highest) values (0);
+create table {removed_records} (only_row integer primary key, highest bigint not null);
 
 -- Ready jobs by task, so that a claim need not walk past jobs of tasks its worker does not know.
 create index {=ready} on {jobs} (queue, task, rank, place) where lane < 1;

@@ -54,4 +54,6 @@ select coalesce(max(highest), 0) from {removed_records}
 
 -- name: records_highest_keep
 -- Keep it.
-update {removed_records} set highest = {greatest}(highest, ?)
+insert into {removed_records} (only_row, highest) values (1, ?)
+on conflict (only_row) do update
+set highest = {greatest}({removed_records}.highest, excluded.highest)

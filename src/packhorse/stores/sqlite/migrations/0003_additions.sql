@@ -28,8 +28,7 @@ where order_no is not null;
 create index packhorse_records_expiring on packhorse_records (expires_us)
 where expires_us is not null;
 -- The highest version of a record that is gone, so that none is given twice.
-create table packhorse_removed_records (highest integer not null);
-insert into packhorse_removed_records (highest) values (0);
+create table packhorse_removed_records (only_row integer primary key, highest integer not null);
 
 -- What is kept with jobs under names, and the signals sent to them: see `stores/attachments.py`.
 create table packhorse_attachments (
