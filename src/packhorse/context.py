@@ -47,14 +47,11 @@ from packhorse.tools import NO_TOOLS, Tools
 if TYPE_CHECKING:
     import asyncio
 
-
 __all__ = [
     "JOB_FIELDS",
     "NOTE_LENGTH_MAX",
     "PROGRESS_MAX",
-    "AttemptHost",
     "Context",
-    "DetachedHost",
     "JobLog",
     "JobView",
     "detached_job",

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -193,6 +194,26 @@ def test_a_sleep_ends_the_attempt_and_is_not_slept_again(packhorse_app: TestApp)
     assert 3600 <= (second - first) / 1_000_000 < 3601
     assert (third - second) / 1_000_000 < 60
     assert job.info().snoozes == 0
+
+
+def test_an_attempt_that_comes_early_sleeps_what_is_left(packhorse_app: TestApp) -> None:
+    @packhorse_app.task
+    def nap(ctx: Context) -> str:
+        ctx.sleep("nap", "1h")
+        return "rested"
+
+    job = nap.enqueue()
+    packhorse_app.run(burst=True, lease="36500d")
+    due_at = job.info().due_at
+    packhorse_app.clock.advance(600)
+    job.retry()
+    packhorse_app.run(burst=True, lease="36500d")
+
+    assert job.status() is JobStatus.PENDING
+    assert job.info().attempts == 2
+    assert abs(job.info().due_at - due_at) < timedelta(seconds=1)
+    packhorse_app.run_jobs()
+    assert job.result() == "rested"
 
 
 def test_a_signal_ends_a_wait(packhorse_app: TestApp) -> None:
