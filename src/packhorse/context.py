@@ -188,6 +188,11 @@ class Context(StepVerbs):
         steps = self._steps
         return steps if steps is not None and steps.has_unwritten else None
 
+    @property
+    def host(self) -> AttemptHost:
+        """Who runs this attempt; for the worker."""
+        return self._link
+
     def snooze(self, delay: Duration) -> NoReturn:
         """End this attempt, and be called again after `delay`; no retry is used up."""
         raise Snooze(delay)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from packhorse.core.clock import SystemClock
-from packhorse.core.job import Progress
+from packhorse.core.job import JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
 
 __all__ = ["AttemptHost", "DetachedHost"]
@@ -25,6 +25,14 @@ class AttemptHost(Protocol):
 
     async def astill_mine(self) -> bool:
         """Ask the store without blocking the event loop."""
+        ...
+
+    def stored(self) -> JobRecord | None:
+        """What the store knows of the job, read in the caller's thread."""
+        ...
+
+    async def astored(self) -> JobRecord | None:
+        """What the store knows of the job."""
         ...
 
     @property
@@ -77,6 +85,12 @@ class DetachedHost:
 
     async def astill_mine(self) -> bool:
         return self.still_mine()
+
+    def stored(self) -> JobRecord | None:
+        return None
+
+    async def astored(self) -> JobRecord | None:
+        return None
 
     def now_us(self) -> int:
         return SystemClock().now_us()

@@ -24,6 +24,7 @@ __all__ = ["CoroutineTask", "FunctionTask", "Task", "TaskDecorator"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+U = TypeVar("U", bound=Callable[[dict[str, Any]], Any])
 
 
 class Task(Generic[P, R]):
@@ -61,6 +62,7 @@ class Task(Generic[P, R]):
             task.function,
             task.signature,
             name=task.name,
+            version=task.version,
             timeout_us=task.timeout_us,
             retry=retry or RetryRule(),
         )
@@ -95,6 +97,19 @@ class Task(Generic[P, R]):
     def job(self, job_id: str) -> JobHandle[R]:
         """A handle on a job of this task by its id, whose result is typed; reads nothing yet."""
         return JobHandle(job_id, False, self._submission.connection)
+
+    def upcast(self, source: str, target: str) -> Callable[[U], U]:
+        """Declare what makes a payload of version `source` one of version `target`.
+
+        The function takes the payload, which is the arguments by name as plain JSON data, and
+        returns it. Several make a chain, which ends at the version of the task's contract.
+        """
+
+        def declare(function: U) -> U:
+            self.definition.upcast(source, target, function)
+            return function
+
+        return declare
 
     def using(self, **options: Unpack[CallOptions]) -> Self:
         """The same task, whose jobs are submitted with these options."""

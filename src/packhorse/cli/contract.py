@@ -17,6 +17,7 @@ from packhorse.cli.output import did_you_mean, note, print_json, print_table, pr
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.contract import Contract
+    from packhorse.core.versions import PayloadVersions
     from packhorse.task import Task
 
 __all__ = ["check_contracts", "contract", "diff_contracts", "export_contracts", "show_contract"]
@@ -108,13 +109,14 @@ def diff_contracts(
     """Tell what changes from OLD to NEW, or to the app's task, and who can live with it.
 
     Safe for callers: those who submit and read as before need not change. Safe for jobs: those that
-    wait can be run. Exits with 1 if it is not safe for both.
+    wait can be run, also because the task has upcasters from their version. Exits with 1 if it is
+    not safe for both.
     """
     from packhorse.core.contract_changes import changes
     from packhorse.core.contract_files import read_contract
 
     before = read_contract(old)
-    found = changes(before, _newer(before, new, task, app_name))
+    found = changes(before, *_newer(before, new, task, app_name))
     callers, jobs = all(one.callers for one in found), all(one.jobs for one in found)
     if as_json:
         print_json({"callers": callers, "jobs": jobs, "changes": [asdict(one) for one in found]})
@@ -129,18 +131,21 @@ def diff_contracts(
         ctx.exit(ExitCode.FAILED)
 
 
-def _newer(before: Contract, new: Path | None, task: str | None, app_name: str | None) -> Contract:
+def _newer(
+    before: Contract, new: Path | None, task: str | None, app_name: str | None
+) -> tuple[Contract, PayloadVersions | None]:
     from packhorse.core.contract_files import read_contract
 
     if new is not None:
         if task is not None:
             raise click.UsageError("NEW and --task both say what to compare with; give one of them")
-        return read_contract(new)
+        return read_contract(new), None
     app = _app(app_name)
     if task is None:
         found = app.registry.by_worker_id(before.worker_id or "")
         task = before.worker_id or "" if found is None else found.name
-    return _task(app, task).contract
+    chosen = _task(app, task)
+    return chosen.contract, chosen.definition.versions
 
 
 def _app(app_name: str | None) -> Packhorse:

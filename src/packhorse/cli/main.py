@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "jobs": ("packhorse.cli.jobs:jobs", "List, show, cancel and retry jobs."),
         "explain": ("packhorse.cli.explain:explain", "Tell why a job is not running."),
         "contract": ("packhorse.cli.contract:contract", "Show and compare what tasks promise."),
+        "check": ("packhorse.cli.check:check", "List waiting jobs that this code could not run."),
         "queues": ("packhorse.cli.queues:queues", "List, pause, close and limit queues."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),

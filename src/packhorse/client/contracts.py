@@ -19,6 +19,7 @@ from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.keys import shortened
 from packhorse.core.options import rate_rule
 from packhorse.core.schemas import SchemaCheck, schema_of
+from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError, ContractError
 
 __all__ = ["BoundContract", "bind_contract", "contract_limits", "contract_of"]
@@ -39,6 +40,11 @@ class BoundContract:
     describes_answer: bool  #: its outputs are the whole answer: `status` and `outputs`
     speaks_answers: bool  #: plain data that looks like an answer is one
 
+    def versions(self) -> PayloadVersions | None:
+        """Those of the payloads, which carry the contract's; None: it has none."""
+        version = self.contract.version
+        return None if version is None else PayloadVersions(self.label, version)
+
     def check_payload(self, payload: str | bytes) -> None:
         """Refuse arguments that break the contract; the error names the place."""
         if self.inputs is not None:
@@ -49,9 +55,9 @@ class BoundContract:
         if self.outputs is not None:
             self._require(self.outputs, result, "result")
 
-    def admit(self, job: Job) -> None:
+    def admit(self, job: Job, payload: str | bytes) -> None:
         """Refuse a job that a producer stored who did not know the contract."""
-        self.check_payload(job.payload)
+        self.check_payload(payload)
         if self.needs_key and not self.takes_key and _stored_key(job) is None:
             self._refuse_keyless("it was submitted")
 
@@ -239,13 +245,14 @@ def contract_of(
     signature: Signature,
     *,
     name: str,
+    version: str | None,
     timeout_us: int | None,
     retry: RetryRule,
 ) -> Contract:
     """The whole contract of a task: what was declared, and the rest derived from the function."""
     derived = Contract(
         worker_id=name,
-        version=DEFAULT_VERSION,
+        version=version or DEFAULT_VERSION,
         purpose=_purpose(function),
         inputs=_derived(signature.arguments.type, signature.label),
         outputs=_derived(signature.result.type, signature.label),

@@ -34,6 +34,7 @@ from packhorse.core.options import (
 from packhorse.core.policies.gates import check_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
 from packhorse.core.type_hints import Hints, label_of, read_hints
+from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError
 from packhorse.tools import Tools
 from packhorse.unique import Unique, check_unique_arguments
@@ -64,14 +65,13 @@ class TaskDefinition:
     result_bytes_max: int = RESULT_BYTES_MAX
     aliases: tuple[str, ...] = ()  #: older names, under which jobs may still wait
     where: str = ""  #: "file:line" of the function
-    concurrency: int | None = (
-        None  #: jobs running at once over all workers, per key if there is one
-    )
+    concurrency: int | None = None  #: jobs at once over all workers, per key if there is one
     concurrency_key: KeySource | None = None
     rate: RateRule | None = None  #: over all workers, per key if there is one
     rate_key: KeySource | None = None
     unique: Unique | None = None
     bound: BoundContract | None = None  #: the contract it was declared with
+    versions: PayloadVersions | None = None  #: of its payloads, where they have some
     idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
     #: Whether its jobs have keys taken from arguments, or options; asked at every submit.
@@ -79,7 +79,20 @@ class TaskDefinition:
 
     def __post_init__(self) -> None:
         added = (self.unique, self.max_crashes, self.concurrency_key, self.rate_key, self.bound)
-        object.__setattr__(self, "adds_fields", any(each is not None for each in added))
+        adds = any(each is not None for each in (*added, self.versions))
+        object.__setattr__(self, "adds_fields", adds)
+
+    def upcast(self, source: str, target: str, function: Callable[[dict[str, Any]], Any]) -> None:
+        """Take in what moves payloads of an older version forward."""
+        versions = self.versions or PayloadVersions(self.signature.label, None)
+        versions.add(source, target, function)
+        for name, value in (("versions", versions), ("adds_fields", True)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def version(self) -> str | None:
+        """The version of payloads that are made now; None: they have none."""
+        return None if self.versions is None else self.versions.current
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,7 +164,7 @@ class Registry:
         self.news = 1
         self._numbers = itertools.count(2)
         #: Imports what may declare more tasks; called when one is looked up and not there.
-        self.load: Callable[[], None] = _load_nothing
+        self.load: Callable[[], None] = lambda: None
 
     def add(self, definition: TaskDefinition) -> None:
         """Take a task in, under its name and its aliases."""
@@ -218,10 +231,6 @@ class Registry:
         return tuple(dict.fromkeys(task.queue for task in self._by_name.values()))
 
 
-def _load_nothing() -> None:
-    """There is nothing more to import."""
-
-
 def define_task(
     function: Callable[..., Any],
     options: Mapping[str, Any],
@@ -261,6 +270,7 @@ def define_task(
         where=_where(function),
         defaults=_defaults(function, signature),
         bound=bound,
+        versions=None if bound is None else bound.versions(),
         **contract_limits(bound, _limits(chosen, where), where),
         **_keyed(chosen, signature.names, where),
     )
@@ -306,7 +316,7 @@ def _limits(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
         "queue": ("queue", name_text),
         "timeout": ("timeout_us", lambda value, at: positive_microseconds(value, setting=at)),
         "retry": ("retry", retry_rule),
-        "aliases": ("aliases", _aliases),
+        "aliases": ("aliases", lambda all_, at: tuple(_name(x, at) for x in text_tuple(all_, at))),
         "max_crashes": ("max_crashes", count),
         "max_snoozes": ("max_snoozes", count),
         "result_ttl": ("result_keep_us", lambda value, at: microseconds(value, setting=at)),
@@ -376,10 +386,6 @@ def _defaults(function: Callable[..., Any], signature: Signature) -> Mapping[str
     return MappingProxyType({name: parameters[name].default for name in signature.optional})
 
 
-def _aliases(value: Any, setting: str) -> tuple[str, ...]:
-    return tuple(_name(alias, setting) for alias in text_tuple(value, setting))
-
-
 def _where(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
@@ -387,7 +393,7 @@ def _where(function: Callable[..., Any]) -> str:
 
 def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:
     """Whether both are one function of an interactive session, such as a cell that is run again."""
-    main = sys.modules.get("__main__")
-    interactive = not hasattr(main, "__file__") or hasattr(builtins, "__IPYTHON__")
+    main, ipython = sys.modules.get("__main__"), hasattr(builtins, "__IPYTHON__")
+    interactive = ipython or not hasattr(main, "__file__")
     names = {(task.function.__module__, task.function.__qualname__) for task in (definition, other)}
     return interactive and len(names) == 1 and definition.function.__module__ == "__main__"

@@ -225,11 +225,11 @@ def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
     if task.bound is not None:
         task.bound.complete(fields, call.payload)
     keys = taken_keys(task, call.payload, fields.pop("unique", None))
-    retry, key = fields.pop("retry", None), fields.get("idempotency_key")
-    if retry is not None or key is not None or task.max_crashes is not None:
+    retry, key, version = fields.pop("retry", None), fields.get("idempotency_key"), task.version
+    if any(each is not None for each in (retry, key, version, task.max_crashes)):
         # The crash limit travels with the job: a worker that rescues it may not know the task.
         fields["options"] = JobOptions(
-            retry=retry, max_crashes=task.max_crashes, idempotency_key=key
+            retry=retry, max_crashes=task.max_crashes, idempotency_key=key, version=version
         )
     fields["idempotency"] = idempotency_rule(
         task,

@@ -18,7 +18,8 @@ from packhorse.core.job import PRIORITY_BY_NAME, JobOptions, NewJob, RateRule, R
 from packhorse.core.json_values import first_uncarried
 from packhorse.core.options import key_text, name_text, text_tuple
 from packhorse.core.policies.autoscale import ScaleRule
-from packhorse.errors import PayloadError
+from packhorse.core.text import text_of
+from packhorse.errors import ContractError, PayloadError
 from packhorse.protocol import (
     UNSET,
     AutoScale,
@@ -111,7 +112,7 @@ def _request_task(
     task = Task(
         id=new_id(),
         type=request.worker_id if definition is None else definition.name,
-        payload=request.inputs,
+        payload=_inputs(request, definition),
         queue=DEFAULT_QUEUE if definition is None else definition.queue,
         timeout_ms=UNSET if isinstance(timeout, UnsetType) else timeout * _MILLISECONDS,
     )
@@ -120,6 +121,20 @@ def _request_task(
         key=None if isinstance(request.idempotency_key, UnsetType) else request.idempotency_key,
         trace_id=None if isinstance(trace, UnsetType) else trace.trace_id,
     )
+
+
+def _inputs(request: WorkerRequest, definition: TaskDefinition | None) -> Any:
+    """The inputs of a request as the task takes them now, if there is a way from its version."""
+    if definition is None or definition.versions is None or not request.version:
+        return request.inputs
+    try:
+        inputs = msgspec.json.encode(request.inputs)
+        return msgspec.json.decode(definition.versions.upcast(request.version, inputs))
+    except Exception as error:
+        raise ContractError(
+            f"worker {request.worker_id!r} cannot take a request of version {request.version!r}; "
+            f"it takes {definition.version!r}: {text_of(error) or 'it is older than that'}"
+        ) from error
 
 
 def wire_job(
@@ -219,6 +234,7 @@ def _options(chosen: Mapping[str, Any], definition: TaskDefinition | None) -> Jo
         retry=chosen.get("retry"),
         max_crashes=None if definition is None else definition.max_crashes,
         idempotency_key=chosen.get("idempotency_key"),
+        version=None if definition is None else definition.version,
     )
     return None if options == JobOptions() else options
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from packhorse.contract import KEY_INPUT, Contract
+from packhorse.core.versions import PayloadVersions
 
 __all__ = ["ContractChange", "changes"]
 
@@ -43,16 +44,24 @@ class ContractChange:
     jobs: bool = True  #: those that wait run as before
 
 
-def changes(old: Contract, new: Contract) -> list[ContractChange]:
-    """Every difference, inputs first."""
-    return [*_inputs(old, new), *_outputs(old, new), *_limits(old, new), *_words(old, new)]
+def changes(
+    old: Contract, new: Contract, versions: PayloadVersions | None = None
+) -> list[ContractChange]:
+    """Every difference, inputs first; `versions` are those of the new task's payloads.
+
+    Inputs that old jobs do not fit are safe for them where upcasters lead on from their version.
+    """
+    moved = versions is not None and versions.leads_from(old.version)
+    found = [*_inputs(old, new, moved=moved), *_outputs(old, new), *_limits(old, new)]
+    safe = all(change.jobs for change in found)
+    return [*found, *_version(old, new, moved=moved, safe=safe), *_words(old, new)]
 
 
-def _inputs(old: Contract, new: Contract) -> Iterator[ContractChange]:
+def _inputs(old: Contract, new: Contract, *, moved: bool) -> Iterator[ContractChange]:
     before, after = old.inputs or {}, new.inputs or {}
     problems = list(_narrower(before, after, "inputs", (before, after)))
     for place, text in problems:
-        yield ContractChange(place, text, callers=False, jobs=False)
+        yield ContractChange(place, text, callers=False, jobs=moved)
     if not problems and before != after:
         yield ContractChange("inputs", "takes all that it took before")
     if new.idempotency_key and not old.idempotency_key:
@@ -88,11 +97,26 @@ def _limits(old: Contract, new: Contract) -> Iterator[ContractChange]:
         yield ContractChange("rate_limit", f"was {old.rate_limit}, is {new.rate_limit}")
 
 
+def _version(old: Contract, new: Contract, *, moved: bool, safe: bool) -> Iterator[ContractChange]:
+    """What becomes of jobs that wait, by their version."""
+    if old.version == new.version:
+        if not safe:
+            text = "is the same, so that waiting jobs that do not fit are dead: invalid_request"
+            yield ContractChange("version", text, jobs=False)
+        return
+    text = f"was {old.version}, is {new.version}"
+    if moved:
+        text += ", and upcasters move waiting jobs forward"
+    elif not safe:
+        text += ", and no upcaster is known: waiting jobs that do not fit are parked"
+    yield ContractChange("version", text, jobs=moved or safe)
+
+
 def _words(old: Contract, new: Contract) -> Iterator[ContractChange]:
     if old.worker_id != new.worker_id:
         text = f"was {old.worker_id!r}, is {new.worker_id!r}: requests go by it"
         yield ContractChange("worker_id", text, callers=False)
-    for name in ("version", "purpose", "backoff", "on_invalid_output"):
+    for name in ("purpose", "backoff", "on_invalid_output"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             yield ContractChange(name, f"was {before}, is {after}")

@@ -39,6 +39,7 @@ __all__ = [
     "UniqueRule",
     "UniqueScope",
     "read_progress",
+    "waits_for",
 ]
 
 #: Jobs one page may hold.
@@ -116,6 +117,9 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""  #: why it runs again: `job_timeout`, `exception:<Type>`
     stack: str | None = None
     outputs: str | None = None  #: JSON text of what a failed attempt has to show all the same
+    #: Of a job that waits for this: the attempts that had ended, and since when it is set aside.
+    attempts: int | None = None
+    since_us: int | None = None
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -194,6 +198,7 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     max_snoozes: int | None = None
     idempotency_key: str | None = None  #: as given at submit, for the handler
     attached: bool = False  #: something is kept with the job, which an attempt has to read
+    version: str | None = None  #: of the contract that its payload was made for
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -330,3 +335,11 @@ class JobRecord(msgspec.Struct, frozen=True):
     rate_key: str | None = None
     weight: int = 1
     idempotency_key: str | None = None
+
+
+def waits_for(record: JobRecord) -> AttemptError | None:
+    """What a job was made to wait for when it was last claimed; None: nothing worth telling."""
+    error = record.error
+    if error is None or error.attempts != record.counters.attempts:
+        return None
+    return error

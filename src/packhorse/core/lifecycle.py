@@ -198,9 +198,17 @@ def _snoozed(job: Job, limits: Limits, outcome: Snoozed) -> Settlement:
         error = AttemptError(type="Snooze", message=message, code="SNOOZED_OUT")
         return _dead(job, limits, DeadReason.SNOOZED_OUT, error)
     settled = _ending(job, limits, SettlementKind.SNOOZED, JobStatus.PENDING)
-    return msgspec.structs.replace(
-        settled, snoozes=int(outcome.counts), delay_us=outcome.delay_us, waits=outcome.waits
+    why, ended = outcome.error, job.attempts + outcome.begun
+    settled = msgspec.structs.replace(
+        settled,
+        snoozes=int(outcome.counts),
+        delay_us=outcome.delay_us,
+        waits=outcome.waits,
+        error=None if why is None else msgspec.structs.replace(why, attempts=ended),
     )
+    if outcome.begun:
+        return settled
+    return msgspec.structs.replace(settled, ended=False, releases=1)
 
 
 def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:

@@ -73,6 +73,8 @@ class Snoozed(msgspec.Struct, frozen=True):
     delay_us: int
     counts: bool = True  #: against `max_snoozes`; a step that sleeps or waits does not
     waits: int | None = None  #: a signal ends the wait; it has seen so many
+    begun: bool = True  #: the handler has; else the job is given back as it came
+    error: AttemptError | None = None  #: why it waits, where that is worth telling
 
 
 class Cancelled(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, assert_never
 
 import msgspec
 
 from packhorse.core.clock import to_datetime
 from packhorse.core.durations import span_text
-from packhorse.core.job import RETRY_WAITING, TERMINAL, JobRecord, JobStatus, RateRule
+from packhorse.core.job import RETRY_WAITING, TERMINAL, JobRecord, JobStatus, RateRule, waits_for
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
 
@@ -83,6 +84,7 @@ class ReasonCode(StrEnum):
     NOT_DUE = "not_due"
     SLEEPS = "sleeps"
     WAITS_FOR_SIGNAL = "waits_for_signal"
+    BREAKER_OPEN = "breaker_open"
     RETRY_WAITS = "retry_waits"
     DEADLINE_PASSED = "deadline_passed"
     PARKED = "parked"
@@ -167,7 +169,7 @@ def _lost(facts: JobFacts) -> Obstacle | None:
 
 def _of_waiting(facts: JobFacts) -> Iterator[Obstacle]:
     """Of a job that is not due: that first, then what will still hold it back when it is."""
-    yield _overdue(facts) or _in_step(facts) or _not_due(facts)
+    yield _overdue(facts) or _in_step(facts) or _waits_for(facts) or _not_due(facts)
     yield from _paused(facts)
     yield from (_closed(each, facts) for each in facts.closed if each.gate.kind in _LASTING)
     yield from _unserved(facts)
@@ -223,9 +225,28 @@ def _in_step(facts: JobFacts) -> Obstacle | None:
     return Obstacle(ReasonCode.WAITS_FOR_SIGNAL, text, at_us)
 
 
+#: What a job may be made to wait for, by the code of its error.
+_WAITS: Final = MappingProxyType(
+    {"OTHER_VERSION": ReasonCode.PARKED, "breaker_open": ReasonCode.BREAKER_OPEN}
+)
+
+
+def _waits_for(facts: JobFacts) -> Obstacle | None:
+    """Of a job that was given back, or gave up for now, for a reason that is known."""
+    record, error = facts.record, waits_for(facts.record)
+    if error is None or error.code not in _WAITS:
+        return None
+    text = f"{error.message}; it is tried again at {_due(facts)}"
+    return Obstacle(_WAITS[error.code], text, record.due_us)
+
+
+def _due(facts: JobFacts) -> str:
+    due_us = facts.record.due_us
+    return f"{_moment(due_us)} ({_until(due_us, facts.now_us)})"
+
+
 def _not_due(facts: JobFacts) -> Obstacle:
-    record = facts.record
-    when = f"{_moment(record.due_us)} ({_until(record.due_us, facts.now_us)})"
+    record, when = facts.record, _due(facts)
     if record.status in RETRY_WAITING:
         text = f"its last attempt ended {record.status}; it is tried again at {when}"
         return Obstacle(ReasonCode.RETRY_WAITS, text, record.due_us)

@@ -35,6 +35,7 @@ from packhorse.runtime.worker.executor import (
     described,
     returned_error,
 )
+from packhorse.runtime.worker.plans import current_payload
 
 __all__ = ["DEADLINE", "JOB_TIMEOUT", "FetchedJob", "failed_for_good", "failed_once", "fetched_job"]
 
@@ -77,7 +78,7 @@ def fetched_job(attempt: Attempt) -> FetchedJob:
         task=job.task,
         queue=job.queue,
         tenant=job.tenant,
-        payload=msgspec.json.decode(job.payload),
+        payload=msgspec.json.decode(current_payload(attempt.plan, job)),
         attempts=job.attempts,
         attempt=job.attempt,
         fence=job.fence,

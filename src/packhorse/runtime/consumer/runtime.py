@@ -19,8 +19,11 @@ from packhorse.core.job import DeadReason
 from packhorse.core.lifecycle import hold_until_us
 from packhorse.core.outcome import GivenUp, Outcome, Released
 from packhorse.core.settlement import Verdict
+from packhorse.core.text import text_of
+from packhorse.core.versions import OtherVersion, set_aside
 from packhorse.events import LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
+from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.executor import described
@@ -120,6 +123,13 @@ class ConsumerRuntime(Runtime):
         attempt.timeout_s = self._allowed_s(attempt)
         try:
             job = fetched_job(attempt)
+        except OtherVersion as error:
+            store = self.env.store
+            stored = await store.arun(store.inspection.job(attempt.job.id))
+            now_us = int(self.monotonic() * SECOND_US) + attempt.offset_us_max
+            aside = set_aside(stored, text_of(error), now_us, longest_us=PARKED_US_MAX)
+            await self.settle(attempt, aside)
+            return None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             unreadable = described(error, code="UNDECODABLE")
             await self.settle(attempt, GivenUp(DeadReason.UNDECODABLE, unreadable))

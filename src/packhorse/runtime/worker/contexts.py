@@ -60,13 +60,17 @@ class StoreHost(ABC):
     @abstractmethod
     def _store(self) -> Store: ...
 
+    def stored(self) -> JobRecord | None:
+        return self._store.run(self._store.inspection.job(self._job.id))
+
+    async def astored(self) -> JobRecord | None:
+        return await self._store.arun(self._store.inspection.job(self._job.id))
+
     def still_mine(self) -> bool:
-        store = self._store
-        return self._is_mine(store.run(store.inspection.job(self._job.id)))
+        return self._is_mine(self.stored())
 
     async def astill_mine(self) -> bool:
-        store = self._store
-        return self._is_mine(await store.arun(store.inspection.job(self._job.id)))
+        return self._is_mine(await self.astored())
 
     def attachments(self) -> Attachments:
         store = self._store

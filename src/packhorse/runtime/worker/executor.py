@@ -12,10 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
-import msgspec
-
 from packhorse.context import Context, entered_job, job_fields
-from packhorse.core.job import AttemptError, DeadReason
+from packhorse.core.job import AttemptError, DeadReason, JobRecord
 from packhorse.core.outcome import (
     Cancelled,
     Failed,
@@ -37,10 +35,19 @@ from packhorse.core.responses import (
     with_outputs,
 )
 from packhorse.core.text import bounded_stack, stack_of, text_of
-from packhorse.errors import PayloadError, ShapeError, ToolNotAllowed, ToolNotFound
+from packhorse.core.versions import OtherVersion, set_aside
+from packhorse.errors import PayloadError, ShapeError, StoreError, ToolNotAllowed, ToolNotFound
+from packhorse.hosts import AttemptHost
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
+from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.plans import CallPlan, too_large
+from packhorse.runtime.worker.plans import (
+    CallPlan,
+    UnreadableArguments,
+    is_readable,
+    read_arguments,
+    too_large,
+)
 from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze, Suspend
 from packhorse.steps import StepRunner
 
@@ -72,6 +79,7 @@ class Executor:
     def __init__(self, make_context: Callable[[Attempt], Context], worker: str = "") -> None:
         self._make_context = make_context
         self.worker = worker
+        self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
 
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
@@ -81,6 +89,11 @@ class Executor:
             if (steps := _unwritten(attempt)) is not None:
                 with suppress(Exception):  # lost, they run again
                     await steps.arun(steps.write())
+            if isinstance(error, OtherVersion) and attempt.ending is None:
+                stored = None
+                with suppress(StoreError):
+                    stored = await self._host(attempt).astored()
+                return self._aside(attempt, error, stored)
             return raised_in(attempt, error)
 
     def execute_here(self, attempt: Attempt) -> Outcome:
@@ -91,6 +104,11 @@ class Executor:
             if (steps := _unwritten(attempt)) is not None:
                 with suppress(Exception):
                     steps.run(steps.write(), "step")
+            if isinstance(error, OtherVersion) and attempt.ending is None:
+                stored = None
+                with suppress(StoreError):
+                    stored = self._host(attempt).stored()
+                return self._aside(attempt, error, stored)
             return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
@@ -99,15 +117,21 @@ class Executor:
             raise asyncio.CancelledError
         entered_job(attempt.job, self.worker)
         plan = attempt.plan
-        try:
-            if plan.bound is not None:
-                plan.bound.admit(attempt.job)
-            arguments = plan.decode(attempt.job.payload)
-        except Exception as error:  # annotations may run user code
-            raise _UnreadableArguments from error
+        arguments = read_arguments(plan, attempt.job)
         if plan.wants_context:
             return plan.call(plan.function, arguments, self.context(attempt))
         return plan.call(plan.function, arguments)
+
+    def _host(self, attempt: Attempt) -> AttemptHost:
+        return self.context(attempt).host
+
+    def _aside(self, attempt: Attempt, error: OtherVersion, record: JobRecord | None) -> Outcome:
+        """What a payload of another version comes to."""
+        problem, now_us = text_of(error), self._host(attempt).now_us()
+        if attempt.job.task not in self._told:
+            self._told.add(attempt.job.task)
+            _LOG.warning("a job is set aside: %s", problem, extra=job_fields())
+        return set_aside(record, problem, now_us, longest_us=PARKED_US_MAX)
 
     def context(self, attempt: Attempt) -> Context:
         """The attempt's context; made when first asked for."""
@@ -182,34 +206,22 @@ def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
     return outcome.carrying(error) if isinstance(outcome, Failed | GivenUp) else outcome
 
 
-class _UnreadableArguments(Exception):
-    """The payload does not fit the handler; the cause says why."""
-
-
 def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
     """What an attempt came to in which this was raised; the worker's own ending comes first."""
     if attempt.ending is not None:
         return ended_by_worker(attempt, attempt.ending)
-    if isinstance(error, _UnreadableArguments) and isinstance(error.__cause__, Exception):
+    if isinstance(error, UnreadableArguments) and isinstance(error.__cause__, Exception):
         return _unreadable(attempt, error.__cause__)
     return raised(error)
 
 
 def _unreadable(attempt: Attempt, error: Exception) -> Outcome:
     """Why the arguments could not be read: no JSON object at all, or one that does not fit."""
-    plan = attempt.plan
-    if not _is_readable(attempt.job.payload, whole=plan.whole or plan.bound is not None):
+    if not is_readable(attempt.plan, attempt.job.payload):
         reason, code = DeadReason.UNDECODABLE, "UNDECODABLE"
     else:
         reason, code = DeadReason.INVALID_REQUEST, "INVALID_REQUEST"
     return GivenUp(reason, described(error, code=code)).carrying(error)
-
-
-def _is_readable(payload: str, *, whole: bool) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(payload), dict) or whole
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
 
 
 def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:

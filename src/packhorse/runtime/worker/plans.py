@@ -17,11 +17,23 @@ from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.lifecycle import Limits
 from packhorse.core.policies.retention import Retention
+from packhorse.core.text import text_of
+from packhorse.core.versions import OtherVersion, PayloadVersions, stored_version
 from packhorse.runtime.worker.settings import Settings
 from packhorse.stores.requests import QueueSettings
 from packhorse.tools import NO_TOOLS, Tools
 
-__all__ = ["CallPlan", "PlanBook", "UnknownTask", "limits_of", "too_large"]
+__all__ = [
+    "CallPlan",
+    "PlanBook",
+    "UnknownTask",
+    "UnreadableArguments",
+    "current_payload",
+    "is_readable",
+    "limits_of",
+    "read_arguments",
+    "too_large",
+]
 
 _OPTIONS: Final = msgspec.json.Decoder(JobOptions)
 #: Plans that are kept; a store may hold jobs of any number of tasks that are declared elsewhere.
@@ -45,12 +57,13 @@ class CallPlan:
     wants_context: bool
     whole: bool  #: the payload is the one argument itself
     function: Callable[..., Any]
-    decode: Callable[[str], dict[str, Any]]
+    decode: Callable[[str | bytes], dict[str, Any]]
     call: Callable[..., Any]
     encode_result: Callable[[Any], str]
     timeout_s: float  #: for jobs that name none
     limits: Limits  #: for jobs with no options of their own
     bound: BoundContract | None = None  #: the contract its task was declared with
+    versions: PayloadVersions | None = None  #: of its payloads, where they have some
     tools: Tools = NO_TOOLS  #: what its handlers may use
     timeout_max_s: float = inf  #: whatever a job says
     returns_nothing: bool = True  #: None fits what its result is annotated as
@@ -58,6 +71,62 @@ class CallPlan:
     process: bool = False  #: it runs in a process of its own, which can be killed
     limited: bool = False  #: the task or the queue has limits, over all workers
     counted: bool = False  #: it counts while it runs, so that its end may let another one go
+
+
+def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
+    """The arguments of a job, moved to the version of now, and checked.
+
+    Whatever is wrong with them is an `UnreadableArguments`; with those of another version that is
+    an `OtherVersion`. The cause says what it was.
+    """
+    try:
+        payload = current_payload(plan, job)
+        if plan.bound is not None:
+            plan.bound.admit(job, payload)
+        return plan.decode(payload)
+    except OtherVersion:
+        raise
+    except Exception as error:  # annotations may run user code
+        versions = plan.versions
+        if versions is None or versions.is_current(stored_version(job.options)):
+            raise UnreadableArguments from error
+        if not is_readable(plan, job.payload):
+            raise UnreadableArguments from error
+        raise _other_version(plan, versions, job, error) from error
+
+
+def current_payload(plan: CallPlan, job: Job) -> str | bytes:
+    """The payload of a job at the version of now; `OtherVersion` where there is no way to it."""
+    versions = plan.versions
+    if versions is None or not is_readable(plan, job.payload):
+        return job.payload
+    try:
+        return versions.upcast(stored_version(job.options), job.payload)
+    except Exception as error:  # upcasters are user code
+        raise _other_version(plan, versions, job, error) from error
+
+
+def _other_version(
+    plan: CallPlan, versions: PayloadVersions, job: Job, error: Exception
+) -> OtherVersion:
+    version = stored_version(job.options)
+    said = "has no version" if version is None else f"is of version {version!r}"
+    text = "" if isinstance(error, OtherVersion) else text_of(error)
+    why = f", which it does not fit: {text}" if text else ", which is older"
+    return OtherVersion(f"its payload {said}, and task {plan.name} is at {versions.current!r}{why}")
+
+
+def is_readable(plan: CallPlan, payload: str) -> bool:
+    """Whether a payload is JSON, and of the kind that the task's arguments come as."""
+    try:
+        value = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return isinstance(value, dict) or plan.whole or plan.bound is not None
+
+
+class UnreadableArguments(Exception):
+    """The payload does not fit the handler; the cause says why."""
 
 
 def too_large(plan: CallPlan, result: str) -> str | None:
@@ -147,6 +216,7 @@ class PlanBook:
             call=signature.call,
             encode_result=definition.encode_result,
             bound=definition.bound,
+            versions=definition.versions if definition.version is not None else None,
             tools=definition.tools(self._registry.tools),
             timeout_max_s=_longest_s(definition.bound),
             returns_nothing=signature.returns_nothing and definition.bound is None,

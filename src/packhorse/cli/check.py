@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse check`: before a deploy, which of the waiting jobs this code could not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from packhorse.cli.exits import ExitCode
+from packhorse.cli.options import NAME, json_option, queue_choices, queue_names
+from packhorse.cli.output import note, print_json, print_table, show_progress
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.client.registry import TaskDefinition
+    from packhorse.core.job import Job, NewJob
+    from packhorse.runtime.worker.plans import PlanBook
+    from packhorse.stores.protocol import Store
+
+__all__ = ["check"]
+
+#: Jobs read at once: no more are in memory.
+_PAGE: Final = 100
+#: Ids that are named for each group, and groups that are told apart.
+_EXAMPLES: Final = 5
+_GROUPS_MAX: Final = 1_000
+_OTHERS: Final = "and others"
+
+
+class _Misfit(msgspec.Struct, frozen=True):
+    """Why this code could not run a job; no value of its payload is in it."""
+
+    problem: str  #: `unknown_task`, `undecodable`, `other_version`, `invalid_request`
+    task: str
+    version: str | None = None  #: of the payload, where it has one
+    detail: str = ""
+
+
+class _Group(msgspec.Struct):
+    count: int = 0
+    examples: list[str] = []
+
+
+@click.command()
+@click.argument("app_name", metavar="[APP]", required=False)
+@click.option(
+    "-A", "--app", "named", type=NAME, metavar="APP", help="The app: another way to give APP."
+)
+@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@click.option(
+    "-q",
+    "--queues",
+    multiple=True,
+    type=queue_names,
+    shell_complete=queue_choices,
+    help="Only jobs of these queues, with commas between.",
+)
+@json_option
+def check(
+    *,
+    app_name: str | None,
+    named: str | None,
+    url: str | None,
+    queues: tuple[tuple[str, ...], ...],
+    as_json: bool,
+) -> None:
+    """List the waiting jobs that the code of APP could not run. Run it before a deploy.
+
+    Looks at every job that is pending, queued or waits for a retry: is its task known, can its
+    payload be read, is there a way from its version to that of now, does it fit the contract. Shows
+    how many there are of each kind, and the ids of some; never what is in them. Changes nothing.
+    Exits with 1 if there are any.
+    """
+    from packhorse.cli.discovery import existing_store, found_app
+
+    if app_name is not None and named is not None:
+        raise click.UsageError("APP and --app both name the app; give one of them")
+    app = found_app(app_name or named, url=url).app
+    try:
+        existing_store(app.store)
+        looked, groups = _survey(app, [name for some in queues for name in some])
+    finally:
+        app.close()
+    _tell(looked, groups, as_json=as_json)
+    if groups:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit, _Group]]:
+    """How many jobs wait, and those that do not fit, by what is wrong with them."""
+    groups: dict[_Misfit, _Group] = {}
+    judge, looked = _Judge(app), 0
+    for new in _waiting(app.store, queues):
+        looked += 1
+        found = judge.misfit(new)
+        if found is None:
+            continue
+        if found not in groups and len(groups) >= _GROUPS_MAX:
+            found = _Misfit(found.problem, _OTHERS)
+        group = groups.setdefault(found, _Group(examples=[]))
+        group.count += 1
+        if len(group.examples) < _EXAMPLES:
+            group.examples.append(new.id)
+    return looked, groups
+
+
+def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
+    """Every job that waits, in pages; those too that wait behind another one of their key."""
+    from packhorse.cli.copier import PAGES_MAX
+    from packhorse.core.job import WAITING, JobStatus
+
+    counts = store.run(store.inspection.counts())
+    read = [*WAITING, JobStatus.DEAD]
+    expected = sum(one.by_status.get(status, 0) for one in counts for status in read)
+    after, seen = None, 0
+    for _ in range(PAGES_MAX):
+        page = store.run(store.transfer.carry_out(after=after, limit=_PAGE))
+        for one in page.jobs:
+            if one.status in WAITING and (not queues or one.job.queue in queues):
+                yield from (new for new in (one.job, one.stashed) if new is not None)
+        seen, after = seen + len(page.jobs), page.after
+        if expected > _PAGE:
+            show_progress(min(seen, expected) if after is not None else expected, expected)
+        if after is None:
+            return
+
+
+class _Judge:
+    """Reads the arguments of jobs as a worker of the app would."""
+
+    def __init__(self, app: Packhorse) -> None:
+        from packhorse.core.clock import SECOND_US
+        from packhorse.runtime.worker.plans import PlanBook
+
+        self._registry = app.registry
+        self._plans: PlanBook = PlanBook(app.registry, {}, SECOND_US)
+
+    def misfit(self, new: NewJob) -> _Misfit | None:
+        from packhorse.core.versions import OtherVersion
+        from packhorse.runtime.worker.plans import (
+            UnreadableArguments,
+            is_readable,
+            read_arguments,
+        )
+
+        definition = self._registry.get(new.task)
+        version = None if new.options is None else new.options.version
+        if definition is None:
+            return _Misfit("unknown_task", new.task, version)
+        job = _claimed(new)
+        plan = self._plans.find(job)
+        try:
+            read_arguments(plan, job)
+        except OtherVersion as error:
+            detail = f"this code has {definition.version!r}{_why(error, definition)}"
+            return _Misfit("other_version", new.task, version, detail)
+        except UnreadableArguments as error:
+            if not is_readable(plan, job.payload):
+                return _Misfit("undecodable", new.task, version)
+            return _Misfit("invalid_request", new.task, version, _place(error, definition))
+        return None
+
+
+def _claimed(new: NewJob) -> Job:
+    """A job as a worker would get it."""
+    from packhorse.context import detached_job
+
+    options = None if new.options is None else msgspec.json.encode(new.options).decode()
+    return msgspec.structs.replace(
+        detached_job(new.task),
+        id=new.id,
+        queue=new.queue,
+        tenant=new.tenant,
+        payload=new.payload.decode("utf-8", "surrogateescape"),
+        options=options,
+    )
+
+
+def _why(error: Exception, definition: TaskDefinition) -> str:
+    place, cause = _place(error, definition), error.__cause__
+    if place or cause is None or isinstance(cause, type(error)):
+        return f"; {place}" if place else ""
+    return f"; {type(cause).__name__}"  # of an upcaster, whose words may quote the payload
+
+
+def _place(error: Exception, definition: TaskDefinition) -> str:
+    """The argument that does not fit, by a name that is the code's own and not the payload's."""
+    field: Any = getattr(error.__cause__, "field", None)
+    if not isinstance(field, str):
+        return ""
+    name = field.partition(".")[0].partition("[")[0]
+    schema = None if definition.bound is None else definition.bound.contract.inputs
+    known = {*definition.names, *((schema or {}).get("properties", ()))}
+    return f"argument {name!r}" if name in known else "an argument that it does not take"
+
+
+def _tell(looked: int, groups: Mapping[_Misfit, _Group], *, as_json: bool) -> None:
+    from packhorse.core.text import counted
+
+    ordered = sorted(groups.items(), key=lambda pair: -pair[1].count)
+    total = sum(group.count for group in groups.values())
+    if as_json:
+        found = [{**msgspec.structs.asdict(why), **_document(group)} for why, group in ordered]
+        print_json({"jobs": looked, "misfits": total, "groups": found})
+        return
+    if ordered:
+        headers = ("JOBS", "PROBLEM", "TASK", "VERSION", "DETAIL", "EXAMPLES")
+        rows = [
+            (
+                *(group.count, why.problem, why.task, why.version, why.detail),
+                " ".join(group.examples),
+            )
+            for why, group in ordered
+        ]
+        print_table(headers, rows, wrapped=True)
+    note(f"{counted(looked, 'waiting job')}: this code could not run {total} of them.")
+
+
+def _document(group: _Group) -> dict[str, Any]:
+    return {"count": group.count, "examples": group.examples}
