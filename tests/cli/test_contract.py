@@ -106,3 +106,39 @@ def test_a_change_is_told_to_be_safe_or_not(shop: Project) -> None:
     assert msgspec.json.decode(
         shop.run("contract", "diff", "old.yaml", "new.yaml", "--json").stdout
     )["jobs"]
+
+
+MOVED = """
+from packhorse import Contract, Packhorse
+
+app = Packhorse("memory://")
+
+@app.task(contract=Contract(worker_id="adder", version="2"))
+def add(a: int, b: int) -> int:
+    return a + b
+
+@add.upcast("1", "2")
+def with_b(payload):
+    return {**payload, "b": 0}
+"""
+
+
+GIVEN = "inputs:\n  - a: integer\nretries: {max_attempts: 4}\n"
+
+
+def test_upcasters_make_a_change_safe_for_jobs_that_wait(shop: Project) -> None:
+    shop.write("moved.py", MOVED)
+    shop.write("one.yaml", "worker_id: adder\nversion: 1.0\n" + GIVEN)
+    shop.write("none.yaml", "worker_id: adder\nversion: 0.9\n" + GIVEN)
+
+    moved = shop.document("contract", "diff", "one.yaml", "-A", "moved:app", code=1)
+    stuck = shop.document("contract", "diff", "none.yaml", "-A", "moved:app", code=1)
+
+    assert (moved["callers"], moved["jobs"]) == (False, True)
+    assert (stuck["callers"], stuck["jobs"]) == (False, False)
+    assert (
+        "upcasters move waiting jobs"
+        in shop.run("contract", "diff", "one.yaml", "-A", "moved:app").stdout
+    )
+    same = shop.document("contract", "show", "add", "-A", "moved:app")
+    assert same["version"] == "2"

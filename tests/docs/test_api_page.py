@@ -41,9 +41,9 @@ WITHOUT_TWIN: Final = {
         "tool",
         "consumer",
     },
-    "Task": {"call", "using", "job"},
+    "Task": {"call", "using", "job", "upcast"},
     "TenantView": {"job"},
-    "Context": {"progress", "idempotency_key", "snooze", "request_cancel", "detached"},
+    "Context": {"breaker", "progress", "idempotency_key", "snooze", "request_cancel", "detached"},
 }
 _CALL: Final = re.compile(r"`(?:await )?(?:ctx\.)?(\w+)\(([^`)]*)\)")
 

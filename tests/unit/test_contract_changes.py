@@ -9,6 +9,7 @@ import pytest
 
 from packhorse import Contract
 from packhorse.core.contract_changes import changes
+from packhorse.core.versions import PayloadVersions
 
 
 def verdict(old: Contract, new: Contract) -> tuple[bool, bool]:
@@ -109,3 +110,21 @@ def test_a_type_that_holds_itself_ends_the_comparison() -> None:
 
     assert verdict(Contract(inputs=tree), Contract(inputs=tree)) == (True, True)
     assert changes(Contract(inputs=tree), Contract(inputs=leaf)) != []
+
+
+def test_waiting_jobs_of_an_older_version_are_safe_where_upcasters_lead_on() -> None:
+    versions = PayloadVersions("shop.pay", "2")
+    versions.add("1", "2", lambda payload: payload)
+    old, new = Contract(version="1.0", inputs={"a": "string"}), {"a": "string", "b": "string"}
+    same = Contract(version="1.0", inputs=new)
+
+    moved = changes(old, Contract(version="2", inputs=new), versions)
+    parked = changes(old, Contract(version="2", inputs=new))
+    dead = changes(old, same)
+
+    assert [all(one.jobs for one in found) for found in (moved, parked, dead)] == [
+        *(True, False, False)
+    ]
+    texts = [next(one.text for one in each if one.place == "version") for each in (parked, dead)]
+    assert "are parked" in texts[0]
+    assert "invalid_request" in texts[1]

@@ -181,9 +181,7 @@ def test_a_job_set_aside_comes_back_after_as_long_as_it_has_waited(
 ) -> None:
     now_us = 10 * HOUR
 
-    outcome = set_aside(
-        record(aside(now_us - spent_s * SECOND)), "no", now_us, longest_us=HOUR
-    )
+    outcome = set_aside(record(aside(now_us - spent_s * SECOND)), "no", now_us, longest_us=HOUR)
 
     assert isinstance(outcome, Snoozed)
     assert (outcome.delay_us, outcome.counts, outcome.begun) == (delay_s * SECOND, False, False)

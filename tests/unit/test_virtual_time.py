@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from packhorse import Context, Packhorse, QueueFull, ResultTimeout, RetryPolicy
-from packhorse.core.clock import to_datetime
+from packhorse import (
+    Context,
+    Contract,
+    JobStatus,
+    Packhorse,
+    QueueFull,
+    ResultTimeout,
+    RetryPolicy,
+)
+from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.job import JobOptions, NewJob
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, app_on
 
@@ -95,3 +104,32 @@ def test_a_clock_is_set_forwards_and_back(clock: VirtualClock) -> None:
         clock.set(moment)
         assert to_datetime(clock.now_us()) == moment
     assert clock.monotonic() > 0
+
+
+@pytest.mark.timeout(20)
+def test_a_job_of_a_version_that_no_worker_knows_is_dead_after_an_hour(
+    app: Packhorse, clock: VirtualClock
+) -> None:
+    @app.task(contract=Contract(version="1"))
+    def pay(euros: int) -> int:
+        return euros
+
+    new = NewJob(new_id(), "pay", b'{"cents": 5}', options=JobOptions(version="2"))
+    app.store.run(app.store.jobs.submit([new]))
+    job, began = app.job(new.id), clock.monotonic()
+
+    waits: list[float] = []
+    while job.status() is not JobStatus.DEAD:
+        app.run(burst=True)
+        waits.append((job.info().due_at - to_datetime(clock.now_us())).total_seconds())
+        clock.advance(max(0.0, waits[-1]))
+
+    info = job.info()
+    assert (info.dead_reason, info.attempts, info.failures) == ("unknown_task", 1, 0)
+    assert 3600 <= clock.monotonic() - began <= 3700
+    assert waits[:4] == [1, 1, 2, 4]
+    assert max(waits) == 60
+    job.retry()  # starts the time again
+    app.run(burst=True)
+    assert job.status() is JobStatus.PENDING
+    app.close()

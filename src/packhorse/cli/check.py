@@ -155,7 +155,7 @@ class _Judge:
         try:
             read_arguments(plan, job)
         except OtherVersion as error:
-            detail = f"this code has {definition.version!r}{_why(error, definition)}"
+            detail = f"this code has {definition.version!r}{_why(error, definition, version)}"
             return _Misfit("other_version", new.task, version, detail)
         except UnreadableArguments as error:
             if not is_readable(plan, job.payload):
@@ -179,21 +179,24 @@ def _claimed(new: NewJob) -> Job:
     )
 
 
-def _why(error: Exception, definition: TaskDefinition) -> str:
-    place, cause = _place(error, definition), error.__cause__
-    if place or cause is None or isinstance(cause, type(error)):
-        return f"; {place}" if place else ""
-    return f"; {type(cause).__name__}"  # of an upcaster, whose words may quote the payload
+def _why(error: Exception, definition: TaskDefinition, version: str | None) -> str:
+    versions, cause = definition.versions, error.__cause__
+    if version is not None and versions is not None and not versions.leads_from(version):
+        return ", and no upcaster leads there"
+    # The words of an upcaster may quote the payload, so that only their kind is told.
+    return f"; {_place(error, definition) or type(cause).__name__}"
 
 
 def _place(error: Exception, definition: TaskDefinition) -> str:
     """The argument that does not fit, by a name that is the code's own and not the payload's."""
+    from packhorse.contract import KEY_INPUT
+
     field: Any = getattr(error.__cause__, "field", None)
-    if not isinstance(field, str):
+    if not isinstance(field, str) or not field:
         return ""
     name = field.partition(".")[0].partition("[")[0]
     schema = None if definition.bound is None else definition.bound.contract.inputs
-    known = {*definition.names, *((schema or {}).get("properties", ()))}
+    known = {*definition.names, *((schema or {}).get("properties", ())), KEY_INPUT}
     return f"argument {name!r}" if name in known else "an argument that it does not take"
 
 

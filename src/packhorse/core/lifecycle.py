@@ -198,17 +198,10 @@ def _snoozed(job: Job, limits: Limits, outcome: Snoozed) -> Settlement:
         error = AttemptError(type="Snooze", message=message, code="SNOOZED_OUT")
         return _dead(job, limits, DeadReason.SNOOZED_OUT, error)
     settled = _ending(job, limits, SettlementKind.SNOOZED, JobStatus.PENDING)
-    why, ended = outcome.error, job.attempts + outcome.begun
-    settled = msgspec.structs.replace(
-        settled,
-        snoozes=int(outcome.counts),
-        delay_us=outcome.delay_us,
-        waits=outcome.waits,
-        error=None if why is None else msgspec.structs.replace(why, attempts=ended),
-    )
-    if outcome.begun:
-        return settled
-    return msgspec.structs.replace(settled, ended=False, releases=1)
+    why, begun = outcome.why(job.attempts), outcome.begun
+    counts = {"snoozes": int(outcome.counts), "releases": int(not begun), "ended": begun}
+    delay_us, waits = outcome.delay_us, outcome.waits
+    return msgspec.structs.replace(settled, delay_us=delay_us, waits=waits, error=why, **counts)
 
 
 def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:

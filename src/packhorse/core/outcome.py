@@ -76,6 +76,12 @@ class Snoozed(msgspec.Struct, frozen=True):
     begun: bool = True  #: the handler has; else the job is given back as it came
     error: AttemptError | None = None  #: why it waits, where that is worth telling
 
+    def why(self, attempts: int) -> AttemptError | None:
+        """Its error, with the attempts that have ended by then; `attempts` had before."""
+        if self.error is None:
+            return None
+        return msgspec.structs.replace(self.error, attempts=attempts + self.begun)
+
 
 class Cancelled(msgspec.Struct, frozen=True):
     """The job was cancelled while it ran, and the handler was stopped."""
