@@ -130,7 +130,7 @@ def test_whatever_the_order_of_declaration_all_ways_lead_to_now_or_it_is_refused
     order: list[int],
 ) -> None:
     versions = PayloadVersions("shop.pay", None)
-    declared = set()
+    declared: set[int] = set()
 
     for each in order:
         near = not declared or {each - 1, each + 1} & declared
