@@ -200,19 +200,20 @@ class Packhorse(QueueAdmin):
     # ------------------------------------------------------------------------------ submitting
 
     def enqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """Store calls of any tasks, in parts that are each stored all or none; a handle for each.
 
-        `atomic` stores all of them or none, up to 5,000.
+        `atomic` stores all of them or none, up to 5,000. With `tx`, a connection of yours, they are
+        stored when its transaction commits.
         """
-        return self._submission.submit(calls, "enqueue_many", atomic=atomic)
+        return self._submission.submit(calls, "enqueue_many", atomic=atomic, tx=tx)
 
     async def aenqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(calls, atomic=atomic)
+        return await self._submission.asubmit(calls, atomic=atomic, tx=tx)
 
     def submit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """Store a task of the worker protocol under the id it came with, or a request to a worker.

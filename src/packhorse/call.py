@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 import msgspec
 
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.user_connections import user_connection
 from packhorse.core.durations import microseconds, positive_microseconds
 from packhorse.core.options import (
     CallOptions,
@@ -113,6 +114,8 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         ),
         "unique": ("unique", unique_choice),
         "wait": ("wait_us", lambda value, setting: microseconds(value, setting=setting)),
+        "tx": ("tx", user_connection),
+        "notify": ("notify", lambda value, _setting: bool(value)),
     }
 )
 

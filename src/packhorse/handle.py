@@ -11,6 +11,7 @@ import msgspec
 
 from packhorse import events
 from packhorse.client.connection import Connection
+from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
@@ -41,6 +42,7 @@ from packhorse.errors import (
 )
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
 from packhorse.stores.attachments import DeliverAnswer
+from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
@@ -54,7 +56,9 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     """One job, by its id; nothing is read before a verb asks."""
 
     id: str
-    deduplicated: bool  #: nothing new was stored: it was there, by its id or as holder of a key
+    #: Nothing new was stored: it was there, by its id or as holder of a key. None: it was submitted
+    #: with `tx`, and no verb of this handle has seen it admitted yet.
+    deduplicated: bool | None
     connection: Connection
     tenant: str | None = None  #: sees only this one's
 
@@ -64,7 +68,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return (self.id, self.deduplicated) == (other.id, other.deduplicated)
 
     def __hash__(self) -> int:
-        return hash((self.id, self.deduplicated))
+        return hash(self.id)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, deduplicated={self.deduplicated!r})"
@@ -80,13 +84,15 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def info(self) -> JobInfo:
         """All that is known of the job."""
         record = self._found(self.connection.run(self._read))
-        kept = self.connection.run(self._attachments) if has_attachments(record) else None
-        return job_info(record, kept)
+        about = self._attachments(record.id)
+        return job_info(record, self.connection.run(about) if has_attachments(record) else None)
 
     async def ainfo(self) -> JobInfo:
         """All that is known of the job."""
         record = self._found(await self.connection.arun(self._read))
-        kept = await self.connection.arun(self._attachments) if has_attachments(record) else None
+        kept = None
+        if has_attachments(record):
+            kept = await self.connection.arun(self._attachments(record.id))
         return job_info(record, kept)
 
     def signal(self, name: str, value: Any = None) -> None:
@@ -111,12 +117,12 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def history(self) -> list[TaskExecutionResult]:
         """One entry per attempt that ended: the first and the last 25."""
         record = self._found(self.connection.run(self._read))
-        return execution_results(record, self.connection.run(self._attempts))
+        return execution_results(record, self.connection.run(self._attempts(record.id)))
 
     async def ahistory(self) -> list[TaskExecutionResult]:
         """One entry per attempt that ended: the first and the last 25."""
         record = self._found(await self.connection.arun(self._read))
-        return execution_results(record, await self.connection.arun(self._attempts))
+        return execution_results(record, await self.connection.arun(self._attempts(record.id)))
 
     def response(self, attempt: int | None = None) -> WorkerResponse | None:
         """The worker protocol's answer to an attempt by its number, or to the last that ended.
@@ -124,12 +130,12 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         None while none has ended, and for an attempt that never was or is no longer kept.
         """
         record = self._found(self.connection.run(self._read))
-        return self._answer(record, self.connection.run(self._attempts), attempt)
+        return self._answer(record, self.connection.run(self._attempts(record.id)), attempt)
 
     async def aresponse(self, attempt: int | None = None) -> WorkerResponse | None:
         """As `response`, without blocking the event loop."""
         record = self._found(await self.connection.arun(self._read))
-        return self._answer(record, await self.connection.arun(self._attempts), attempt)
+        return self._answer(record, await self.connection.arun(self._attempts(record.id)), attempt)
 
     def wire(self) -> Task:
         """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
@@ -142,13 +148,17 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def explain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
         facts = self.connection.run(self._facts)
-        kept = self.connection.run(self._attachments) if waits_in_step(facts) else None
+        kept = None
+        if facts is not None and waits_in_step(facts):
+            kept = self.connection.run(self._attachments(facts.record.id))
         return self._explained(facts, kept)
 
     async def aexplain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
         facts = await self.connection.arun(self._facts)
-        kept = await self.connection.arun(self._attachments) if waits_in_step(facts) else None
+        kept = None
+        if facts is not None and waits_in_step(facts):
+            kept = await self.connection.arun(self._attachments(facts.record.id))
         return self._explained(facts, kept)
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -165,7 +175,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         wait = self._wait(timeout)
         record = self._found(self.connection.run(self._read))
         if record.status not in TERMINAL:
-            record = self.connection.wait(wait)
+            record = self.connection.wait(lambda store: wait(store, record.id))
         return self._outcome(record)
 
     async def aresult(self, timeout: Duration | None = None) -> R:
@@ -173,19 +183,29 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         wait = self._wait(timeout)
         record = self._found(await self.connection.arun(self._read))
         if record.status not in TERMINAL:
-            record = await wait(await self.connection.astore())
+            record = await wait(await self.connection.astore(), record.id)
         return self._outcome(record)
 
-    def cancel(self) -> bool:
-        """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
+    def cancel(self, *, tx: object = None) -> bool:
+        """Cancel the job: True if it is, or its worker is told to; False if it had finished.
+
+        With `tx`, a connection of yours, it is cancelled when its transaction commits: True.
+        """
+        if tx is not None:
+            self.connection.transactions.write(self.connection.store, tx, self._written())
+            return True
         answer = self.connection.run(self._cancel)
         if self._is_told(answer):
             with contextlib.suppress(StoreError):  # it is cancelled whatever happens
                 self._tell(self.connection.run(self._read))
         return self._cancelled(answer)
 
-    async def acancel(self) -> bool:
-        """Cancel the job: True if it is, or its worker is told to; False if it had finished."""
+    async def acancel(self, *, tx: object = None) -> bool:
+        """As `cancel`, without blocking the event loop."""
+        if tx is not None:
+            store = await self.connection.astore()
+            await self.connection.transactions.awrite(store, tx, self._written())
+            return True
         answer = await self.connection.arun(self._cancel)
         if self._is_told(answer):
             with contextlib.suppress(StoreError):
@@ -205,8 +225,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def _read(self, store: Store) -> Plan[JobRecord | None]:
         return store.inspection.job(self.id, tenant=self.tenant)
 
-    def _attachments(self, store: Store) -> Plan[Attachments | None]:
-        return store.attachments.attachments(self.id, tenant=self.tenant)
+    def _attachments(self, job_id: str) -> Callable[[Store], Plan[Attachments | None]]:
+        return lambda store: store.attachments.attachments(job_id, tenant=self.tenant)
 
     def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
         text = Signature.of_result(f"signal {name!r}").encode_result(value).encode()
@@ -231,8 +251,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             f"signal {name!r} was not kept for job {self.id}: {problem}", job_id=self.id
         )
 
-    def _attempts(self, store: Store) -> Plan[Any]:
-        return store.inspection.history(self.id)
+    def _attempts(self, job_id: str) -> Callable[[Store], Plan[Any]]:
+        return lambda store: store.inspection.history(job_id)
 
     def _facts(self, store: Store) -> Plan[JobFacts | None]:
         return store.inspection.explain(self.id, tenant=self.tenant)
@@ -240,19 +260,26 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def _cancel(self, store: Store) -> Plan[CancelAnswer]:
         return store.jobs.cancel(self.id, tenant=self.tenant)
 
+    def _written(self) -> Written:
+        return Written([IntakeRequest(cancel=self.id, tenant=self.tenant)])
+
     def _redrive(self, store: Store) -> Plan[tuple[RedriveAnswer, ...]]:
         return store.jobs.redrive((self.id,), tenant=self.tenant)
 
-    def _wait(self, timeout: Duration | None) -> Callable[[Store], Coroutine[Any, Any, JobRecord]]:
+    def _wait(
+        self, timeout: Duration | None
+    ) -> Callable[[Store, str], Coroutine[Any, Any, JobRecord]]:
         timeout_s = None
         if timeout is not None:
             timeout_s = microseconds(timeout, setting="timeout") / SECOND_US
         clock = self.connection.clock
-        return lambda store: wait_for_end(store, self.id, timeout_s=timeout_s, clock=clock)
+        return lambda store, job_id: wait_for_end(store, job_id, timeout_s=timeout_s, clock=clock)
 
     def _found(self, record: JobRecord | None) -> JobRecord:
         if record is None:
             raise JobNotFound(self.id)
+        if self.deduplicated is None:
+            msgspec.structs.force_setattr(self, "deduplicated", record.id != self.id)
         return record
 
     def _explained(self, facts: JobFacts | None, kept: Attachments | None) -> Explanation:

@@ -78,16 +78,24 @@ class Task(Generic[P, R]):
         return handle
 
     def enqueue_many(
-        self, items: Iterable[Call[R] | Mapping[str, Any]], *, atomic: bool = False
+        self,
+        items: Iterable[Call[R] | Mapping[str, Any]],
+        *,
+        atomic: bool = False,
+        tx: object = None,
     ) -> list[JobHandle[R]]:
         """Store calls of this task, or arguments by name, as `Packhorse.enqueue_many` does."""
-        return self._submission.submit(self._calls(items), "enqueue_many", atomic=atomic)
+        return self._submission.submit(self._calls(items), "enqueue_many", atomic=atomic, tx=tx)
 
     async def aenqueue_many(
-        self, items: Iterable[Call[R] | Mapping[str, Any]], *, atomic: bool = False
+        self,
+        items: Iterable[Call[R] | Mapping[str, Any]],
+        *,
+        atomic: bool = False,
+        tx: object = None,
     ) -> list[JobHandle[R]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(self._calls(items), atomic=atomic)
+        return await self._submission.asubmit(self._calls(items), atomic=atomic, tx=tx)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked, to be submitted with others or later."""

@@ -255,7 +255,7 @@ def test_a_submit_is_answered_though_the_intake_cannot_be_unloaded(
 ) -> None:
     monkeypatch.setattr(runners, "INTAKE_MAX", 3)
 
-    def fails(_: sqlite3.Connection) -> None:
+    def fails(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     for name in "ab":

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from packhorse.client.backpressure import FillingWatch, patience, submit_with_room
 from packhorse.client.declarations import Declarations, changed_tasks, difference
 from packhorse.client.registry import Registry
+from packhorse.client.transactions import Transactions
 from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
 from packhorse.core.job import JobRecord, NewJob
@@ -79,6 +80,7 @@ class Connection:
         self._lock = threading.RLock()
         self._opening = False
         self._store: Store | None = None
+        self.transactions = Transactions()
         self._filling = FillingWatch(bus, clock)
         self._waits = WaitLoop()
         at_fork(self._forget_lock)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from packhorse.call import NO_CHOICES, Call
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.transactions import Written
 from packhorse.core.clock import new_ids
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
 from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
@@ -25,6 +26,7 @@ from packhorse.core.keys import taken_key
 from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
 from packhorse.handle import JobHandle
+from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.requests import Submitted
 from packhorse.unique import Unique, payload_digest, unique_rule
 
@@ -67,10 +69,18 @@ class Submission:
         *,
         atomic: bool = False,
         tenant: str | None = None,
+        tx: object = None,
     ) -> list[JobHandle[R]]:
-        """Store calls in parts, or all or none if `atomic`; return a handle for each."""
+        """Store calls in parts, or all or none if `atomic`; return a handle for each.
+
+        With `tx`, or where the calls name one, they are stored when that transaction commits.
+        """
         calls = list(calls)
-        jobs, wait_us, ids_are_new = self._batch(calls)
+        jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
+        if within is not None:
+            for written in within.parts(jobs):
+                self.connection.transactions.write(self.connection.store, within.tx, written)
+            return self._admitted_later(jobs, tenant)
         if in_event_loop():
             self.warn_of_blocking(verb)
         handles: list[JobHandle[R]] = []
@@ -84,11 +94,21 @@ class Submission:
         return handles
 
     async def asubmit(
-        self, calls: Iterable[Call[R]], *, atomic: bool = False, tenant: str | None = None
+        self,
+        calls: Iterable[Call[R]],
+        *,
+        atomic: bool = False,
+        tenant: str | None = None,
+        tx: object = None,
     ) -> list[JobHandle[R]]:
         """As `submit`, without blocking the event loop."""
         calls = list(calls)
-        jobs, wait_us, ids_are_new = self._batch(calls)
+        jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
+        if within is not None:
+            store = await self.connection.astore()
+            for written in within.parts(jobs):
+                await self.connection.transactions.awrite(store, within.tx, written)
+            return self._admitted_later(jobs, tenant)
         handles: list[JobHandle[R]] = []
         try:
             for part in parts(jobs, atomic=atomic):
@@ -127,10 +147,16 @@ class Submission:
             for one in answers
         ]
 
-    def _batch(self, calls: Sequence[Call[Any]]) -> tuple[list[NewJob], int | None, bool]:
+    def _admitted_later(self, jobs: Sequence[NewJob], tenant: str | None) -> list[JobHandle[Any]]:
+        return [JobHandle(job.id, None, self.connection, tenant=tenant) for job in jobs]
+
+    def _batch(
+        self, calls: Sequence[Call[Any]], tx: object = None
+    ) -> tuple[list[NewJob], int | None, bool, _Within | None]:
         """Build and check the jobs of these calls.
 
-        Also return how long they wait for room, as the least patient one, and if all ids are new.
+        Also return how long they wait for room, as the least patient one, if all ids are new, and
+        the transaction they are part of.
         """
         for call in calls:
             if not isinstance(call, Call):
@@ -140,10 +166,11 @@ class Submission:
         jobs = [new_job(call, declarations, job_id) for call, job_id in pairs]
         self._check(jobs)
         chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
-        if not chosen:
-            return jobs, None, True
+        if tx is None and not chosen:
+            return jobs, None, True, None
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        return jobs, wait_us, [job.id for job in jobs] == ids
+        within = _Within.of(calls, tx)
+        return jobs, wait_us, [job.id for job in jobs] == ids, within
 
     def _check(self, jobs: Sequence[NewJob]) -> None:
         """Refuse jobs that are not to be stored, before the store is asked."""
@@ -186,6 +213,32 @@ class Submission:
         )
 
 
+class _Within(NamedTuple):
+    """The transaction of a user that calls are part of."""
+
+    tx: object
+    notify: bool
+
+    @classmethod
+    def of(cls, calls: Sequence[Call[Any]], tx: object) -> _Within | None:
+        """That which was given, or which all calls name; None: they are part of none."""
+        values = [call.choices.values for call in calls]
+        given = tx if tx is not None else next((one["tx"] for one in values if "tx" in one), None)
+        if given is None:
+            return None
+        if any(one.get("tx", tx) is not given for one in values):
+            raise UsageError(
+                "calls that are submitted together name different transactions, or some name none; "
+                "nothing was stored: give one tx to enqueue_many(), or submit them apart"
+            )
+        return cls(given, any(one.get("notify") for one in values))
+
+    def parts(self, jobs: Sequence[NewJob]) -> Iterator[Written]:
+        """What is written with each statement."""
+        for part in parts(jobs, atomic=False):
+            yield Written([IntakeRequest(job) for job in part], self.notify)
+
+
 def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
     """Return a call as it is stored: under the id its caller chose, or this one."""
     task = call.definition
@@ -221,7 +274,8 @@ def _one_name(fields: Mapping[str, Any], queue: str) -> str | None:
 def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
     """The fields of a job that its caller chose, or its task adds to every job."""
     task, fields = call.definition, call.choices.fields()
-    fields.pop("wait_us", None)
+    for name in ("wait_us", "tx", "notify"):
+        fields.pop(name, None)
     if task.bound is not None:
         task.bound.complete(fields, call.payload)
     keys = taken_keys(task, call.payload, fields.pop("unique", None))

@@ -53,18 +53,20 @@ class TenantView:
         return await self.job(job_id).aexplain()
 
     def enqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """Store calls as this tenant's, as `Packhorse.enqueue_many` does."""
         own = [self._own(call) for call in calls]
-        return self._submission.submit(own, "enqueue_many", atomic=atomic, tenant=self.tenant)
+        return self._submission.submit(
+            own, "enqueue_many", atomic=atomic, tenant=self.tenant, tx=tx
+        )
 
     async def aenqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False
+        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
         own = [self._own(call) for call in calls]
-        return await self._submission.asubmit(own, atomic=atomic, tenant=self.tenant)
+        return await self._submission.asubmit(own, atomic=atomic, tenant=self.tenant, tx=tx)
 
     def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
         """This tenant's jobs that fit, newest first, at most `limit`."""

@@ -105,6 +105,8 @@ class CallOptions(TypedDict, total=False):
     idempotency_window: Duration | None
     unique: Unique | None
     wait: Duration | None
+    tx: object  #: a connection with an open transaction: `client.user_connections`
+    notify: bool | None
 
 
 class RetentionOptions(TypedDict, total=False):

@@ -9,12 +9,12 @@ returns is the answer of the verb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Listener", "Plan", "Steps", "Wake", "Wakeups", "drive"]
+__all__ = ["Listener", "Named", "Plan", "Steps", "Wake", "Wakeups", "adrive", "drive"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,15 @@ class Plan(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """Returns the verb's answer when that was all, or None, with nothing written, to go on."""
     #: The common case in a form that the store's runner knows; if it is not that, `steps` follow.
     short: Any = None
+    named: Named[T] | None = None  #: it is about one job, named by its id
+
+
+class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
+    """What a plan about one job needs for another look, should the job not be known."""
+
+    job_id: str
+    missed: Callable[[T], bool]  #: whether this answer says so
+    again: Callable[[str], Plan[T]]  #: the same verb for another id
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -70,6 +79,17 @@ class Wakeups(Protocol):
     def listen(self, topics: frozenset[str]) -> Listener:
         """Hear these topics from now on, in the running event loop."""
         ...
+
+
+async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
+    """As `drive`, without blocking the event loop."""
+    answer: Any = None
+    try:
+        while True:
+            answer = await execute(steps.send(answer))
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
 
 
 def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:

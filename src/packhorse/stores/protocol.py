@@ -16,6 +16,7 @@ from packhorse.core.lifecycle import CancelAnswer, Orphan
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore
+from packhorse.stores.intake import Intake
 from packhorse.stores.plan import Listener, Plan, Wakeups
 from packhorse.stores.records import RecordStore
 from packhorse.stores.requests import (
@@ -350,6 +351,10 @@ class Contracts(Protocol):
     def attachments(self) -> AttachmentStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
+    @property
+    def intake(self) -> Intake | None:
+        """What users' transactions can write to; None: nothing, as this is no SQL store."""
+        ...
 
 
 class Store(Contracts, Protocol):

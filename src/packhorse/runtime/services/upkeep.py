@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -11,12 +12,14 @@ from typing import Final, Protocol
 from packhorse.core.clock import SECOND_US, Chance, Clock
 from packhorse.core.job import PRIORITY_BY_NAME, Job
 from packhorse.events import EventBus, JobDead, QueueStarving, TasksParked, dead_event
+from packhorse.stores.intake import ADMITTED_MAX
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Counts
 
 __all__ = [
     "PARKED_US_MAX",
     "STARVING_US",
+    "Admitter",
     "DeathReporter",
     "Driver",
     "Expirer",
@@ -30,6 +33,9 @@ __all__ = [
 
 #: How long a service waits after an error, at most: its own interval may be a minute.
 _AFTER_ERROR_S_MAX: Final = 5.0
+#: Between two looks at the intake, once something came through it within so long.
+_INTAKE_S: Final = 0.1
+_LATELY_S: Final = 60.0
 #: Jobs made ready in one write, which queues share; half a batch is followed by the next at once.
 _PROMOTED: Final = 1_000
 #: Jobs expired, parked or removed in one write: small, so that claims do not wait for it.
@@ -116,6 +122,36 @@ class DeathReporter:
             record = await self._store.arun(self._store.inspection.job(job_id))
             if record is not None and record.dead_reason is not None:
                 self._bus.emit(dead_event(record, worker=self._worker))
+
+
+class Admitter:
+    """Admit what users' transactions ask for: soon while they do, else now and then."""
+
+    name = "admit"
+    interval_s = 1.0
+
+    def __init__(
+        self, store: Store, clock: Clock, chance: Chance, found: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._monotonic = clock.monotonic
+        self._chance = chance
+        self._found = found
+        self._seen_at = -math.inf
+
+    async def run_once(self) -> float:
+        """Admit one batch."""
+        intake = self._store.intake
+        admitted = 0 if intake is None else await self._store.arun(intake.admit())
+        now = self._monotonic()
+        if admitted:
+            self._seen_at = now
+            self._found()
+        if admitted >= ADMITTED_MAX:
+            return 0.0
+        return spread(
+            _INTAKE_S if now < self._seen_at + _LATELY_S else self.interval_s, self._chance
+        )
 
 
 class Promoter:

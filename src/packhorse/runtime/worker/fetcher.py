@@ -138,6 +138,8 @@ class Fetcher:
 
     async def run(self) -> None:
         """Claim until the worker shuts down, or has finished."""
+        with contextlib.suppress(Exception):  # tried again, and told, by those who look after it
+            await self._admit()
         while not (self._shutdown.begun or self.finished):
             self._woken.clear()
             try:
@@ -318,6 +320,9 @@ class Fetcher:
     async def _leave_or_wait(self) -> float:
         """How long a burst worker still has to wait for what it could run, if anything."""
         request = self._request
+        if await self._admit():
+            self._empty = False
+            return _REST_MIN_S
         plan = self._store.inspection.outlook(request.worker, request.queues, request.tasks)
         outlook = await self._store.arun(plan)
         if outlook.ready:
@@ -338,6 +343,11 @@ class Fetcher:
             return _BURST_LOOK_S
         self.finished = not (self._woken.is_set() or self._claims_apart or self._slots.busy)
         return 0.0 if self.finished else _REST_MIN_S
+
+    async def _admit(self) -> int:
+        """What users' transactions ask for comes in first; says how much that was."""
+        intake = self._store.intake
+        return 0 if intake is None else await self._store.arun(intake.admit(wait=True))
 
     def _longest_rest(self, now: float, rest_s: float) -> float:
         """At most so long, less if something else comes first by time alone."""

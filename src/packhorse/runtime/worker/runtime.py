@@ -14,6 +14,7 @@ from packhorse.core.config import WorkerOptions
 from packhorse.events import LeaseLost, LeaseRegained
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import (
+    Admitter,
     DeathReporter,
     Driver,
     Expirer,
@@ -34,6 +35,7 @@ from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
+from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
 from packhorse.stores.requests import ClaimRequest, Renewal
 
@@ -106,6 +108,10 @@ class Runtime:
             health=self.health,
             look_ahead=look_ahead,
         )
+        self.admitter: Admitter | None = None
+        intake = env.store.intake
+        if intake is not None and not intake.admits_by_itself:
+            self.admitter = Admitter(env.store, env.clock, env.chance, found=self.wake)
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
@@ -142,6 +148,7 @@ class Runtime:
         services: tuple[Service, ...] = (
             rescuer,
             Promoter(env.store, env.chance),
+            *([] if self.admitter is None else [self.admitter]),
             Expirer(env.store, env.chance, deaths),
             Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
             Pruner(env.store, env.chance),
@@ -226,6 +233,7 @@ class Runtime:
         """Hear wake-ups until cancelled; what cannot be heard is found by polling."""
         backoff = Backoff(self.env.chance)
         topics = frozenset({f"cancel:{self.worker}", *map("queue:{}".format, self.options.queues)})
+        topics |= {INTAKE_TOPIC} if self.admitter is not None else set()
         while True:
             try:
                 with contextlib.closing(self.env.store.wakeups.listen(topics)) as listener:
@@ -243,7 +251,9 @@ class Runtime:
                 continue
             if cancel in heard or "*" in heard:
                 self.heartbeat.look_now()
-            if heard != {cancel}:
+            if INTAKE_TOPIC in heard and self.admitter is not None:
+                await self.admitter.run_once()
+            if not heard <= {cancel, INTAKE_TOPIC}:
                 self.wake(heard)
                 self.settings.look_soon()
             if self.slots.busy:

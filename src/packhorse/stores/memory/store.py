@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
+from packhorse.stores.intake import Intake
 from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection
 from packhorse.stores.memory.jobs import MemoryJobs
@@ -147,6 +148,7 @@ class MemoryStore:
         self.attachments: AttachmentStore = MemoryAttachments()
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
+        self.intake: Intake | None = None
         self._clock = clock or SystemClock()
         self._faults = faults
         self._lock = threading.Lock()

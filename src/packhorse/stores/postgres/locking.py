@@ -6,7 +6,8 @@ A queue is *unconstrained* when nothing but priority and order of arrival decide
 which changes only under the exclusive lock on everything. Locks are taken in this order, each kind
 sorted by name, all for one transaction:
 
-0. `record:<id>`: by changes of records, and by upkeep that removes some.
+0. `intake`: by the one process that admits what users' transactions ask for; then `record:<id>`: by
+   changes of records, and by upkeep that removes some.
 1. `all`: shared by nearly all verbs; exclusive for whatever changes what is constrained, and for
    verbs that think of more than the jobs and queues they name (redrive, upkeep, declarations,
    removal, the submit of a job that waited for its key). These run alone.
@@ -32,8 +33,18 @@ from packhorse.stores.postgres.statements import Again, Lock, Send, sql
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Rows
 
-__all__ = ["ALL", "NOTHING_CONSTRAINED", "Constrained", "LockLevel", "Memory", "write_constrained"]
+__all__ = [
+    "ALL",
+    "INTAKE",
+    "NOTHING_CONSTRAINED",
+    "Constrained",
+    "LockLevel",
+    "Memory",
+    "write_constrained",
+]
 
+#: The lock on admission.
+INTAKE: Final = "intake"
 #: The lock on everything, and the one on what reaches over queues.
 ALL: Final = "all"
 _TASKS: Final = "tasks"
@@ -77,7 +88,8 @@ class LockLevel:
         self.queues: frozenset[str] = frozenset()
         self.constrained = NOTHING_CONSTRAINED
         self._tasks = False
-        self._keys = tuple([f"key:{key}" for key in keys])
+        self._keys: tuple[str, ...] = ()
+        self.want(keys)
 
     @property
     def unconstrained(self) -> bool:
@@ -103,6 +115,10 @@ class LockLevel:
             Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED
         )
         return self.constrained
+
+    def want(self, keys: Iterable[str]) -> None:
+        """Before it begins: lock these keys."""
+        self._keys = tuple([f"key:{key}" for key in keys])
 
     def expect(self, queues: Iterable[str], constrained: Constrained | None = None) -> None:
         """Before it begins: lock those of the queues that are constrained, as far as known."""

@@ -16,12 +16,14 @@ from psycopg import Connection, Error
 
 from packhorse.core.clock import Clock
 from packhorse.errors import PackhorseError
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.intake import INTAKE_TOPIC, found_later
+from packhorse.stores.plan import Plan, Steps, adrive, drive
 from packhorse.stores.postgres.connection import LoopConnection, StartupOptions, ThreadConnection
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.errors import translated
 from packhorse.stores.postgres.facts import facts
 from packhorse.stores.postgres.floors import FLOOR_TOPIC
+from packhorse.stores.postgres.intake import PostgresIntake
 from packhorse.stores.postgres.leases import PostgresLeases
 from packhorse.stores.postgres.listener import ListenerThread
 from packhorse.stores.postgres.migrate import (
@@ -37,7 +39,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
-from packhorse.stores.postgres.verbs import PostgresJobs
+from packhorse.stores.postgres.verbs import PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.inspection import SqlInspection
@@ -74,6 +76,11 @@ class PostgresStore:
         self._clock = clock
         self._channel = channel_of(settings.schema, settings.prefix)
         self._texts = Texts(settings.schema, settings.prefix)
+        self.intake = PostgresIntake(
+            *(self._rendered, self.jobs.new_level, keys_of),
+            tell=self._tell_later,
+            notice=f"select pg_notify('{self._channel}', '{short(INTAKE_TOPIC)}')",
+        )
         self._options = StartupOptions()
         self._migrated = False
         self._left_to_parent: list[object] = []
@@ -83,12 +90,18 @@ class PostgresStore:
     def run(self, plan: Plan[T]) -> T:
         if not self._migrated:
             self._make_ready()
-        return self._sync.run(plan)
+        answer = self._sync.run(plan)
+        if plan.named is None or not plan.named.missed(answer):
+            return answer
+        return drive(found_later(self.intake, plan, answer), self._sync.run)
 
     async def arun(self, plan: Plan[T]) -> T:
         if not self._migrated:
             await asyncio.to_thread(self._make_ready)
-        return await self._async.run(plan)
+        answer = await self._async.run(plan)
+        if plan.named is None or not plan.named.missed(answer):
+            return answer
+        return await adrive(found_later(self.intake, plan, answer), self._async.run)
 
     def migrate(self) -> int:
         with self._migrating:
@@ -183,6 +196,13 @@ class PostgresStore:
                 connection.drive(exchange(connection, [commands]))
             finally:
                 self._pools.other.give(connection)
+
+    def _rendered(self, text: str) -> str:
+        """A text with the names of this store in it, and its clock."""
+        return self._texts.rendered(text, None if self._clock is None else self._clock.now_us())
+
+    def _tell_later(self, topics: Sequence[str]) -> None:
+        self._notices.later(topics)  # another one after a fork
 
     def _make_ready(self) -> None:
         """Before the first plan: a schema that fits."""

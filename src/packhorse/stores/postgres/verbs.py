@@ -31,7 +31,7 @@ from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import refuse_known
 
-__all__ = ["PostgresJobs", "submit_plan"]
+__all__ = ["PostgresJobs", "keys_of", "submit_plan"]
 
 
 class PostgresJobs(SqlJobs):
@@ -49,6 +49,10 @@ class PostgresJobs(SqlJobs):
     def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """How much a plan locks that submits these jobs, as far as is known."""
         return _level_for(jobs, self._memory)
+
+    def new_level(self) -> LockLevel:
+        """How much a plan locks that does not know yet what it is about."""
+        return LockLevel(self._memory)
 
     def submit(
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
@@ -118,7 +122,7 @@ def submit_plan(
 
 
 def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:
-    level = LockLevel(memory, keys=[key for job in jobs for key in _keys_of(job)])
+    level = LockLevel(memory, keys=[key for job in jobs for key in keys_of(job)])
     level.expect([job.queue for job in jobs])
     return level
 
@@ -138,7 +142,7 @@ def _submit(
     return answers
 
 
-def _keys_of(job: NewJob) -> Iterable[str]:
+def keys_of(job: NewJob) -> Iterable[str]:
     """The keys a job wants, as locks."""
     for kind, identity in keys_wanted(job):
         yield json_text((kind, *identity))

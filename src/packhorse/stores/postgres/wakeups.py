@@ -76,6 +76,14 @@ class Notices:
                 self._start()
         return _payloads(names)
 
+    def later(self, topics: Sequence[str]) -> None:
+        """Send these a little later, from a thread of our own."""
+        with self._changed:
+            idle = not self._waiting
+            self._waiting.update(map(short, topics))
+            if idle:
+                self._start()
+
     def flush(self) -> None:
         """Send now what still waits; what the thread is sending has been sent then, too."""
         with self._sending:

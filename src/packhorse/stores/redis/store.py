@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from packhorse.core.clock import Clock
 from packhorse.errors import SchemaOutOfDate
+from packhorse.stores.intake import Intake
 from packhorse.stores.plan import Plan
 from packhorse.stores.redis.attachments import RedisAttachments
 from packhorse.stores.redis.connection import RedisConnection, Route, pack
@@ -51,6 +52,7 @@ class RedisStore:
         self.transfer = RedisTransfer()
         self.records = RedisRecords()
         self.attachments = RedisAttachments()
+        self.intake: Intake | None = None
         self._settings = settings
         self._route = Route(settings)
         self._runner = Runner(settings, self._route, clock)

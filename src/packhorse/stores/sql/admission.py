@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -11,8 +12,10 @@ from packhorse.core.job import DeadReason, JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
 from packhorse.core.policies.uniqueness import (
     Conflict,
+    KnownJob,
     conflict,
     idempotency_identity,
+    refuse_strangers,
     same_payload,
     unique_identity,
 )
@@ -38,6 +41,7 @@ from packhorse.stores.sql.submit import (
     due_us_of,
     insert_jobs,
     is_keyed,
+    known_as,
     known_jobs,
     refuse_full,
     refuse_known,
@@ -106,14 +110,18 @@ def admit_each(
 ) -> Steps[tuple[Submitted | RefusedJob, ...]]:
     """Store each that nothing but depth or a closed queue refuses; see `RecordStore.change`."""
     answers: list[tuple[str, bool] | RefusedJob] = []
-    for job in jobs:
-        try:
-            payload_text(job)
-            yield from refuse_known(dialect, [job])
-            answer = yield from _admit(dialect, job, level, unbounded=True)
-            answers.append(answer)
-        except PackhorseError as error:  # raised before anything was written about the job
-            answers.append(RefusedJob(job.id, error.code, str(error)))
+    for keyed, group in groupby(jobs, key=is_keyed):
+        if not keyed:
+            answers += yield from _admit_together(dialect, list(group), level)
+            continue
+        for job in group:
+            try:
+                payload_text(job)
+                yield from refuse_known(dialect, [job])
+                answer = yield from _admit(dialect, job, level, unbounded=True)
+                answers.append(answer)
+            except PackhorseError as error:  # raised before anything was written about the job
+                answers.append(RefusedJob(job.id, error.code, str(error)))
     stored = [one[0] for one in answers if not isinstance(one, RefusedJob)]
     statuses = yield from known_jobs(dialect, stored)
     return tuple(
@@ -122,6 +130,34 @@ def admit_each(
             for one in answers
         ]
     )
+
+
+def _admit_together(
+    dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
+) -> Steps[list[tuple[str, bool] | RefusedJob]]:
+    """As `_admit` for each, of jobs that want no keys, whatever their queues hold."""
+    known: dict[str, KnownJob] = yield from known_as(dialect, [job.id for job in jobs])
+    rows = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in jobs))
+    queues = {name: row.without_depth() for name, row in rows.items()}
+    answers: list[tuple[str, bool] | RefusedJob] = []
+    fresh = []
+    for job in jobs:
+        try:
+            payload_text(job)
+            refuse_strangers([job], known)
+            if job.id not in known:
+                yield from refuse_queues(dialect, [job], queues)
+                known[job.id] = KnownJob(job.task, job.tenant, job.payload, job.unique)
+                fresh.append(job)
+                answers.append((job.id, False))
+            else:
+                answers.append((job.id, True))
+        except PackhorseError as error:
+            answers.append(RefusedJob(job.id, error.code, str(error)))
+    if fresh:
+        chosen = {job.queue: queues[job.queue] for job in fresh}
+        yield from insert_jobs(dialect, fresh, chosen, (yield NOW), level)
+    return answers
 
 
 def _admit(

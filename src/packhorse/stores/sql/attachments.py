@@ -18,7 +18,7 @@ from packhorse.core.policies.attachments import (
 )
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, json_text, read_options
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
@@ -47,7 +47,15 @@ class SqlAttachments:
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
-        return Plan("deliver", lambda: _deliver(self._dialect, job_id, tenant, name, value))
+        return Plan(
+            "deliver",
+            lambda: _deliver(self._dialect, job_id, tenant, name, value),
+            named=Named(
+                job_id,
+                lambda answer: answer is DeliverAnswer.UNKNOWN,
+                lambda other: self.deliver(other, name, value, tenant=tenant),
+            ),
+        )
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def steps() -> Steps[Attachments | None]:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Named, Plan, Steps
 from packhorse.stores.requests import (
     EVERY_TASK,
     Counts,
@@ -38,6 +38,8 @@ __all__ = [
     "search",
 ]
 
+T = TypeVar("T")
+
 
 class SqlInspection:
     """See `InspectionStore`."""
@@ -54,7 +56,7 @@ class SqlInspection:
             record = dialect.read_record(rows[0], now_us) if rows else None
             return record if record is not None and tenant in (None, record.tenant) else None
 
-        return Plan("job", steps, writes=False)
+        return Plan("job", steps, writes=False, named=_looking_for(job_id, tenant, self.job))
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
         def steps() -> Steps[tuple[AttemptRecord, ...]]:
@@ -87,7 +89,19 @@ class SqlInspection:
         return Plan("outlook", lambda: outlook_steps(self._dialect, queues, tasks), writes=False)
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
-        return Plan("explain", lambda: facts_steps(self._dialect, job_id, tenant), writes=False)
+        return Plan(
+            "explain",
+            lambda: facts_steps(self._dialect, job_id, tenant),
+            writes=False,
+            named=_looking_for(job_id, tenant, self.explain),
+        )
+
+
+def _looking_for(
+    job_id: str, tenant: str | None, verb: Callable[..., Plan[T | None]]
+) -> Named[T | None]:
+    """Of a verb that answers None if it does not know the job."""
+    return Named(job_id, lambda answer: answer is None, lambda other: verb(other, tenant=tenant))
 
 
 def _counts(dialect: Dialect) -> Steps[tuple[Counts, ...]]:

@@ -10,7 +10,7 @@ from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.settlement import Verdict
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
@@ -23,7 +23,7 @@ from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["SqlJobs", "redrive_steps"]
+__all__ = ["SqlJobs", "cancel_steps", "redrive_steps"]
 
 
 class SqlJobs:
@@ -38,12 +38,27 @@ class SqlJobs:
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         level = self._level()
-        return Plan("cancel", lambda: _cancel(self._dialect, job_id, tenant, level))
+        return Plan(
+            "cancel",
+            lambda: cancel_steps(self._dialect, job_id, tenant, level),
+            named=Named(
+                job_id,
+                lambda answer: answer is CancelAnswer.UNKNOWN,
+                lambda other: self.cancel(other, tenant=tenant),
+            ),
+        )
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return Plan("redrive", lambda: redrive_steps(self._dialect, job_ids, tenant))
+        named: Named[tuple[RedriveAnswer, ...]] | None = None
+        if len(job_ids) == 1:
+            named = Named(
+                job_ids[0],
+                lambda answers: answers == (RedriveAnswer.UNKNOWN,),
+                lambda other: self.redrive((other,), tenant=tenant),
+            )
+        return Plan("redrive", lambda: redrive_steps(self._dialect, job_ids, tenant), named=named)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return Plan("delete", lambda: _delete(self._dialect, chosen, limit))
@@ -66,9 +81,10 @@ def _note_progress(dialect: Dialect, notes: Sequence[ProgressNote]) -> Steps[tup
     return tuple(verdicts)
 
 
-def _cancel(
+def cancel_steps(
     dialect: Dialect, job_id: str, tenant: str | None, level: Isolation
 ) -> Steps[CancelAnswer]:
+    """See `JobStore.cancel`."""
     yield from level.enter()
     rows = yield Rows(dialect.sql("cancel_row"), (job_id,))
     if not rows or tenant not in (None, rows[0][0]):

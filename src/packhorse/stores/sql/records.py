@@ -26,7 +26,7 @@ from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
-__all__ = ["SqlRecords", "expired_records", "forget_records"]
+__all__ = ["SqlRecords", "expired_records", "forget_records", "write_changes"]
 
 
 class SqlRecords:
@@ -95,9 +95,7 @@ def _change(
     now_us: int = yield NOW
     if not_before is not None and now_us < not_before:
         return Changed(now_us, early=True)
-    records = yield from _stored(dialect, [change.id.text for change in changes])
-    [(highest,)] = yield Rows(dialect.sql("records_highest"))
-    decided = decide(changes, records, highest=highest, now_us=now_us)
+    highest, decided = yield from _decided(dialect, changes, now_us)
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
@@ -105,6 +103,21 @@ def _change(
     for kind in dict.fromkeys(change.id.kind for change in changes):
         yield Wake(f"record:{kind}")
     return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+
+
+def write_changes(dialect: Dialect, changes: Sequence[RecordChange], now_us: int) -> Steps[None]:
+    """Apply changes that cannot conflict, of records that are locked."""
+    highest, decided = yield from _decided(dialect, changes, now_us)
+    yield from _write(dialect, decided, highest)
+
+
+def _decided(
+    dialect: Dialect, changes: Sequence[RecordChange], now_us: int
+) -> Steps[tuple[int, Decided]]:
+    """What changes come to, behind the highest version of a record that is gone."""
+    records = yield from _stored(dialect, [change.id.text for change in changes])
+    [(highest,)] = yield Rows(dialect.sql("records_highest"))
+    return highest, decide(changes, records, highest=highest, now_us=now_us)
 
 
 def _stored(dialect: Dialect, names: Sequence[str]) -> Steps[dict[RecordId, Record]]:

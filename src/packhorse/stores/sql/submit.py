@@ -31,6 +31,7 @@ __all__ = [
     "has_keys",
     "insert_jobs",
     "is_keyed",
+    "known_as",
     "known_jobs",
     "place_of",
     "refuse_full",
@@ -207,13 +208,18 @@ def refuse_known(
     """Refuse jobs whose ids belong to others; see `policies.uniqueness.refuse_strangers`."""
     if not jobs or ids_are_new:
         return
-    ids = dialect.many(dict.fromkeys(job.id for job in jobs))
+    known = yield from known_as(dialect, [job.id for job in jobs])
+    refuse_strangers(jobs, known)
+
+
+def known_as(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, KnownJob]]:
+    """What those are that are there."""
+    ids = dialect.many(dict.fromkeys(job_ids))
     rows = yield Rows(dialect.sql("known_as"), (ids,))
-    known = {
+    return {
         job_id: KnownJob(task, tenant, payload, read_extra(extra).unique)
         for job_id, task, tenant, payload, extra in rows
     }
-    refuse_strangers(jobs, known)
 
 
 def due_us_of(job: NewJob, now_us: int) -> int:

@@ -17,7 +17,10 @@ from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
+from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Plan, Steps, Wake, drive
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.sql.intake import admit_requests, reject
 from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,
@@ -26,6 +29,7 @@ from packhorse.stores.sqlite.connection import (
     file_at,
     translated,
 )
+from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, unload
 
@@ -230,7 +234,9 @@ class PlanRunner:
         if number >= INTAKE_MAX:
             # The job is stored whatever becomes of this; the next plan tries it again.
             with suppress(sqlite3.Error):
-                self._transact(lambda: unload(connection), writes=True)
+                wakes: list[str] = []
+                self._transact(lambda: self._unload(wakes), writes=True)
+                parts.send(wakes)
         return answer
 
     def _steps(self, plan: Plan[T], wakes: list[str]) -> T:
@@ -245,15 +251,38 @@ class PlanRunner:
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    unload(connection)
+                    self._unload(wakes)
                 stored: T = answer
                 return stored
         return self._longly(plan, wakes)
 
     def _longly(self, plan: Plan[T], wakes: list[str]) -> T:
         """The steps of a plan, once all who came before have their places."""
-        unload(self._connected())
+        self._unload(wakes)
         return self._drive(plan.steps(), wakes)
+
+    def _unload(self, wakes: list[str]) -> None:
+        unload(self._connected(), lambda requests: self._admit(requests, wakes))
+
+    def _admit(self, requests: Sequence[IntakeRequest], wakes: list[str]) -> None:
+        """Do what users' transactions asked for; what cannot be done must not stop all plans."""
+        connection, own = self._connected(), list(wakes)
+        connection.execute("savepoint admission")
+        try:
+            self._drive(admit_requests(SQLITE, requests, ONE_WRITER), own)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - found again, and then kept with the job
+            connection.execute("rollback to admission")
+            if len(requests) > 1:
+                for one in requests:
+                    self._admit([one], wakes)
+            elif requests[0].job is not None:
+                refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
+                self._drive(reject(SQLITE, requests[0].job, refused, ONE_WRITER), wakes)
+        else:
+            wakes[:] = own
+        connection.execute("release admission")
 
     def _guarded(self, plan: Plan[Any], wakes: list[str]) -> Any:
         """Run a plan inside a transaction; if it fails, only its own part is undone."""

@@ -10,8 +10,9 @@ for one, in the order of submitting. Only a look for one job by its id finds it 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
+from packhorse.stores.intake import IntakeRequest, read_request
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.admission import submit_general
@@ -161,6 +163,9 @@ _PLACES: Final = (
     *(int(Lane.READY), int(Lane.WAITING), PASSES),
 )
 
+#: Numbers in the intake.
+_EVERYTHING: Final = (-(2**63), 2**63 - 1)
+
 
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
@@ -193,9 +198,26 @@ def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
     return rows[0] if rows else None
 
 
-def unload(connection: sqlite3.Connection) -> None:
-    """Give the jobs of the intake their numbers and places; inside a transaction that writes."""
-    if is_loaded(connection):
-        (last,) = connection.execute(sql("intake_last")).fetchone()
-        connection.execute(sql("intake_unload"), (*_PLACES, last))
-        connection.execute(sql("intake_empty"))
+def unload(
+    connection: sqlite3.Connection, admit: Callable[[Sequence[IntakeRequest]], None]
+) -> None:
+    """Give the jobs of the intake their numbers and places; inside a transaction that writes.
+
+    What users' transactions have put there is handed to `admit`, each in its turn.
+    """
+    if not is_loaded(connection):
+        return
+    last, requested = connection.execute(sql("intake_last")).fetchone()
+    if not requested:
+        connection.execute(sql("intake_unload"), (*_PLACES, last, *_EVERYTHING))
+    else:
+        rows = connection.execute(sql("intake_rows")).fetchall()
+        for is_job, group in groupby(rows, key=lambda row: row[2] is None):
+            part = list(group)
+            if is_job:
+                last, _ = connection.execute(sql("intake_last")).fetchone()
+                ends = (part[0][0], part[-1][0])
+                connection.execute(sql("intake_unload"), (*_PLACES, last, *ends))
+            else:
+                admit([read_request(text, at_us) for _, at_us, text in part])
+    connection.execute(sql("intake_empty"))

@@ -126,4 +126,4 @@ class SqliteInspection(SqlInspection):
                 record = None if row is None else read_record(row, now_us)
             return record
 
-        return Plan(plan.verb, plan.steps, writes=False, look=look)
+        return Plan(plan.verb, plan.steps, writes=False, look=look, named=plan.named)

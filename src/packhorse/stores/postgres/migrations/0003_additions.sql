@@ -66,3 +66,11 @@ create table {attachments} (
     value bytea not null,
     primary key (seq, name, number)
 );
+
+-- What users' transactions ask for, until it is admitted: see `stores/intake.py`. Those who append
+-- need the right to insert here and to read `copied`, and no other.
+create table {intake} (
+    number bigint generated always as identity primary key,
+    at_us bigint not null,
+    request text not null                    -- JSON
+) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);

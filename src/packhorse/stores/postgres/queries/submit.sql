@@ -203,3 +203,41 @@ where
         where job.lane = {lane.ready} and job.queue = tasked.queue
         offset 0
     )
+
+-- name: intake_any
+-- Whether users' transactions ask for something.
+select 1::bigint from {intake} limit 1
+
+-- name: intake_alone
+-- Whether no other process admits now; if so, none does before this transaction ends.
+select pg_try_advisory_xact_lock({lock_key}('intake'))
+
+-- name: intake_waiting
+-- The first of what committed transactions ask for.
+select number, at_us, request from {intake} order by number limit ?
+
+-- name: intake_remove
+-- Take out what was done.
+delete from {intake} where number {in_numbers ?}
+
+-- name: intake_append
+-- Add what a user's transaction asks for, unless the store was copied to another one.
+insert into {intake} (at_us, request)
+select {now}, one.value::text
+from json_array_elements(cast(? as json)) as one
+where not exists (select 1 from {copied})
+
+-- name: intake_append_one
+-- As `intake_append`, for one request.
+insert into {intake} (at_us, request)
+select {now}, cast(? as text)
+where not exists (select 1 from {copied})
+
+-- name: intake_probe
+-- Which intake a connection would write to: table, database, server, and whether it may.
+select
+    cast(cast(found.name as oid) as bigint),
+    (select cast(oid as bigint) from pg_database where datname = current_database()),
+    cast(extract(epoch from pg_postmaster_start_time()) * 1000000 as bigint),
+    has_table_privilege(found.name, 'insert')
+from (select to_regclass('{intake}') as name) as found

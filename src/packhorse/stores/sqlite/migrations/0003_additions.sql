@@ -59,3 +59,6 @@ when new.lane = 4 and new.payload = '' and exists (
     select 1 from packhorse_workers where worker = new.worker and schema < 3
 )
 begin select raise(abort, 'large payloads need a newer release: upgrade Packhorse here'); end;
+
+-- What users' transactions ask for waits in the intake too, as JSON; the other columns say nothing then.
+alter table packhorse_intake add column request text;

@@ -90,21 +90,41 @@ from (
         0 as cancel_requested, null as parked_us, null as ordering_key, null as concurrency_key,
         null as rate_key, 1 as weight
     from {intake} as job
-    where job.id = ?1
+    where job.id = ?1 and job.request is null
 )
 
 -- name: intake_last
--- The last number given out as sequence or place.
+-- The last number given out as sequence or place, and how much of the intake users' transactions
+-- have put there.
 select
     max(
         coalesce((select max(seq) from {jobs}), 0),
         (select value from {sequence})
-    )
+    ),
+    (select count(request) from {intake})
+
+-- name: intake_rows
+-- What stands in the intake, in order; of jobs only their numbers.
+select number, created_us, request from {intake} order by number
+
+-- name: intake_append
+-- Add what a user's transaction asks for, unless the store was copied to another one.
+insert into {intake} (id, task, queue, priority, created_us, due_us, payload, request)
+select '', '', '', 0, ?, 0, '', one.value
+from json_each(?) as one
+where not exists (select 1 from {copied})
+order by one.key
+
+-- name: intake_probe
+-- The file that a connection has as its main database, and whether the intake there is ready.
+select
+    (select file from pragma_database_list where name = 'main'),
+    exists (select 1 from pragma_table_info('{intake}', 'main') where name = 'request')
 
 -- name: intake_unload
--- Give every job of the intake its number and its place, behind the last one: that is asked for
--- before, since what reads the table it adds to goes through a temporary one. Their ids were new;
--- one that is there all the same was put down again after a commit in doubt.
+-- Give the jobs of a part of the intake their numbers and places, behind the last one: that is asked
+-- for before, since what reads the table it adds to goes through a temporary one. Their ids were
+-- new; one that is there all the same was put down again after a commit in doubt.
 insert into {jobs} (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, tenant, trace_id, extra, payload
@@ -129,6 +149,6 @@ select
     job.extra,
     job.payload
 from {intake} as job
-where true
+where job.number between ?7 and ?8
 order by job.number
 on conflict (id) do nothing

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""`tx=`: what is asked for inside a transaction of the user's own goes into the store's intake."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Generator, MutableMapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from packhorse.client.user_connections import Action, UserConnection, recognised
+from packhorse.errors import StoreCopied, StoreUnavailable, UsageError
+from packhorse.stores.intake import Intake, IntakeRequest
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+
+__all__ = ["Transactions", "Written"]
+
+_LOCKED: Final = "database is locked"
+
+
+class Written(NamedTuple):
+    """What to write inside a transaction."""
+
+    requests: Sequence[IntakeRequest]
+    notify: bool = False  #: wake workers with the commit itself, where that is possible
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that jobs are asked for in."""
+        return list(dict.fromkeys([one.job.queue for one in self.requests if one.job is not None]))
+
+
+#: An action on the user's connection, or a plan for the store's own.
+_Steps = Generator[Action | Plan[Any], Any, None]
+
+
+class Transactions:
+    """Writes inside transactions of users; remembers which connections have been looked at."""
+
+    def __init__(self) -> None:
+        self._fit: MutableMapping[Any, None] = weakref.WeakKeyDictionary()
+        self._told: MutableMapping[Any, dict[str, None]] = weakref.WeakKeyDictionary()
+        self._own: Any = None  # which store this is
+
+    def write(self, store: Store, tx: object, written: Written) -> None:
+        """Write on the user's connection, in this thread."""
+        way = recognised(tx)
+        if way.waits:
+            raise UsageError(
+                f"tx={tx!r} is used with await: call aenqueue(), aenqueue_many() or acancel(); "
+                "nothing was sent"
+            )
+        steps = self._steps(store, way, written)
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(store.run(step) if isinstance(step, Plan) else step(way))
+        except StopIteration:
+            return
+        except Exception as error:
+            _tell_locked(error, way)
+            raise
+
+    async def awrite(self, store: Store, tx: object, written: Written) -> None:
+        """As `write`, without blocking the event loop where the connection does not."""
+        way = recognised(tx)
+        steps = self._steps(store, way, written)
+        try:
+            step = next(steps)
+            while True:
+                does = store.arun(step) if isinstance(step, Plan) else way.perform(step)
+                step = steps.send(await does)
+        except StopIteration:
+            return
+        except Exception as error:
+            _tell_locked(error, way)
+            raise
+
+    def _steps(self, store: Store, way: UserConnection, written: Written) -> _Steps:
+        intake = store.intake
+        if intake is None:
+            raise UsageError(
+                f"{store.label} cannot take part in a transaction of your database, so tx= is not "
+                "for it; nothing was sent: use a store on the database of the transaction, or "
+                "write the job into an outbox table there, and submit it from that after the commit"
+            )
+        way.refuse()
+        yield from self._check(intake)
+        statement = intake.append(written.requests)
+        changed = yield lambda way: way.change(statement)
+        if not changed:
+            copied = yield store.transfer.copied()
+            raise StoreCopied(store.label, to=copied.to if copied is not None else "another store")
+        notice = intake.notice() if written.notify else None
+        if notice is not None:
+            yield lambda way: way.rows(notice)
+        self._tell_after_commit(way, written.queues, intake.wake)
+
+    def _check(self, intake: Intake) -> _Steps:
+        """Ask a connection once whether it writes to this store."""
+        family, key = yield lambda way: (way.family, way.key())
+        if family != intake.family:
+            raise UsageError(
+                f"tx= is a connection to {family}, and this store is {intake.family}; nothing was "
+                "sent: give a connection to the database of the store"
+            )
+        if key in self._fit:
+            return
+        answer = yield lambda way: way.rows(intake.probe())
+        problem = intake.unfit(answer, self._own)
+        if problem is not None:  # or it is not known yet which store this is, or not any more
+            identity = intake.identity()
+            if identity is not None:
+                self._own = yield identity
+                problem = intake.unfit(answer, self._own)
+        if problem is not None:
+            raise UsageError(f"tx= cannot be used: {problem}; nothing was stored")
+        with contextlib.suppress(TypeError):  # such as sqlite3's, which are asked each time
+            self._fit[key] = None
+
+    def _tell_after_commit(
+        self, way: UserConnection, queues: Sequence[str], wake: Callable[[Sequence[str]], None]
+    ) -> None:
+        """Wake workers after the commit, where the library tells of it."""
+        watched = way.watch()
+        if watched is None:
+            return
+        topics = dict.fromkeys(("", *queues))  # also where a cancel names no queue
+        waiting = self._told.get(watched)
+        if waiting is not None:
+            waiting.update(topics)
+            return
+        waiting = self._told[watched] = topics
+
+        def told() -> None:
+            if waiting:
+                wake([queue for queue in waiting if queue])
+                waiting.clear()
+
+        way.after_commit(told)
+
+
+def _tell_locked(error: Exception, way: UserConnection) -> None:
+    if _LOCKED in str(error) and way.family == "sqlite":
+        raise StoreUnavailable(
+            "tx=: another connection writes to the SQLite file, or has written since this "
+            "transaction began to read; nothing was stored: roll back and try again, and begin "
+            "transactions that write with BEGIN IMMEDIATE"
+        ) from error

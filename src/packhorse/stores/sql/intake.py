@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Admission: what users' transactions asked for is done in the store's own, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from packhorse.core.job import AttemptError, Counters, DeadReason, JobStatus, NewJob
+from packhorse.core.policies.records import Put, RecordId
+from packhorse.errors import PayloadError
+from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest
+from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.sql.admission import admit_each
+from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.jobs import cancel_steps
+from packhorse.stores.sql.records import write_changes
+from packhorse.stores.sql.rows import payload_text
+from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.submit import is_keyed
+from packhorse.stores.sql.transfer import carry_in_steps
+from packhorse.stores.transfer import CarriedJob
+
+__all__ = ["admit_requests", "alias_names", "holder_plan", "reject"]
+
+#: Longer ids are found by their digests.
+_ID_LENGTH_MAX: Final = 200
+
+
+def admit_requests(
+    dialect: Dialect, requests: Sequence[IntakeRequest], level: Isolation
+) -> Steps[None]:
+    """Do what is asked for, in order; jobs that follow each other come in together."""
+    for is_job, group in groupby(requests, key=lambda one: one.job is not None):
+        if is_job:
+            jobs = [one.job for one in group if one.job is not None]
+            yield from _admit_jobs(dialect, jobs, level)
+            continue
+        for one in group:
+            job_id = (yield from _holder(dialect, one.cancel)) or one.cancel
+            yield from cancel_steps(dialect, job_id, one.tenant, level)
+
+
+def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], level: Isolation) -> Steps[None]:
+    answers = yield from admit_each(dialect, jobs, level)
+    aliases = []
+    for job, answer in zip(jobs, answers, strict=True):
+        if isinstance(answer, RefusedJob):
+            yield from reject(dialect, job, answer, level)
+        elif answer.job_id != job.id:
+            aliases.append(Put(_alias(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
+    if aliases:
+        yield from write_changes(dialect, aliases, (yield NOW))
+
+
+def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation) -> Steps[None]:
+    """Keep a job that was not let in as a dead letter, without its keys and its lines.
+
+    If its id belongs to another job, that one stays as it is.
+    """
+    level.go_alone()
+    now_us: int = yield NOW
+    bare = msgspec.structs.replace(
+        job,
+        delay_us=0,
+        scheduled_us=None,
+        ordering_key=None,
+        concurrency_key=None,
+        rate_key=None,
+        weight=1,
+        unique=None,
+        idempotency=None,
+    )
+    try:
+        payload_text(bare)
+    except PayloadError:  # what no text can hold is not kept
+        bare = msgspec.structs.replace(bare, payload=b"null")
+    dead = CarriedJob(
+        bare,
+        JobStatus.DEAD,
+        Counters(),
+        fence=0,
+        created_us=now_us,
+        updated_us=now_us,
+        due_us=now_us,
+        error=AttemptError("Rejected", refused.reason, refused.code),
+        dead_reason=DeadReason.REJECTED,
+        finished_us=now_us,
+    )
+    yield from carry_in_steps(dialect, (dead,), _stay)
+
+
+def _stay() -> Steps[None]:
+    """A dead job goes before no other."""
+    yield from ()
+
+
+def alias_names(jobs: Sequence[NewJob]) -> list[str]:
+    """The records that the admission of these jobs may write."""
+    return [_alias(job.id).text for job in jobs if is_keyed(job)]
+
+
+def _alias(job_id: str) -> RecordId:
+    # What is no name of a record, which few ids are, is found by its digest.
+    plain = job_id.isascii() and job_id.isprintable() and len(job_id) <= _ID_LENGTH_MAX
+    key = job_id if plain else f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
+    return RecordId("alias", "", key)
+
+
+def holder_plan(dialect: Dialect, job_id: str) -> Plan[str | None]:
+    """See `Intake.holder`."""
+    return Plan("holder", lambda: _holder(dialect, job_id), writes=False)
+
+
+def _holder(dialect: Dialect, job_id: str) -> Steps[str | None]:
+    asked = {"name": _alias(job_id).text, "now": (yield NOW)}
+    rows = yield Rows(dialect.sql("record"), asked)
+    return bytes(rows[0][1]).decode() if rows else None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""What users' transactions put into the intake of a SQLite file.
+
+The runner admits it as it unloads the intake, before the first step of every other plan. So no
+plan meets it there, and the order of submitting is kept among all that waits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from packhorse.core.clock import Clock
+from packhorse.stores.intake import IntakeRequest, UserStatement, written_requests
+from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.sql.intake import holder_plan
+from packhorse.stores.sqlite.connection import file_at
+from packhorse.stores.sqlite.dialect import SQLITE
+from packhorse.stores.sqlite.statements import sql
+
+__all__ = ["SqliteIntake"]
+
+
+class SqliteIntake:
+    """See `Intake`. `send`: tell workers, after a commit."""
+
+    family: Literal["sqlite"] = "sqlite"
+    admits_by_itself = True
+
+    def __init__(self, path: Path, clock: Clock, send: Callable[[Sequence[str]], None]) -> None:
+        self._path = path
+        self._clock = clock
+        self._send = send
+
+    def probe(self) -> UserStatement:
+        return UserStatement(sql("intake_probe"))
+
+    def identity(self) -> Plan[Any] | None:
+        return None
+
+    def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
+        del own  # a file is known by its place
+        [(file, ready)] = answer
+        theirs = file_at(Path(file)) if file else None
+        if theirs is None or theirs != file_at(self._path):
+            return (
+                f"its main database is {file or 'in memory'!r}, and this store is {self._path}: "
+                "give a connection that opened this file; attached databases do not count"
+            )
+        if not ready:
+            return (
+                f"{self._path} has no tables of this release yet: run 'packhorse migrate', or use "
+                "the app once, before the transaction begins"
+            )
+        return None
+
+    def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
+        return UserStatement(
+            sql("intake_append"), (self._clock.now_us(), written_requests(requests))
+        )
+
+    def notice(self) -> UserStatement | None:
+        return None
+
+    def admit(self, *, wait: bool = False) -> Plan[int]:
+        """The runner has done it before the first step."""
+        del wait
+        return Plan("admit", _nothing_left, writes=False)
+
+    def holder(self, job_id: str) -> Plan[str | None]:
+        return holder_plan(SQLITE, job_id)
+
+    def wake(self, queues: Sequence[str]) -> None:
+        self._send([f"queue:{queue}" for queue in queues])
+
+
+def _nothing_left() -> Steps[int]:
+    yield from ()
+    return 0
