@@ -103,7 +103,7 @@ class Producer:
             else:
                 for job, own, (_, key) in zip(jobs, ids, made, strict=True):
                     # Asked a second time, a job that is there already is its own holder.
-                    known = job.deduplicated and job.id != own
+                    known = bool(job.deduplicated) and job.id != own
                     answer = Answer(task, asked_us, key, known)
                     record.write_line("submitted", job.id, note=_note(answer))
                 self._cancel_some(task, ids)

@@ -159,9 +159,12 @@ class Orders:
 
     @contextlib.asynccontextmanager
     async def asyncpg(self) -> AsyncIterator[Transaction]:
-        async with asyncpg.create_pool(dsn(self.url), min_size=1) as pool:
-            async with pool.acquire() as connection, connection.transaction():
-                yield Transaction(connection, connection.execute, contextlib.nullcontext)
+        async with (
+            asyncpg.create_pool(dsn(self.url), min_size=1) as pool,
+            pool.acquire() as connection,
+            connection.transaction(),
+        ):
+            yield Transaction(connection, connection.execute, contextlib.nullcontext)
 
     @contextlib.asynccontextmanager
     async def sqlalchemy_connection_async(
@@ -172,9 +175,12 @@ class Orders:
 
     @contextlib.asynccontextmanager
     async def sqlalchemy_session_async(self, driver: str = "psycopg") -> AsyncIterator[Transaction]:
-        async with self._async_engine(driver) as engine:
-            async with AsyncSession(engine) as session, session.begin():
-                yield Transaction(session, _as_text(session.execute), contextlib.nullcontext)
+        async with (
+            self._async_engine(driver) as engine,
+            AsyncSession(engine) as session,
+            session.begin(),
+        ):
+            yield Transaction(session, _as_text(session.execute), contextlib.nullcontext)
 
     @contextlib.asynccontextmanager
     async def _async_engine(self, driver: str) -> AsyncIterator[AsyncEngine]:
@@ -207,13 +213,14 @@ def _as_text(execute: Callable[[Any], Any]) -> Callable[[str], Any]:
 def begin_by_hand(engine: sa.Engine) -> None:
     """As SQLAlchemy's documentation advises for savepoints on SQLite."""
 
-    @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _record: object) -> None:
         connection.isolation_level = None
 
-    @sa.event.listens_for(engine, "begin")
-    def begun(connection: sa.Connection) -> None:
+    def begun(connection: Any) -> None:
         connection.exec_driver_sql("begin")
+
+    sa.event.listen(engine, "connect", connected)
+    sa.event.listen(engine, "begin", begun)
 
 
 def dsn(url: str) -> str:

@@ -178,7 +178,7 @@ def test_many_threads_with_one_key_get_one_job(store: str, tmp_path: Path) -> No
     def submit(_: int) -> tuple[str, bool]:
         together.wait(20)
         job = app.tasks["send"].using(idempotency_key="k").enqueue("ada")
-        return job.id, job.deduplicated
+        return job.id, bool(job.deduplicated)
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(submit, range(8)))

@@ -99,7 +99,14 @@ class _Direct:
         raise NotImplementedError
 
 
-# ------------------------------------------------------------------------------------------ sqlite3
+class _Awaited(_Direct):
+    """As `_Direct`, where the driver answers with awaitables."""
+
+    waits = True
+
+    async def perform(self, action: Action) -> Any:
+        answer = action(self)  # type: ignore[arg-type]  # as above
+        return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _sqlite3(tx: object) -> UserConnection | None:
@@ -129,9 +136,6 @@ class _Sqlite3(_Direct):
     def change(self, statement: UserStatement) -> int:
         changed: int = self._connection.cursor().execute(*statement).rowcount
         return changed
-
-
-# ------------------------------------------------------------------------------------------ psycopg
 
 
 def _psycopg(tx: object) -> UserConnection | None:
@@ -169,13 +173,7 @@ class _Psycopg(_Direct):
         return cursor.execute(_with_percent(statement.text), statement.parameters or None)
 
 
-class _AsyncPsycopg(_Psycopg):
-    waits = True
-
-    async def perform(self, action: Action) -> Any:
-        answer = action(self)
-        return await answer if isinstance(answer, Awaitable) else answer
-
+class _AsyncPsycopg(_Awaited, _Psycopg):
     async def rows(self, statement: UserStatement) -> Any:
         cursor = await self._execute(self._module.AsyncCursor, statement)
         return await cursor.fetchall()
@@ -196,9 +194,6 @@ def _with_percent(text: str) -> str:
     return text.replace("?", "%s")
 
 
-# ------------------------------------------------------------------------------------------ asyncpg
-
-
 def _asyncpg(tx: object) -> UserConnection | None:
     module = sys.modules.get("asyncpg")
     if module is None or not isinstance(tx, module.Connection | module.pool.PoolConnectionProxy):
@@ -206,9 +201,8 @@ def _asyncpg(tx: object) -> UserConnection | None:
     return _Asyncpg(tx)
 
 
-class _Asyncpg(_Direct):
+class _Asyncpg(_Awaited):
     family = "postgresql"
-    waits = True
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -222,10 +216,6 @@ class _Asyncpg(_Direct):
     def key(self) -> object:
         return getattr(self._connection, "_con", self._connection)
 
-    async def perform(self, action: Action) -> Any:
-        answer = action(self)
-        return await answer if isinstance(answer, Awaitable) else answer
-
     async def rows(self, statement: UserStatement) -> Any:
         return await self._connection.fetch(_numbered(statement.text), *statement.parameters)
 
@@ -237,9 +227,6 @@ class _Asyncpg(_Direct):
 def _numbered(text: str) -> str:
     first, *rest = text.split("?")
     return first + "".join([f"${number}{part}" for number, part in enumerate(rest, 1)])
-
-
-# --------------------------------------------------------------------------------------- SQLAlchemy
 
 
 def _sqlalchemy(tx: object) -> UserConnection | None:
@@ -358,9 +345,6 @@ class _AsyncSqlAlchemy(_Direct):
 
     async def perform(self, action: Action) -> Any:
         return await self._given.run_sync(lambda _: action(self))
-
-
-# ------------------------------------------------------------------------------------------- Django
 
 
 def _django(tx: object) -> UserConnection | None:

@@ -108,14 +108,17 @@ class Runtime:
             health=self.health,
             look_ahead=look_ahead,
         )
-        self.admitter: Admitter | None = None
-        intake = env.store.intake
-        if intake is not None and not intake.admits_by_itself:
-            self.admitter = Admitter(env.store, env.clock, env.chance, found=self.wake)
+        self.admitter = self._admitter()
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
+
+    def _admitter(self) -> Admitter | None:
+        intake, env = self.env.store.intake, self.env
+        if intake is None or intake.admits_by_itself:
+            return None
+        return Admitter(env.store, env.clock, env.chance, found=self.wake)
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return Renewal(
