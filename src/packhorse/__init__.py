@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     __version__: str
     from packhorse.app import Packhorse
     from packhorse.call import Call
+    from packhorse.client.encryption import Encryption
     from packhorse.client.tenant import TenantView
     from packhorse.context import Context
     from packhorse.contract import Contract
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         JobDead,
         JobError,
         JobNotFound,
+        KeyUnavailable,
         PackhorseError,
         PayloadError,
         QueueClosed,
@@ -74,6 +76,7 @@ __all__ = [
     "ContractError",
     "CoroutineTask",
     "DeadReason",
+    "Encryption",
     "Explanation",
     "FunctionTask",
     "IdempotencyMismatch",
@@ -86,6 +89,7 @@ __all__ = [
     "JobNotFound",
     "JobSignal",
     "JobStatus",
+    "KeyUnavailable",
     "Packhorse",
     "PackhorseError",
     "PayloadError",
@@ -134,6 +138,7 @@ _HOMES: Final = MappingProxyType(
             "JobDead",
             "JobError",
             "JobNotFound",
+            "KeyUnavailable",
             "StepRefused",
             "PackhorseError",
             "PayloadError",
@@ -160,6 +165,7 @@ _HOMES: Final = MappingProxyType(
         "router": ("Router",),
         "signals": ("JobSignal", "RateLimited", "Reject", "Retry", "Snooze"),
         "task": ("CoroutineTask", "FunctionTask", "Task"),
+        "client.encryption": ("Encryption",),
         "client.tenant": ("TenantView",),
         "unique": ("Unique",),
     }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from packhorse.call import Call
+from packhorse.client.connecting import connected
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import queue_declaration
 from packhorse.client.queue_admin import QueueAdmin
@@ -47,6 +48,7 @@ from packhorse.tools import add_tool
 from packhorse.version import installed_version
 
 if TYPE_CHECKING:
+    from packhorse.client.encryption import Encryption
     from packhorse.runtime.consumer import Consumer
     from packhorse.runtime.supervisor.link import SupervisorLink
     from packhorse.runtime.worker import WorkerReport
@@ -64,7 +66,8 @@ class Packhorse(QueueAdmin):
     that declare tasks, which are imported when a task is first looked up. Tests may give a ready
     `store`, which then stays theirs to close, and their own time and chance. With a `spool`, a
     path, submissions made while the store is away are kept in that file, and delivered later. With
-    `require_tenant` it takes no job that belongs to no tenant.
+    `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
+    PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Packhorse(QueueAdmin):
         chance: Chance | None = None,
         spool: str | os.PathLike[str] | None = None,
         require_tenant: bool = False,
+        encryption: Encryption | None = None,
     ) -> None:
         self.bus = EventBus()
         self.registry = Registry()
@@ -95,7 +99,15 @@ class Packhorse(QueueAdmin):
         opener = (
             (lambda: open_store(self.url or "", clock=clock)) if store is None else lambda: store
         )
-        super().__init__(self._connect(opener, clock or SystemClock(), spool))
+        connection = connected(
+            opener,
+            registry=self.registry,
+            bus=self.bus,
+            clock=clock or SystemClock(),
+            spool=None if spool is None else os.path.join(self.folder, spool),  # noqa: PTH118
+            encryption=encryption,
+        )
+        super().__init__(connection)
         if require_tenant:
             self._connection.declarations.demand_tenants()
         self._submission = Submission(self._connection)
@@ -105,26 +117,6 @@ class Packhorse(QueueAdmin):
         self.registry.load = self._inclusion.load
         for each in [include] if isinstance(include, str) else include:
             self._inclusion.add(each, _caller_line())
-
-    def _connect(
-        self,
-        opener: Callable[[], Store],
-        clock: Clock,
-        spool: str | os.PathLike[str] | None,
-    ) -> Connection:
-        if spool is None:
-            return Connection(opener, registry=self.registry, bus=self.bus, clock=clock)
-        from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
-
-        from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
-
-        return SpoolingConnection(
-            opener,
-            registry=self.registry,
-            bus=self.bus,
-            clock=clock,
-            path=Path(self.folder, spool),
-        )
 
     # ------------------------------------------------------------------------------ declaring
 

@@ -14,6 +14,7 @@
     │   ├── JobCancelled            the job was cancelled
     │   ├── JobConflict             the job is in a state that refuses the request
     │   ├── IdempotencyMismatch     the same key was used with another payload
+    │   ├── KeyUnavailable          it is encrypted, and its key is not here (has .key)
     │   ├── StepRefused               another worker may hold the job: nothing was kept
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
@@ -44,6 +45,7 @@ __all__ = [
     "JobDead",
     "JobError",
     "JobNotFound",
+    "KeyUnavailable",
     "PackhorseError",
     "PayloadError",
     "QueueClosed",
@@ -213,6 +215,22 @@ class ResultTimeout(JobError, TimeoutError):
             job_id=job_id,
         )
         self.waited_s = waited_s
+
+
+class KeyUnavailable(JobError):
+    """Something of a job is encrypted with a key that is not here; `key` is its id."""
+
+    code = "KEY_UNAVAILABLE"
+
+    def __init__(self, job_id: str, *, key: str, what: str) -> None:
+        super().__init__(
+            f"the {what} of job {job_id} is encrypted with key {key!r}, which this process does "
+            "not have, or has other bytes for; nothing is lost: give it that key, in "
+            "PACKHORSE_KEYS or as Packhorse(encryption=...)",
+            job_id=job_id,
+        )
+        self.key = key
+        self.what = what
 
 
 class StepRefused(JobError):

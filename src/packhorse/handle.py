@@ -32,6 +32,7 @@ from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
+from packhorse.core.sealing import require_open
 from packhorse.errors import (
     JobCancelled,
     JobConflict,
@@ -303,7 +304,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
                 "passed; read results sooner, or raise result_ttl or the queue's retention",
                 job_id=self.id,
             )
-        return self._decoded(record.task, record.result)
+        return self._decoded(record.task, require_open(record.result, record.id, "result"))
 
     def _decoded(self, task: str, result: bytes) -> R:
         """The result as its task annotates it; as plain JSON values where it is not known."""

@@ -117,6 +117,7 @@ def test_a_sound_store_has_nothing_to_report() -> None:
         ),
         ({"queues": (queue(paused=True, queued=1),)}, "queues", "warning", "resume mail"),
         ({"queues": (queue(closed=True),)}, "queues", "warning", "packhorse queues open mail"),
+        ({"unreadable": Counter(k1=2)}, "keys", "problem", "2 jobs of the oldest 20 that wait"),
         ({"parked": Counter(old=3)}, "tasks", "problem", "3 jobs of task old set aside"),
         ({"tasks": ("add", "new")}, "tasks", "warning", "no live worker knows: new"),
         ({"dead": 9, "dead_recently": 2}, "dead letters", "warning", "2 jobs died in the last"),

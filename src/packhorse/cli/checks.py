@@ -10,8 +10,10 @@ from enum import StrEnum
 from typing import Final
 
 from packhorse.cli.output import age
+from packhorse.client.sealed_store import SealedStore
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.sealing import key_of
 from packhorse.core.text import counted
 from packhorse.insights import Insights, QueueInfo, WorkerInfo
 from packhorse.stores.protocol import Store
@@ -25,6 +27,8 @@ _SKEW_US_MAX: Final = SECOND_US
 _EARLIEST_US: Final = 1_704_067_200 * SECOND_US
 #: Jobs of one status that are read, the newest.
 _SAMPLE_MAX: Final = 1_000
+#: Jobs whose arguments are read, the oldest that wait: each may have a megabyte.
+_OLDEST_MAX: Final = 20
 #: Dead letters younger than this are news.
 _RECENT_US: Final = 3_600 * SECOND_US
 
@@ -44,6 +48,7 @@ class Survey:
     orphaned_workers: int = 0  #: gone, and still holding jobs
     version: str = ""  #: of this release
     tasks: tuple[str, ...] | None = None  #: the app's; None: no app was loaded
+    unreadable: Mapping[str, int] = field(default_factory=dict)  #: jobs, by keys that are not here
 
 
 def take_survey(
@@ -67,7 +72,20 @@ def take_survey(
         orphaned_workers=len(store.run(store.leases.expired()).leases),
         version=version,
         tasks=tasks,
+        unreadable=_unreadable(store),
     )
+
+
+def _unreadable(store: Store) -> Counter[str]:
+    """Count the oldest waiting jobs whose arguments no key here opens, by the keys they need."""
+    page = store.run(store.transfer.carry_out(after=None, limit=_OLDEST_MAX))
+    found: Counter[str] = Counter()
+    for job in (carried.job for carried in page.jobs):
+        key = key_of(job.payload)
+        opened = isinstance(store, SealedStore) and store.sealer.open_payload(job) is not None
+        if key is not None and not opened:
+            found[key] += 1
+    return found
 
 
 def _store_time(store: Store, clock: Clock) -> tuple[int, int]:
@@ -222,6 +240,15 @@ def _tasks(survey: Survey) -> Iterator[_Result]:
             )
 
 
+def _keys(survey: Survey) -> Iterator[_Result]:
+    for key, number in sorted(survey.unreadable.items()):
+        yield _problem(
+            f"{counted(number, 'job')} of the oldest {_OLDEST_MAX} that wait cannot be read: key "
+            f"{key!r} is not here, or has other bytes; workers without it leave them waiting: add "
+            "it to PACKHORSE_KEYS"
+        )
+
+
 def _dead_letters(survey: Survey) -> Iterator[_Result]:
     if survey.dead_recently:
         yield _warning(
@@ -263,6 +290,7 @@ _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = 
     ("durability", _durability),
     ("queues", _queues),
     ("tasks", _tasks),
+    ("keys", _keys),
     ("dead letters", _dead_letters),
     ("workers", _workers),
 )

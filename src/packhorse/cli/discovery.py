@@ -29,6 +29,7 @@ from packhorse.app import Packhorse
 from packhorse.cli.exits import AppNotLoaded, StoreMissing
 from packhorse.cli.loading import import_module, load_app, lone_apps
 from packhorse.cli.output import did_you_mean, note
+from packhorse.client.sealed_store import plain_store
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
@@ -280,4 +281,5 @@ def existing_store(store: Store) -> None:
 
 
 def _is_there(store: Store) -> bool:
+    store = plain_store(store)
     return not isinstance(store, _Findable) or store.is_there()

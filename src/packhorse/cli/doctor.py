@@ -40,7 +40,7 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     )
     found = findings(survey)
     healthy = all(finding.level is not Severity.PROBLEM for finding in found)
-    facts = {"packhorse": survey.version, **survey.facts}
+    facts = {"packhorse": survey.version, **survey.facts, "encryption": _encryption(app)}
     if as_json:
         print_json({"ok": healthy, "facts": facts, "findings": msgspec.to_builtins(found)})
     else:
@@ -50,3 +50,13 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
         print_table(("CHECK", "LEVEL", "FINDING"), rows, wrapped=True)
     if not healthy:
         raise click.exceptions.Exit(ExitCode.UNHEALTHY)
+
+
+def _encryption(app: Packhorse) -> str:
+    from packhorse.client.sealed_store import SealedStore
+
+    if not isinstance(app.store, SealedStore):
+        return "off"
+    keys = app.store.sealer.keys
+    others = [name for name in keys.names if name != keys.active]
+    return f"on, key {keys.active}" + (f"; also reads {', '.join(others)}" if others else "")

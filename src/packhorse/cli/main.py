@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "health": ("packhorse.cli.health:health", "Tell whether store and workers are there."),
         "doctor": ("packhorse.cli.doctor:doctor", "Look for common mistakes."),
         "migrate": ("packhorse.cli.migrate:migrate", "Create or upgrade the store's schema."),
+        "keys": ("packhorse.cli.keys:keys", "Make encryption keys, and change to another."),
         "copy": ("packhorse.cli.copy:copy", "Carry jobs from one store to another."),
     }
 )

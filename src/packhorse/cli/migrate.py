@@ -45,6 +45,9 @@ def migrate(*, url: str | None, app_name: str | None, as_json: bool, as_sql: boo
 
 
 def _script(store: Store) -> str:
+    from packhorse.client.sealed_store import plain_store
+
+    store = plain_store(store)
     if not isinstance(store, _Scripted):
         raise ConfigError(
             f"{store.label} has no schema that is created by hand; run 'packhorse migrate' "

@@ -21,6 +21,7 @@ from packhorse.core.job import (
 from packhorse.core.policies import explain as policy
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts, ReasonCode
+from packhorse.core.sealing import require_open
 from packhorse.core.steps import StepInfo, open_step, steps_of
 from packhorse.protocol import (
     UNSET,
@@ -141,7 +142,7 @@ def wire_task(record: JobRecord) -> Task:
     task = Task(
         id=record.id,
         type=record.task,
-        payload=msgspec.json.decode(record.payload),
+        payload=msgspec.json.decode(require_open(record.payload, record.id, "payload")),
         queue=record.queue,
         priority=TaskPriority(Priority(record.priority).name.lower()),
         retry_policy=UNSET if retry is None else _retry_policy(retry),
@@ -192,7 +193,9 @@ def execution_results(
 def _result(record: JobRecord, attempt: AttemptRecord) -> object:
     last = attempt.attempt == record.counters.attempts
     kept = attempt.status is JobStatus.COMPLETED and record.result is not None
-    return msgspec.json.decode(record.result or b"null") if last and kept else UNSET
+    if not (last and kept):
+        return UNSET
+    return msgspec.json.decode(require_open(record.result or b"null", record.id, "result"))
 
 
 def _task_error(error: AttemptError | None) -> TaskError | UnsetType:

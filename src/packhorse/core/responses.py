@@ -30,6 +30,7 @@ from packhorse.core.job import (
     JobStatus,
 )
 from packhorse.core.outcome import Failed, GivenUp, Outcome, attempt_error
+from packhorse.core.sealing import require_open
 from packhorse.protocol import (
     UNSET,
     AnswerError,
@@ -206,7 +207,8 @@ def response_of(
 
 def _outputs(record: JobRecord, attempt: AttemptRecord, *, is_last: bool) -> dict[str, Any]:
     if attempt.status is JobStatus.COMPLETED:
-        value = msgspec.json.decode(record.result) if is_last and record.result else None
+        result = require_open(record.result or b"null", record.id, "result")
+        value = msgspec.json.decode(result) if is_last else None
         if not isinstance(value, dict):
             return {} if value is None else {"result": value}
         whole = value.keys() <= _FIELDS and value.get("status") == AnswerStatus.OK

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.policies.explain import OpenStep
+from packhorse.core.sealing import is_sealed
 from packhorse.errors import StepMismatch, UsageError
 
 __all__ = [
@@ -180,10 +181,11 @@ class StepLog:
 
 
 def _read(values: Mapping[str, bytes]) -> dict[str, KeptStep]:
+    """Those that can be read: an attempt that has others does not begin (`steps.runner`)."""
     return {
         name.removeprefix(_PREFIX): msgspec.json.decode(value, type=KeptStep)
         for name, value in values.items()
-        if name.startswith(_PREFIX)
+        if name.startswith(_PREFIX) and not is_sealed(value)
     }
 
 

@@ -17,6 +17,7 @@ from packhorse.core.codec import Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.process import in_event_loop
+from packhorse.core.sealing import require_open
 from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState
 from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
 from packhorse.hosts import AttemptHost
@@ -103,7 +104,7 @@ class StepRunner:
     def _answer(self, asked: Read | Write | Invoke | Pause) -> Any:
         match asked:
             case Read():
-                return self._host.attachments()
+                return self._readable(self._host.attachments())
             case Write(values):
                 return self._host.attach(values)
             case Pause(seconds):
@@ -114,13 +115,19 @@ class StepRunner:
     async def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Any:
         match asked:
             case Read():
-                return await self._host.aattachments()
+                return self._readable(await self._host.aattachments())
             case Write(values):
                 return await self._host.aattach(values)
             case Pause(seconds):
                 return await self._owner.await_cancelled(seconds)
             case Invoke():
                 return await ainvoked(asked)
+
+    def _readable(self, kept: Attachments) -> Attachments:
+        """What is kept, if all of it is open: a step that looks absent would run again."""
+        for value in kept.everything:
+            require_open(value, self._job.id, "steps")
+        return kept
 
     # ------------------------------------------------------------------------------------ work
 

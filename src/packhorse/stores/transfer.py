@@ -7,7 +7,7 @@ does not matter in how many parts, and how often interrupted, a store is carried
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -165,6 +165,15 @@ class TransferStore(Protocol):
         ready or joins a line later stands behind all of it. Fences, counters, history, what is
         attached and every instant stay. Gates hold back a job carried here as any other. Workers
         are woken.
+        """
+        ...
+
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+        """Put other texts in the place of those a job has in its values; says whether it is there.
+
+        In its payload, result, errors of all attempts, and what is attached, each text that still
+        stands there gives way to the one behind it. Nothing else of the job changes, whatever it
+        does meanwhile. For values that are encrypted with another key.
         """
         ...
 

@@ -11,6 +11,7 @@ import msgspec
 
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.sealed_store import Sealer
 from packhorse.client.spool.courier import Courier
 from packhorse.client.spool.file import SpoolFile
 from packhorse.core.clock import Clock
@@ -39,9 +40,11 @@ class SpoolingConnection(Connection):
         bus: EventBus,
         clock: Clock,
         path: Path,
+        sealer: Sealer | None = None,
     ) -> None:
         super().__init__(opener, registry=registry, bus=bus, clock=clock)
         self.spool = SpoolFile(path)
+        self._sealer = sealer
         self._looked = False  # whether the file was looked at for what an earlier process left
         self._behind = False  # whether submits go to the file
         self._set_up()
@@ -105,6 +108,8 @@ class SpoolingConnection(Connection):
 
     def _append(self, jobs: Sequence[NewJob]) -> None:
         now_us = self.clock.now_us()
+        if self._sealer is not None:  # the file is no place for plain values either
+            jobs = self._sealer.seal_jobs(jobs)
         self.spool.append([_timed(job, now_us) for job in jobs], now_us=now_us)
         self._courier.start()
 

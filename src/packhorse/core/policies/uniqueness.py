@@ -37,6 +37,7 @@ from packhorse.core.job import (
     UniqueRule,
     UniqueScope,
 )
+from packhorse.core.sealing import key_of
 from packhorse.errors import ConfigError, JobConflict
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "holds_unique_key",
     "id_conflict",
     "idempotency_identity",
+    "may_replace",
     "record_until_us",
     "refuse_strangers",
     "result_until_us",
@@ -99,11 +101,15 @@ def _refuse_stranger(known: KnownJob, new: NewJob) -> None:
     The payload of a job with a rule that replaces it may be another one by now, and is not
     compared.
     """
-    replaced = known.unique is not None and known.unique.on_conflict in _REPLACING
     same = (known.task, known.tenant) == (new.task, new.tenant)
-    if same and (replaced or _same_json(known.payload, new.payload)):
+    if same and (may_replace(known.unique) or _same_json(known.payload, new.payload)):
         return
     raise id_conflict(new.id)
+
+
+def may_replace(rule: UniqueRule | None) -> bool:
+    """Whether the payload of a job with this rule may become that of another job."""
+    return rule is not None and rule.on_conflict in _REPLACING
 
 
 def id_conflict(job_id: str) -> JobConflict:
@@ -116,8 +122,11 @@ def id_conflict(job_id: str) -> JobConflict:
 
 
 def _same_json(one: str | bytes, other: str | bytes) -> bool:
-    """Whether two payloads say the same, in whatever order their names stand."""
-    if one == other:
+    """Whether two payloads say the same, in whatever order their names stand.
+
+    Those sealed with different keys cannot be compared, and count as the same, as digests do.
+    """
+    if one == other or key_of(one) != key_of(other):
         return True
     try:
         return bool(msgspec.json.decode(one) == msgspec.json.decode(other))

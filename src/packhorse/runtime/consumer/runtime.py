@@ -18,15 +18,17 @@ from packhorse.core.config import WorkerOptions
 from packhorse.core.job import DeadReason
 from packhorse.core.lifecycle import hold_until_us
 from packhorse.core.outcome import GivenUp, Outcome, Released
+from packhorse.core.sealing import key_of
 from packhorse.core.settlement import Verdict
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
+from packhorse.errors import KeyUnavailable
 from packhorse.events import LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.executor import described
+from packhorse.runtime.worker.executor import described, keyless
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase
@@ -121,6 +123,10 @@ class ConsumerRuntime(Runtime):
     async def _opened(self, attempt: Attempt) -> FetchedJob | None:
         """The job as its runtime sees it; one that cannot be read is dead, `undecodable`."""
         attempt.timeout_s = self._allowed_s(attempt)
+        if (key := key_of(attempt.job.payload)) is not None:
+            missing = KeyUnavailable(attempt.job.id, key=key, what="payload")
+            await self.settle(attempt, keyless(missing))
+            return None
         try:
             job = fetched_job(attempt)
         except OtherVersion as error:

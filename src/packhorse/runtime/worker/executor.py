@@ -34,9 +34,17 @@ from packhorse.core.responses import (
     failed_answer,
     with_outputs,
 )
+from packhorse.core.sealing import key_of
 from packhorse.core.text import bounded_stack, stack_of, text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import PayloadError, ShapeError, StoreError, ToolNotAllowed, ToolNotFound
+from packhorse.errors import (
+    KeyUnavailable,
+    PayloadError,
+    ShapeError,
+    StoreError,
+    ToolNotAllowed,
+    ToolNotFound,
+)
 from packhorse.hosts import AttemptHost
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
@@ -52,11 +60,13 @@ from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze, Sus
 from packhorse.steps import StepRunner
 
 __all__ = [
+    "KEY_WAIT_US",
     "Executor",
     "answered",
     "as_error_object",
     "described",
     "ended_by_worker",
+    "keyless",
     "oversized",
     "raised",
     "raised_in",
@@ -65,6 +75,8 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger("packhorse.job")
+#: How long a job waits whose key this worker does not have; another worker may have it.
+KEY_WAIT_US: Final = 60 * 1_000_000
 _NOTHING: Final = Succeeded("null")
 _ERROR_OBJECTS: Final = (BaseException, TaskError)
 #: What a handler may return that is no result.
@@ -117,6 +129,8 @@ class Executor:
             raise asyncio.CancelledError
         entered_job(attempt.job, self.worker)
         plan = attempt.plan
+        if (key := key_of(attempt.job.payload)) is not None:
+            raise KeyUnavailable(attempt.job.id, key=key, what="payload")
         arguments = read_arguments(plan, attempt.job)
         if plan.wants_context:
             return plan.call(plan.function, arguments, self.context(attempt))
@@ -228,9 +242,18 @@ def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:
     """What a raised exception or signal means."""
     if isinstance(error, JobSignal):
         return signalled(error)
+    if isinstance(error, KeyUnavailable):
+        return keyless(error)
     if isinstance(error, _TOOL_REFUSED):
         return GivenUp(DeadReason.REJECTED, described(error, code=error.code)).carrying(error)
     return Failed(described(error, code=code), kinds=_kinds(type(error))).carrying(error)
+
+
+def keyless(error: KeyUnavailable) -> Outcome:
+    """What a job comes to that cannot be read here: it waits, and costs it nothing."""
+    _LOG.warning("%s", error, extra=job_fields())
+    told, begun = described(error, code=error.code), error.what != "payload"
+    return Snoozed(KEY_WAIT_US, counts=False, begun=begun, error=told)
 
 
 def signalled(signal: JobSignal) -> Outcome:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
 
 import msgspec
 
-from packhorse.core.job import JobStatus
+from packhorse.core.job import AttemptError, AttemptRecord, JobStatus
 from packhorse.core.policies.fairness import Rank, claim_rank
 from packhorse.core.policies.gates import holds_line
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
@@ -63,6 +63,15 @@ class MemoryTransfer:
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return plan("carry_in", lambda access: tuple(_take_over(access, job) for job in given))
+
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+        def work(access: Access) -> bool:
+            row = access.state.jobs.get(job_id)
+            if row is not None:
+                _exchange(row, tuple(texts.items()))
+            return row is not None
+
+        return plan("exchange", work)
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -177,6 +186,34 @@ def _row(access: Access, carried: CarriedJob) -> JobRow:
         waits_with=carried.fence if carried.attached.waiting else None,
         first_attempts=list(carried.history[:HISTORY_KEPT]),
         last_attempts=deque(carried.history[HISTORY_KEPT:], maxlen=HISTORY_KEPT),
+    )
+
+
+def _exchange(row: JobRow, texts: Sequence[tuple[str, str]]) -> None:
+    def other(value: bytes) -> bytes:
+        for old, new in texts:
+            value = value.replace(old.encode(), new.encode())
+        return value
+
+    def in_error(error: AttemptError | None) -> AttemptError | None:
+        if error is None:
+            return None
+        message = other(error.message.encode()).decode()
+        return msgspec.structs.replace(error, message=message)
+
+    def in_lines(lines: Iterable[AttemptRecord]) -> list[AttemptRecord]:
+        return [msgspec.structs.replace(line, error=in_error(line.error)) for line in lines]
+
+    kept = row.attached
+    row.new = msgspec.structs.replace(row.new, payload=other(row.new.payload))
+    row.result = None if row.result is None else other(row.result.encode()).decode()
+    row.error = in_error(row.error)
+    row.first_attempts = in_lines(row.first_attempts)
+    row.last_attempts = deque(in_lines(row.last_attempts), maxlen=HISTORY_KEPT)
+    row.attached = msgspec.structs.replace(
+        kept,
+        values={name: other(value) for name, value in kept.values.items()},
+        signals={name: tuple(map(other, came)) for name, came in kept.signals.items()},
     )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -98,6 +98,15 @@ class RedisTransfer:
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return Plan("carry_in", lambda: _carry_in(given))
+
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+        asked = (job_id, *(part for pair in texts.items() for part in pair))
+
+        def steps() -> Steps[bool]:
+            found = yield Script("exchange", asked)
+            return bool(found)
+
+        return Plan("exchange", steps)
 
 
 def _carry_in(jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:

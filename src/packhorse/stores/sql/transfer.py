@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -58,12 +58,23 @@ _KEPT_NAMES: Final = (
 )
 
 
-class SqlTransfer:
-    """See `TransferStore`. `go_back`: what a store does when jobs come in before others."""
+#: Where texts are exchanged.
+_EXCHANGES: Final = ("exchange_job", "exchange_history", "exchange_attached")
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+
+class SqlTransfer:
+    """See `TransferStore`.
+
+    `go_back`: what a store does when jobs come in before others; `bodies`: it has large payloads
+    in a table of their own.
+    """
+
+    def __init__(
+        self, dialect: Dialect, go_back: Callable[[], Steps[None]], *, bodies: bool = False
+    ) -> None:
         self._dialect = dialect
         self._go_back = go_back
+        self._exchanges = (*_EXCHANGES, "exchange_body") if bodies else _EXCHANGES
 
     def copied(self) -> Plan[Copied | None]:
         def steps() -> Steps[Copied | None]:
@@ -111,6 +122,17 @@ class SqlTransfer:
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return Plan("carry_in", lambda: carry_in_steps(self._dialect, given, self._go_back))
+
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+        pairs = [{"id": job_id, "old": old, "new": new} for old, new in texts.items()]
+
+        def steps() -> Steps[bool]:
+            rows = yield Rows(self._dialect.sql("attaching_row"), (job_id,))
+            for name in self._exchanges if rows and pairs else ():
+                yield ChangeMany(self._dialect.sql(name), pairs)
+            return bool(rows)
+
+        return Plan("exchange", steps)
 
     def _chosen(self, condition: str) -> str:
         dialect = self._dialect

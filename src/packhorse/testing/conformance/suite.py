@@ -17,6 +17,7 @@ from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects, T
 from packhorse.testing.conformance.concurrency import TestConcurrency
 from packhorse.testing.conformance.contention import TestContention
 from packhorse.testing.conformance.depths import TestDropping, TestFullQueues
+from packhorse.testing.conformance.exchanging import TestExchanging
 from packhorse.testing.conformance.explaining import TestExplaining
 from packhorse.testing.conformance.fairness import TestFairness
 from packhorse.testing.conformance.fencing import TestFencing
@@ -103,6 +104,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestSearch,
     TestExplaining,
     TestTransferring,
+    TestExchanging,
     TestAttaching,
     TestDelivering,
     TestWaiting,

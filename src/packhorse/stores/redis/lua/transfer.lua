@@ -60,6 +60,45 @@ for _, id in ipairs(found) do
 end
 return {clock.now, reached and last, told}
 
+-- script: exchange
+-- Puts other texts in the place of those that the values of a job have.
+-- Arguments: its id, then each text and the one that comes in its place. Answer: 1, or 0: no such job.
+-- needs: keys
+local key = keys.job(ARGV[2])
+
+local function exchanged(text)
+  for at = 3, #ARGV, 2 do
+    local first, last = string.find(text, ARGV[at], 1, true)
+    if first then
+      text = string.sub(text, 1, first - 1) .. ARGV[at + 1] .. string.sub(text, last + 1)
+    end
+  end
+  return text
+end
+
+local hash = redis.call('HGETALL', key)
+for at = 1, #hash, 2 do
+  local field, value = hash[at], hash[at + 1]
+  local kind, other = string.sub(field, 1, 1), value
+  if kind == FIELD.attempt then
+    local line = cmsgpack.unpack(value)
+    local last = line[#line]
+    if type(last) == 'string' and exchanged(last) ~= last then
+      line[#line] = exchanged(last)
+      other = cmsgpack.pack(line)
+    end
+  elseif kind == FIELD.value or kind == FIELD.signal then
+    other = exchanged(value)
+    redis.call('HINCRBY', key, FIELD.attached_bytes, #other - #value)
+  elseif field == FIELD.payload or field == FIELD.result or field == FIELD.error then
+    other = exchanged(value)
+  end
+  if other ~= value then
+    redis.call('HSET', key, field, other)
+  end
+end
+return #hash > 0 and 1 or 0
+
 -- script: carry_in
 -- Stores jobs that come from another store, as they were there.
 -- Arguments: the highest place or line number among them; then for each job its id, definition,

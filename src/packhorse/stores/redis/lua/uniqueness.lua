@@ -136,9 +136,11 @@ local function letters(text)
 end
 
 -- Whether two payloads say the same, in whatever order their names stand. To cjson an empty list is
--- an empty object, and long numbers are rounded; but then the texts have other letters.
+-- an empty object, and long numbers are rounded; but then the texts have other letters. Those sealed
+-- with different keys (core.sealing) cannot be compared, and count as the same.
+local SEALED = '^{"$enc":"([^:~"]+)~?:'
 local function says_the_same(one, other)
-  if one == other then
+  if one == other or string.match(one, SEALED) ~= string.match(other, SEALED) then
     return true
   elseif not is_equal(letters(one), letters(other)) then
     return false

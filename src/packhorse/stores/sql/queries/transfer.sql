@@ -38,3 +38,16 @@ delete from {copied}
 -- name: copied_keep
 -- The jobs of this store were carried to another one.
 insert into {copied} (carried_to, at_us) values (?, ?)
+
+-- name: exchange_job
+-- Put another text in the place of one that the values of a job have.
+update {jobs} set
+    payload = replace(payload, :old, :new),
+    result = replace(result, :old, :new),
+    error = replace(error, :old, :new)
+where id = :id
+
+-- name: exchange_history
+-- The same in the errors of its attempts.
+update {attempts} set error = replace(error, :old, :new)
+where seq = (select seq from {jobs} where id = :id)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""How an encrypted value looks where a plain one is expected, and what to do with one.
+
+A sealed value is the JSON text `{"$enc":"KEY:DATA"}`; KEY is the id of its key, DATA is base64 for
+URLs, which no JSON writer escapes. `client.sealed_store` has the keys and opens it.
+What could not be opened stays sealed, and is met here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from packhorse.errors import KeyUnavailable
+
+__all__ = [
+    "KEY_NAME",
+    "LOOSE",
+    "is_sealed",
+    "key_of",
+    "require_open",
+    "sealed",
+    "token_of",
+]
+
+#: A key's id.
+KEY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: Behind the id of a key: the value may move to another job of its task and tenant.
+LOOSE: Final = "~"
+#: A sealed value without its frame: how it stands in a document, whatever is around it.
+_TOKEN: Final = re.compile(r"(?P<key>[A-Za-z0-9._-]{1,64})(?P<loose>~?):(?P<data>[A-Za-z0-9_=-]+)")
+
+_BEGIN: Final = '{"$enc":"'
+_END: Final = '"}'
+
+
+def sealed(token: str) -> str:
+    """A token as the JSON text that is stored."""
+    return f"{_BEGIN}{token}{_END}"
+
+
+def is_sealed(text: str | bytes) -> bool:
+    """Whether it is a sealed value."""
+    return key_of(text) is not None
+
+
+def key_of(text: str | bytes) -> str | None:
+    """The id of the key that a value is sealed with; None: it is plain."""
+    found = token_of(text)
+    return None if found is None else found["key"]
+
+
+def token_of(text: str | bytes) -> re.Match[str] | None:
+    """The parts of a sealed value; None: it is plain."""
+    if isinstance(text, bytes):
+        if not text.startswith(b'{"$enc":"'):
+            return None
+        text = text.decode(errors="replace")
+    if not text.startswith(_BEGIN) or not text.endswith(_END):
+        return None
+    return _TOKEN.fullmatch(text, len(_BEGIN), len(text) - len(_END))
+
+
+def require_open(text: bytes, job_id: str, what: str) -> bytes:
+    """The text, if it is plain; else `KeyUnavailable` says which key it needs."""
+    key = key_of(text)
+    if key is not None:
+        raise KeyUnavailable(job_id, key=key, what=what)
+    return text
