@@ -110,8 +110,10 @@ def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit
 def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
     """Every job that waits, in pages; those too that wait behind another one of their key."""
     from packhorse.cli.copier import PAGES_MAX
+    from packhorse.client.sealed_store import SealedStore
     from packhorse.core.job import WAITING, JobStatus
 
+    sealer = store.sealer if isinstance(store, SealedStore) else None
     counts = store.run(store.inspection.counts())
     read = [*WAITING, JobStatus.DEAD]
     expected = sum(one.by_status.get(status, 0) for one in counts for status in read)
@@ -120,7 +122,8 @@ def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
         page = store.run(store.transfer.carry_out(after=after, limit=_PAGE))
         for one in page.jobs:
             if one.status in WAITING and (not queues or one.job.queue in queues):
-                yield from (new for new in (one.job, one.stashed) if new is not None)
+                found = [new for new in (one.job, one.stashed) if new is not None]
+                yield from found if sealer is None else sealer.open_jobs(found)
         seen, after = seen + len(page.jobs), page.after
         if expected > _PAGE:
             show_progress(min(seen, expected) if after is not None else expected, expected)

@@ -72,6 +72,14 @@ class Sealer:
             payload = self.keys.seal(job.payload, place(job.id, "payload"))
         return msgspec.structs.replace(job, payload=payload.encode(), idempotency=rule)
 
+    def open_jobs(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Stored jobs as they were submitted, where a key opens them."""
+        pairs = [(job, self.open_payload(job)) for job in jobs]
+        return [
+            job if payload is None else msgspec.structs.replace(job, payload=payload)
+            for job, payload in pairs
+        ]
+
     def open_payload(self, job: Job | JobRecord | NewJob) -> bytes | None:
         """The arguments of a job; None: no key opens them."""
         loose = loose_place(job.task, job.tenant)

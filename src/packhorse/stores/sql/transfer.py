@@ -58,23 +58,12 @@ _KEPT_NAMES: Final = (
 )
 
 
-#: Where texts are exchanged.
-_EXCHANGES: Final = ("exchange_job", "exchange_history", "exchange_attached")
-
-
 class SqlTransfer:
-    """See `TransferStore`.
+    """See `TransferStore`. `go_back`: what a store does when jobs come in before others."""
 
-    `go_back`: what a store does when jobs come in before others; `bodies`: it has large payloads
-    in a table of their own.
-    """
-
-    def __init__(
-        self, dialect: Dialect, go_back: Callable[[], Steps[None]], *, bodies: bool = False
-    ) -> None:
+    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
         self._dialect = dialect
         self._go_back = go_back
-        self._exchanges = (*_EXCHANGES, "exchange_body") if bodies else _EXCHANGES
 
     def copied(self) -> Plan[Copied | None]:
         def steps() -> Steps[Copied | None]:
@@ -127,9 +116,13 @@ class SqlTransfer:
         pairs = [{"id": job_id, "old": old, "new": new} for old, new in texts.items()]
 
         def steps() -> Steps[bool]:
-            rows = yield Rows(self._dialect.sql("attaching_row"), (job_id,))
-            for name in self._exchanges if rows and pairs else ():
-                yield ChangeMany(self._dialect.sql(name), pairs)
+            dialect = self._dialect
+            rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
+            if rows and pairs:
+                yield ChangeMany(dialect.sql("exchange_payload"), pairs)
+                yield ChangeMany(dialect.sql("exchange_job"), pairs)
+                yield ChangeMany(dialect.sql("exchange_history"), pairs)
+                yield ChangeMany(dialect.sql("exchange_attached"), pairs)
             return bool(rows)
 
         return Plan("exchange", steps)

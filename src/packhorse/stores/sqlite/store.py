@@ -49,7 +49,7 @@ class SqliteStore:
         self.queues = SqlQueues(SQLITE)
         self.upkeep = SqlUpkeep(SQLITE, nothing)
         self.inspection = SqliteInspection(SQLITE)
-        self.transfer = SqlTransfer(SQLITE, nothing, bodies=True)
+        self.transfer = SqlTransfer(SQLITE, nothing)
         self.attachments = SqlAttachments(SQLITE)
         self.records = SqlRecords(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)

@@ -40,9 +40,8 @@ delete from {copied}
 insert into {copied} (carried_to, at_us) values (?, ?)
 
 -- name: exchange_job
--- Put another text in the place of one that the values of a job have.
+-- Put another text in the place of one in the result or the error of a job.
 update {jobs} set
-    payload = replace(payload, :old, :new),
     result = replace(result, :old, :new),
     error = replace(error, :old, :new)
 where id = :id

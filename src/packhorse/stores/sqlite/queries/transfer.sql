@@ -5,7 +5,15 @@ where
     seq = (select seq from {jobs} where id = :id)
     and instr(value, cast(:old as blob)) > 0
 
--- name: exchange_body
+-- name: exchange_job
+-- The same in its row, which has no payload where that is large.
+update {jobs} set
+    payload = replace(payload, :old, :new),
+    result = replace(result, :old, :new),
+    error = replace(error, :old, :new)
+where id = :id
+
+-- name: exchange_payload
 -- The same in a large payload.
 update {bodies} set body = replace(body, :old, :new)
 where job_seq = (select seq from {jobs} where id = :id)
