@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -337,3 +339,26 @@ def _rotated(
 ) -> Rotation:
     assert isinstance(app.store, SealedStore)
     return rotate(app.store, after=after, progress=progress)
+
+
+def test_jobs_of_a_transaction_are_sealed_and_go_by_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    app = Packhorse(f"sqlite:///{path}", encryption=Encryption(K1))
+    declare(app)
+    keyed = app.tasks["stepped"].using(idempotency_key="one")
+    first = keyed.enqueue(SECRET)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own:
+        own.execute("begin immediate")
+        plain = app.tasks["work"].using(tx=own).enqueue(SECRET)
+        same = keyed.using(tx=own).enqueue(SECRET)
+        own.execute("commit")
+
+    same.signal("go", SECRET)  # it is the first, by the id of the second
+    app.run(burst=True)
+
+    assert plain.result(timeout=0) == SECRET[::-1]
+    assert same.result(timeout=0) == first.result(timeout=0) == SECRET * 2
+    assert [step.name for step in same.info().steps] == ["keep", "go#1"]
+    for job in (plain, first):
+        assert all(map(is_sealed, stored_values(app.store, job.id)))
+    app.close()

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from packhorse.client.sealed_store import SealedStore, loose_place, place
+from packhorse.client.sealed_store import SealedStore
+from packhorse.client.sealer import loose_place, place
 from packhorse.core.info import has_attachments
 from packhorse.core.job import AttemptError, JobRecord
 from packhorse.core.sealing import token_of

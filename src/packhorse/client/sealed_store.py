@@ -15,14 +15,15 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from packhorse.client.encryption import Encryption
-from packhorse.core.job import AttemptError, AttemptRecord, Job, JobRecord, NewJob
+from packhorse.client.sealer import Sealer, place
+from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.policies.records import Record, RecordChange, RecordId
-from packhorse.core.policies.uniqueness import may_replace
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
+from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
 from packhorse.stores.plan import Plan, Wakeups
 from packhorse.stores.protocol import (
     InspectionStore,
@@ -46,125 +47,14 @@ from packhorse.stores.requests import (
 )
 from packhorse.stores.transfer import TransferStore
 
-__all__ = ["SealedStore", "Sealer", "loose_place", "place", "plain_store"]
+__all__ = ["SealedStore", "plain_store"]
 
 T = TypeVar("T")
-
-
-class Sealer:
-    """Seals and opens what jobs consist of."""
-
-    def __init__(self, keys: Encryption) -> None:
-        self.keys = keys
-
-    def seal_jobs(self, jobs: Sequence[NewJob]) -> list[NewJob]:
-        """New jobs as they are stored."""
-        return [self._sealed_job(job) for job in jobs]
-
-    def _sealed_job(self, job: NewJob) -> NewJob:
-        rule = job.idempotency
-        if rule is not None:
-            rule = msgspec.structs.replace(rule, digest=self.keys.digest(rule.digest))
-        if may_replace(job.unique):  # its arguments may become those of the holder of its key
-            loose = loose_place(job.task, job.tenant)
-            payload = self.keys.seal(job.payload, loose, loose_for=job.id)
-        else:
-            payload = self.keys.seal(job.payload, place(job.id, "payload"))
-        return msgspec.structs.replace(job, payload=payload.encode(), idempotency=rule)
-
-    def open_jobs(self, jobs: Sequence[NewJob]) -> list[NewJob]:
-        """Stored jobs as they were submitted, where a key opens them."""
-        pairs = [(job, self.open_payload(job)) for job in jobs]
-        return [
-            job if payload is None else msgspec.structs.replace(job, payload=payload)
-            for job, payload in pairs
-        ]
-
-    def open_payload(self, job: Job | JobRecord | NewJob) -> bytes | None:
-        """The arguments of a job; None: no key opens them."""
-        loose = loose_place(job.task, job.tenant)
-        return self.keys.open(job.payload, place(job.id, "payload"), loose_place=loose)
-
-    def open_job(self, job: Job) -> Job:
-        """A claimed job."""
-        payload = self.open_payload(job)
-        return job if payload is None else msgspec.structs.replace(job, payload=payload.decode())
-
-    def open_record(self, record: JobRecord) -> JobRecord:
-        """What a store knows of a job."""
-        payload, result = self.open_payload(record), record.result
-        return msgspec.structs.replace(
-            record,
-            payload=record.payload if payload is None else payload,
-            result=None if result is None else self._open(result, place(record.id, "result")),
-            error=self.open_error(record.id, record.error),
-        )
-
-    def seal_settlement(self, settlement: Settlement) -> Settlement:
-        """What an attempt came to."""
-        result, error = settlement.result, settlement.error
-        if result is None and error is None:
-            return settlement
-        if result is not None:
-            result = self.keys.seal(result.encode(), place(settlement.job_id, "result"))
-        if error is not None:
-            error = self.seal_error(settlement.job_id, error)
-        return msgspec.structs.replace(settlement, result=result, error=error)
-
-    def seal_error(self, job_id: str, error: AttemptError) -> AttemptError:
-        """An error: its texts are one value, in the place of the message."""
-        texts = msgspec.json.encode((error.message, error.stack, error.outputs))
-        message = self.keys.seal(texts, place(job_id, "error"))
-        return msgspec.structs.replace(error, message=message, stack=None, outputs=None)
-
-    def open_error(self, job_id: str, error: AttemptError | None) -> AttemptError | None:
-        """An error with its texts, if a key opens them."""
-        if error is None or not error.message.startswith('{"$enc"'):
-            return error
-        texts = self.keys.open(error.message, place(job_id, "error"))
-        if texts is None:
-            return error
-        message, stack, outputs = msgspec.json.decode(texts)
-        return msgspec.structs.replace(error, message=message, stack=stack, outputs=outputs)
-
-    def open_attempt(self, job_id: str, line: AttemptRecord) -> AttemptRecord:
-        """A line of history."""
-        if line.error is None:
-            return line
-        return msgspec.structs.replace(line, error=self.open_error(job_id, line.error))
-
-    def open_attached(self, job_id: str, kept: Attachments) -> Attachments:
-        """What is kept with a job."""
-        return msgspec.structs.replace(
-            kept,
-            values={
-                name: self._open(value, place(job_id, "step", name))
-                for name, value in kept.values.items()
-            },
-            signals={
-                name: tuple(self._open(value, place(job_id, "signal", name)) for value in came)
-                for name, came in kept.signals.items()
-            },
-        )
-
-    def _open(self, value: bytes, where: str) -> bytes:
-        opened = self.keys.open(value, where)
-        return value if opened is None else opened
 
 
 def plain_store(store: Store) -> Store:
     """The store itself, without keys."""
     return store.plain if isinstance(store, SealedStore) else store
-
-
-def place(job_id: str, field: str, name: str = "") -> str:
-    """Where a value belongs; it opens nowhere else. No id or name has U+0000."""
-    return f"job\0{job_id}\0{field}\0{name}"
-
-
-def loose_place(task: str, tenant: str) -> str:
-    """Where arguments belong that may become those of another job."""
-    return f"any\0{task}\0{tenant}\0payload"
 
 
 class _Opened(Plan[T], Generic[T], frozen=True, eq=False, kw_only=True):
@@ -174,7 +64,21 @@ class _Opened(Plan[T], Generic[T], frozen=True, eq=False, kw_only=True):
 
 
 def _opened(plan: Plan[T], opening: Callable[[T], T]) -> Plan[T]:
-    return _Opened(plan.verb, plan.steps, plan.writes, plan.look, plan.short, opening=opening)
+    known = (plan.verb, plan.steps, plan.writes, plan.look, plan.short, plan.named)
+    return _Opened(*known, opening=opening)
+
+
+def _following(plan: Plan[T], found: list[str]) -> Plan[T]:
+    """A plan that notes the id of the job it is about, should that have another name."""
+    named = plan.named
+    if named is None:
+        return plan
+
+    def again(job_id: str) -> Plan[T]:
+        found[0] = job_id
+        return named.again(job_id)
+
+    return msgspec.structs.replace(plan, named=msgspec.structs.replace(named, again=again))
 
 
 class SealedStore:
@@ -187,6 +91,11 @@ class SealedStore:
         self.inspection: InspectionStore = _Inspection(store.inspection, sealer)
         self.attachments: AttachmentStore = _Attachments(store.attachments, sealer)
         self.records: RecordStore = _Records(store.records, sealer)
+
+    @property
+    def intake(self) -> Intake | None:
+        intake = self.plain.intake
+        return None if intake is None else _SealedIntake(intake, self.sealer)
 
     @property
     def leases(self) -> LeaseStore:
@@ -278,10 +187,12 @@ class _Inspection:
         return _opened(plan, _maybe(self._sealer.open_record))
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
-        def opening(lines: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
-            return tuple([self._sealer.open_attempt(job_id, line) for line in lines])
+        found = [job_id]
 
-        return _opened(self._inspection.history(job_id), opening)
+        def opening(lines: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
+            return tuple([self._sealer.open_attempt(found[0], line) for line in lines])
+
+        return _opened(_following(self._inspection.history(job_id), found), opening)
 
     def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
         def opening(page: Page) -> Page:
@@ -320,11 +231,19 @@ class _Attachments:
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
     ) -> Plan[DeliverAnswer]:
         text = self._sealer.keys.seal(value, place(job_id, "signal", name))
-        return self._attachments.deliver(job_id, name, text.encode(), tenant=tenant)
+        plan = self._attachments.deliver(job_id, name, text.encode(), tenant=tenant)
+        if plan.named is None:
+            return plan
+
+        def again(holder: str) -> Plan[DeliverAnswer]:  # sealed for the job that it really is
+            return self.deliver(holder, name, value, tenant=tenant)
+
+        return msgspec.structs.replace(plan, named=msgspec.structs.replace(plan.named, again=again))
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
-        plan = self._attachments.attachments(job_id, tenant=tenant)
-        return _opened(plan, _maybe(lambda kept: self._sealer.open_attached(job_id, kept)))
+        found = [job_id]
+        plan = _following(self._attachments.attachments(job_id, tenant=tenant), found)
+        return _opened(plan, _maybe(lambda kept: self._sealer.open_attached(found[0], kept)))
 
 
 class _Records:
@@ -359,6 +278,46 @@ class _Records:
     ) -> Plan[Changed]:
         own = self._sealer.seal_jobs(jobs)
         return self._records.change(changes, jobs=own, not_before=not_before)
+
+
+class _SealedIntake:
+    """What users' transactions ask for: their jobs are sealed as others are."""
+
+    def __init__(self, intake: Intake, sealer: Sealer) -> None:
+        self._intake = intake
+        self._sealer = sealer
+        self.admits_by_itself = intake.admits_by_itself
+        self.family = intake.family
+
+    def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
+        sealed = [
+            one
+            if one.job is None
+            else msgspec.structs.replace(one, job=self._sealer.seal_jobs([one.job])[0])
+            for one in requests
+        ]
+        return self._intake.append(sealed)
+
+    def probe(self) -> UserStatement:
+        return self._intake.probe()
+
+    def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
+        return self._intake.unfit(answer, own)
+
+    def identity(self) -> Plan[Any] | None:
+        return self._intake.identity()
+
+    def notice(self) -> UserStatement | None:
+        return self._intake.notice()
+
+    def admit(self, *, wait: bool = False) -> Plan[int]:
+        return self._intake.admit(wait=wait)
+
+    def holder(self, job_id: str) -> Plan[str | None]:
+        return self._intake.holder(job_id)
+
+    def wake(self, queues: Sequence[str]) -> None:
+        self._intake.wake(queues)
 
 
 def _maybe(opening: Callable[[T], T]) -> Callable[[T | None], T | None]:

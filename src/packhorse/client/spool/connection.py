@@ -11,7 +11,7 @@ import msgspec
 
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
-from packhorse.client.sealed_store import Sealer
+from packhorse.client.sealer import Sealer
 from packhorse.client.spool.courier import Courier
 from packhorse.client.spool.file import SpoolFile
 from packhorse.core.clock import Clock
