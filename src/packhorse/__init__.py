@@ -63,12 +63,13 @@ if TYPE_CHECKING:
     )
     from packhorse.handle import JobHandle
     from packhorse.router import Router
-    from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze
+    from packhorse.signals import BreakerOpen, JobSignal, RateLimited, Reject, Retry, Snooze
     from packhorse.task import CoroutineTask, FunctionTask, Task
     from packhorse.unique import Unique
 
 __all__ = [
     "AttemptError",
+    "BreakerOpen",
     "Call",
     "ConfigError",
     "Context",
@@ -163,7 +164,7 @@ _HOMES: Final = MappingProxyType(
         "core.job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
         "core.policies.retry": ("RetryPolicy",),
         "router": ("Router",),
-        "signals": ("JobSignal", "RateLimited", "Reject", "Retry", "Snooze"),
+        "signals": ("BreakerOpen", "JobSignal", "RateLimited", "Reject", "Retry", "Snooze"),
         "task": ("CoroutineTask", "FunctionTask", "Task"),
         "client.encryption": ("Encryption",),
         "client.tenant": ("TenantView",),

@@ -13,6 +13,7 @@
     ctx.sleep("cool", "1h") end this attempt, and go on behind this line in an hour
     ctx.wait_for("paid")    the same, until `job.signal("paid", value)` comes
     ctx.snooze("5m")        call me again later
+    ctx.breaker("stripe")   call another system, unless it has failed too often of late
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
     ctx.tools["search"](q)  a function registered with `app.tool`, if the contract allows it
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from packhorse.breaker import Breaker
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
@@ -187,6 +189,32 @@ class Context(StepVerbs):
         """Who writes the steps that share a write and have not been written; for the worker."""
         steps = self._steps
         return steps if steps is not None and steps.has_unwritten else None
+
+    def breaker(
+        self,
+        name: str,
+        *,
+        failures: int = 5,
+        window: Duration = "30s",
+        open_for: Duration = "1m",
+        tenant: str = "",
+        trip_on: tuple[type[Exception], ...] = (Exception,),
+    ) -> Breaker:
+        """A circuit breaker for calls to another system: `with`, `async with`, or call it.
+
+        After `failures` within `window`, of any worker of the store, it is open: it raises
+        `BreakerOpen`, which makes the job wait and uses up nothing. After `open_for` one call at a
+        time is let through, and closes it if it succeeds. Exceptions other than `trip_on` are no
+        failures of that system. One name, and tenant if given, is one breaker.
+        """
+        return Breaker(
+            *(self._link.breakers, name),
+            failures=failures,
+            window=window,
+            open_for=open_for,
+            tenant=tenant,
+            trip_on=trip_on,
+        )
 
     @property
     def host(self) -> AttemptHost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
@@ -33,6 +34,11 @@ class AttemptHost(Protocol):
 
     async def astored(self) -> JobRecord | None:
         """What the store knows of the job."""
+        ...
+
+    @property
+    def breakers(self) -> BreakerBook | None:
+        """The circuit breakers of the store; None: there is no store."""
         ...
 
     @property
@@ -69,6 +75,7 @@ class DetachedHost:
     """The `AttemptHost` of a context that belongs to no job; steps are kept in memory."""
 
     suspends = False
+    breakers: BreakerBook | None = None
 
     def __init__(self) -> None:
         self.attached: dict[str, bytes] = {}

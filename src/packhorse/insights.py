@@ -15,14 +15,15 @@ How `stats` counts, since the protocol has no field for everything:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from packhorse.breaker import BREAKER_KIND, BreakerInfo, breaker_info
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
-from packhorse.core.clock import SECOND_US, Clock, SystemClock, to_datetime
+from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
+from packhorse.core.clock import SECOND_US, Clock, SystemClock
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
@@ -32,6 +33,7 @@ from packhorse.errors import JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
 from packhorse.stores.plan import Plan, drive
 from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import (
     Counts,
     JobFilter,
@@ -87,26 +89,6 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
     oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one
-
-
-class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker: what it last reported, and what it holds."""
-
-    id: str
-    host: str
-    pid: int
-    version: str  #: of Packhorse
-    code: str = ""  #: version of the code it runs: a given name, or a fingerprint of its files
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    concurrency: int
-    running: int  #: jobs it holds now, as the store counts them
-    stats: WorkerStats  #: as it last reported; totals only rise while it lives
-    quiet: bool = False  #: it was told to claim nothing
-    live: bool  #: its lease has not run out
-    started_at: datetime
-    renewed_at: datetime
-    expires_at: datetime
 
 
 class Insights:
@@ -190,6 +172,14 @@ class Insights:
         """As `scaling`, without blocking the event loop."""
         return await self._arun(self._scaling())
 
+    def breakers(self) -> tuple[BreakerInfo, ...]:
+        """List the circuit breakers that are open, or have counted failures of late."""
+        return self._run(self._breakers())
+
+    async def abreakers(self) -> tuple[BreakerInfo, ...]:
+        """As `breakers`, without blocking the event loop."""
+        return await self._arun(self._breakers())
+
     def stats(self, name: str = "packhorse") -> WorkerStats:
         """Count what all workers have done, in the protocol's shape; see above for the rules."""
         return self._run(self._stats(name))
@@ -245,7 +235,7 @@ class Insights:
     def _workers(self) -> _Reading[tuple[WorkerInfo, ...]]:
         records = yield self._store.leases.workers()
         now_us = self._clock.now_us()
-        return tuple(_worker_info(record, now_us) for record in records)
+        return tuple(worker_info(record, now_us) for record in records)
 
     def _scaling(self) -> _Reading[tuple[ScaleSignal, ...]]:
         states = yield self._store.queues.queues()
@@ -253,6 +243,12 @@ class Insights:
         counts = yield self._store.inspection.counts()
         workers = yield self._store.leases.workers()
         return scale_signals(counts, workers, rules)
+
+    def _breakers(self) -> _Reading[tuple[BreakerInfo, ...]]:
+        found: RecordPage = yield self._store.records.records(
+            BREAKER_KIND, tenant=self._tenant, limit=PAGE_MAX
+        )
+        return tuple(breaker_info(record, found.now_us) for record in found.records)
 
     def _stats(self, name: str) -> _Reading[WorkerStats]:
         counts: Sequence[Counts] = yield self._store.inspection.counts()
@@ -268,7 +264,7 @@ class Insights:
             failed=failed,
             active=sum(_of(each, JobStatus.PROCESSING) for each in counts),
             avg_execution_ms=_average_ms(page),
-            uptime_ms=_uptime_ms(workers, self._clock.now_us()),
+            uptime_ms=uptime_ms(workers, self._clock.now_us()),
             queues={each.queue: _queue_stats(each) for each in counts},
         )
 
@@ -284,11 +280,6 @@ def _average_ms(page: Page) -> float | UnsetType:
         if record.started_us is not None and record.finished_us is not None
     ]
     return sum(lengths) / len(lengths) if lengths else UNSET
-
-
-def _uptime_ms(workers: Iterable[WorkerRecord], now_us: int) -> int:
-    started = [record.started_us for record in workers if record.live]
-    return max(0, now_us - min(started)) // 1000 if started else 0
 
 
 def _with_declared(
@@ -359,38 +350,3 @@ def _in_order(counts: Counts) -> Iterator[tuple[JobStatus, int]]:
     for status in JobStatus:
         if number := _of(counts, status):
             yield status, number
-
-
-def _worker_stats(record: WorkerRecord, now_us: int) -> WorkerStats:
-    totals = record.totals
-    ended = totals.succeeded + totals.failed
-    return WorkerStats(
-        worker_name=record.worker,
-        total_processed=ended,
-        succeeded=totals.succeeded,
-        failed=totals.failed,
-        active=record.running,
-        avg_execution_ms=totals.execution_us / 1000 / ended if ended else UNSET,
-        uptime_ms=max(0, now_us - record.started_us) // 1000,
-    )
-
-
-def _worker_info(record: WorkerRecord, now_us: int) -> WorkerInfo:
-    release, _, code = record.version.partition(" ")
-    return WorkerInfo(
-        id=record.worker,
-        host=record.host,
-        pid=record.pid,
-        version=release,
-        code=code,
-        queues=record.queues,
-        tasks=record.tasks,
-        concurrency=record.concurrency,
-        running=record.running,
-        stats=_worker_stats(record, now_us),
-        quiet=record.quiet,
-        live=record.live,
-        started_at=to_datetime(record.started_us),
-        renewed_at=to_datetime(record.renewed_us),
-        expires_at=to_datetime(record.expires_us),
-    )

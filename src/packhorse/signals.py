@@ -6,9 +6,12 @@ They derive from `BaseException`, so that a handler's own `except Exception` doe
 
 from __future__ import annotations
 
+from typing import Final
+
+from packhorse.core.clock import to_datetime
 from packhorse.core.durations import Duration, microseconds
 
-__all__ = ["JobSignal", "RateLimited", "Reject", "Retry", "Snooze", "Suspend"]
+__all__ = ["BreakerOpen", "JobSignal", "RateLimited", "Reject", "Retry", "Snooze", "Suspend"]
 
 
 class JobSignal(BaseException):
@@ -40,6 +43,22 @@ class RateLimited(JobSignal):
     def __init__(self, retry_after: Duration) -> None:
         super().__init__("the handler met a rate limit")
         self.retry_after_us = microseconds(retry_after, setting="retry_after")
+
+
+class BreakerOpen(JobSignal):
+    """A circuit breaker is open: the call was not tried, and the job waits until it may be.
+
+    Nothing failed and nothing is used up. A handler that can do without the call catches it.
+    """
+
+    code: Final = "breaker_open"
+
+    def __init__(self, name: str, retry_us: int, delay_us: int) -> None:
+        self.name = name
+        self.retry_at = to_datetime(retry_us)  #: when a call may be tried again
+        self.delay_us = max(0, delay_us)
+        moment = self.retry_at.isoformat().replace("+00:00", "Z")
+        super().__init__(f"breaker {name!r} is open, and lets no call through until {moment}")
 
 
 class Reject(JobSignal):

@@ -31,6 +31,9 @@ def create_app(url: str | None = None) -> Packhorse:
     app.task(max_crashes=1)(take_down)
     app.task(pay)
     app.task(name="pay_in_process", executor="process")(pay)
+    often = RetryPolicy(max_retries=50, backoff="fixed", initial_delay=0.05)
+    app.task(retry=often)(guarded)
+    app.task(name="guarded_in_process", executor="process", retry=often)(guarded)
     app.task(retry=RetryPolicy(max_retries=0))(fail)
     app.on(JobCompleted)(_note)
     app.on(JobStale)(_note)
@@ -131,6 +134,19 @@ def pay(ctx: Context) -> list[str]:
         return "mail"
 
     return [*done, ctx.step("mail", mail)]
+
+
+def guarded(ctx: Context, broken: str) -> None:
+    """Calls another system, which is down while a file is there, through a breaker."""
+    with ctx.breaker("bank", failures=1, window="1m", open_for="0.2s"):
+        record.write("begin", ctx)
+        try:
+            time.sleep(0.02)  # the call
+            if Path(broken).exists():
+                raise OSError("down")
+            record.write("answered", ctx)
+        finally:
+            record.write("end", ctx)
 
 
 async def fail(ctx: Context) -> None:

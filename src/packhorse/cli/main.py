@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "queues": ("packhorse.cli.queues:queues", "List, pause, close and limit queues."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),
+        "breakers": ("packhorse.cli.breakers:breakers", "List and reset circuit breakers."),
         "stats": ("packhorse.cli.stats:stats", "Show what was done and what waits."),
         "health": ("packhorse.cli.health:health", "Tell whether store and workers are there."),
         "doctor": ("packhorse.cli.doctor:doctor", "Look for common mistakes."),

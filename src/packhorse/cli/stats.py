@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packhorse.cli.breakers import breaker_rows
 from packhorse.cli.options import json_option, on_store
 from packhorse.cli.output import age, ages, print_json, print_table, print_text, span_ms
 
@@ -27,6 +28,7 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     Jobs are counted, not attempts: succeeded are completed ones, failed are dead ones, and a job
     that waits for a retry is pending. What retention has removed is no longer counted. Demand is
     ready and running jobs together; wanted is how many workers a queue's autoscale asks for.
+    Circuit breakers are shown that are open, or have counted failures of late.
     """
     from packhorse.cli.display import document_of
     from packhorse.protocol import to_wire
@@ -36,9 +38,11 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     waited = {queue.name: queue for queue in view.queues()}
     for name, queue in document.get("queues", {}).items():
         queue.update(_oldest(waited.get(name)))
+    tripped = view.breakers()
     signals = {signal.queue: document_of(signal) for signal in view.scaling()}
     if as_json:
-        print_json({**document, "scaling": list(signals.values())})
+        found = [document_of(one) for one in tripped]
+        print_json({**document, "scaling": list(signals.values()), "breakers": found})
         return
     print_text(
         f"processed {document['totalProcessed']}: succeeded {document['succeeded']}, "
@@ -54,6 +58,9 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
                 for name, queue in document["queues"].items()
             ],
         )
+    if tripped:
+        print_text("")
+        breaker_rows(tripped)
 
 
 def _oldest(queue: QueueInfo | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from packhorse.breaker import BreakerBook
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job, JobRecord, JobStatus, Progress
@@ -17,7 +18,7 @@ from packhorse.runtime.worker.heartbeat import WorkerLease
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.stores.protocol import Store
 
-__all__ = ["ContextFactory", "StoreHost"]
+__all__ = ["ContextFactory", "StoreHost", "breaker_book"]
 
 
 class ContextFactory:
@@ -37,6 +38,7 @@ class ContextFactory:
         self.progress = progress
         self.worker = worker
         self.state: Mapping[str, Any] = {}  #: what the lifespan hooks yielded
+        self.breakers = breaker_book(store, monotonic)
 
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
@@ -44,6 +46,13 @@ class ContextFactory:
         return Context(
             attempt.job, link, worker=self.worker, state=self.state, tools=attempt.plan.tools
         )
+
+
+def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
+    """The circuit breakers of a store, for one process."""
+    return BreakerBook(
+        lambda verb: store.run(verb(store)), lambda verb: store.arun(verb(store)), monotonic
+    )
 
 
 class StoreHost(ABC):
@@ -59,6 +68,10 @@ class StoreHost(ABC):
     @property
     @abstractmethod
     def _store(self) -> Store: ...
+
+    @property
+    @abstractmethod
+    def breakers(self) -> BreakerBook: ...
 
     def stored(self) -> JobRecord | None:
         return self._store.run(self._store.inspection.job(self._job.id))
@@ -109,6 +122,10 @@ class _WorkerHost(StoreHost):
     @property
     def _store(self) -> Store:
         return self._factory.store
+
+    @property
+    def breakers(self) -> BreakerBook:
+        return self._factory.breakers
 
     def note_progress(self, progress: Progress) -> None:
         self._factory.progress.note(self._attempt, progress)

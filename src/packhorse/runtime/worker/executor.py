@@ -56,7 +56,7 @@ from packhorse.runtime.worker.plans import (
     read_arguments,
     too_large,
 )
-from packhorse.signals import JobSignal, RateLimited, Reject, Retry, Snooze, Suspend
+from packhorse.signals import BreakerOpen, JobSignal, RateLimited, Reject, Retry, Snooze, Suspend
 from packhorse.steps import StepRunner
 
 __all__ = [
@@ -263,6 +263,9 @@ def signalled(signal: JobSignal) -> Outcome:
             return Snoozed(signal.delay_us)
         case Suspend():
             return Snoozed(signal.delay_us, counts=False, waits=signal.waits)
+        case BreakerOpen(code=code):
+            error = attempt_error("BreakerOpen", str(signal), code, reason=code)
+            return Snoozed(signal.delay_us, counts=False, error=error)
         case RateLimited():
             return Limited(signal.retry_after_us)
         case Reject():

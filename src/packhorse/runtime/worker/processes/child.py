@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import functools
 import importlib
 import inspect
 import logging
@@ -22,10 +23,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
+from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Progress
@@ -39,7 +41,7 @@ from packhorse.runtime.supervisor.posix import (
     reaped,
 )
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.contexts import StoreHost
+from packhorse.runtime.worker.contexts import StoreHost, breaker_book
 from packhorse.runtime.worker.executor import Executor, described
 from packhorse.runtime.worker.hooks import entered
 from packhorse.runtime.worker.plans import PlanBook
@@ -165,12 +167,12 @@ class _Process:
     def _run_jobs(
         self, app: Any, setup: Setup, runner: asyncio.Runner, state: Mapping[str, Any]
     ) -> None:
-        plans = PlanBook(app.registry, {}, SECOND_US)
+        plans, breakers = PlanBook(app.registry, {}, SECOND_US), _breakers_of(app)
 
         def context(attempt: Attempt) -> Context:
             return Context(
                 attempt.job,
-                _ProcessHost(self, app, attempt),
+                _ProcessHost(self, app, attempt, breakers),
                 worker=setup.worker,
                 state=state,
                 tools=attempt.plan.tools,
@@ -253,12 +255,19 @@ class _Process:
 class _ProcessHost(StoreHost):
     """The `packhorse.hosts.AttemptHost` of a job in this process."""
 
-    __slots__ = ("_app", "_process")
+    __slots__ = ("_app", "_breakers", "_process")
 
-    def __init__(self, process: _Process, app: Any, attempt: Attempt) -> None:
+    def __init__(
+        self, process: _Process, app: Any, attempt: Attempt, breakers: Callable[[], BreakerBook]
+    ) -> None:
         super().__init__(attempt.job)
         self._process = process
         self._app = app
+        self._breakers = breakers
+
+    @property
+    def breakers(self) -> BreakerBook:
+        return self._breakers()
 
     @property
     def _store(self) -> Store:
@@ -273,6 +282,11 @@ class _ProcessHost(StoreHost):
 
     def now_us(self) -> int:
         return SystemClock().now_us()
+
+
+def _breakers_of(app: Any) -> Callable[[], BreakerBook]:
+    """Those of the app's store, which is opened when they are first asked for."""
+    return functools.cache(lambda: breaker_book(app.store, SystemClock.monotonic))
 
 
 class _ToWorker(logging.Handler):
