@@ -8,6 +8,7 @@ call through a closed one asks for nothing; failures, and whatever a probe comes
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from datetime import datetime
@@ -52,6 +53,7 @@ _TRIES: Final = 5
 #: An open breaker that nothing has asked about for a day is forgotten.
 _KEEP_US: Final = 86_400 * SECOND_US
 
+_LOG: Final = logging.getLogger("packhorse.job")
 _STATE: Final = msgspec.json.Decoder(BreakerState)
 
 #: From a store to the plan of what is asked of it.
@@ -167,6 +169,9 @@ class BreakerBook:
                 return
             version = 0 if record is None else record.version
             if (yield from self._write(named, after, rule, version)) is not None:
+                if after.open_until_us is not None:
+                    moment = to_datetime(after.open_until_us)
+                    _LOG.warning("breaker %r is open until %s", named.key, moment.isoformat())
                 return
 
     def probed(self, record: Record, rule: BreakerRule, *, ok: bool, failed: bool) -> _Work[None]:

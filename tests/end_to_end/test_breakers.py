@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_the_whole_fleet_probes_one_call_at_a_time(world: World, tmp_path: Path)
     broken.touch()
     with world.app() as app:
         book = breaker_book(app.store, SystemClock.monotonic)
-        rule = {"failures": 1, "window": "1m", "open_for": "0.2s", "tenant": ""}
+        rule: dict[str, Any] = {"failures": 1, "window": "1m", "open_for": "0.2s", "tenant": ""}
         with (
             pytest.raises(OSError, match="down"),
             Breaker(book, "bank", trip_on=(OSError,), **rule),
