@@ -165,8 +165,8 @@ class LeaseStore(Protocol):
         It had run out, or the store does not know the worker. With a lease of no length it has run
         out at once, and its jobs stay as they are. When `held` is given, processing jobs of this
         worker that are not in it are released: they become queued in their old place, and only
-        `releases` rises. Jobs it was given before the clock was set forward by `step_us` may be
-        held so much longer.
+        `releases` rises; unless the worker is `unsure`, that may take some minutes. Jobs it was
+        given before the clock was set forward by `step_us` may be held so much longer.
         """
         ...
 

@@ -130,6 +130,8 @@ class Renewal(msgspec.Struct, frozen=True):
     totals: Totals = Totals()
     #: (job id, fence) of all it holds; the store releases the rest. None says nothing about it.
     held: tuple[tuple[str, int], ...] | None = None
+    #: Whether it must do so now; else a store may take some minutes to find what that is.
+    unsure: bool = True
     #: By how much the worker saw the store's clock set forward: older holds last that much longer.
     step_us: int = 0
 

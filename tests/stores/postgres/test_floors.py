@@ -11,7 +11,14 @@ import psycopg
 import pytest
 
 from packhorse.core.settlement import SettlementKind
-from packhorse.stores.postgres.floors import FRONT_EVERY_S, FRONT_REST, LAG_S, Floor, FloorLook
+from packhorse.stores.postgres.floors import (
+    LAG_S,
+    PIECE_S,
+    SWEEP_EVERY_S,
+    SWEEP_REST,
+    Floor,
+    FloorLook,
+)
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.sql.rows import PASSES
@@ -108,8 +115,8 @@ def test_a_claim_looks_from_the_front_every_second_whether_filled_or_not(filled:
 
     gaps = [later - earlier for earlier, later in pairwise(fronts[2:])]
     assert len(gaps) > 3
-    assert max(gaps) <= FRONT_EVERY_S + _STEP_S + 0.001
-    assert min(gaps) >= FRONT_EVERY_S - 0.001
+    assert max(gaps) <= SWEEP_EVERY_S + _STEP_S + 0.001
+    assert min(gaps) >= SWEEP_EVERY_S - 0.001
 
 
 def test_a_floor_goes_down_to_where_a_filled_look_from_the_front_ended() -> None:
@@ -127,16 +134,16 @@ def test_a_floor_goes_down_to_where_a_filled_look_from_the_front_ended() -> None
 def test_looks_from_the_front_rest_in_proportion_to_what_they_take() -> None:
     trial = Trial()
     trial.claim(5)
-    trial.time.now += FRONT_EVERY_S
+    trial.time.now += SWEEP_EVERY_S
     assert trial.claim(6, took_s=0.1, later_s=0.0) == _FRONT
 
-    trial.time.now += 0.1 * FRONT_REST - 2 * _STEP_S
+    trial.time.now += 0.1 * SWEEP_REST - 2 * _STEP_S
     look = trial.floor.begin()
-    assert not look.front
+    assert look.piece is None
     assert trial.floor.again(look) is None
     trial.time.now += 2 * _STEP_S
 
-    assert trial.floor.begin().front
+    assert trial.floor.begin().piece is not None
 
 
 def test_a_claim_that_found_nothing_looks_from_the_front() -> None:
@@ -147,8 +154,93 @@ def test_a_claim_that_found_nothing_looks_from_the_front() -> None:
     again = trial.floor.again(look)
 
     assert again is not None
-    assert again.front
-    assert trial.floor.again(again) is None
+    assert trial.look(again, filled=False, took_s=0.0, later_s=0.0) == _FRONT
+    assert trial.floor.again(look) is None
+
+
+class Ground(Trial):
+    """Dead rows at many places, each of which takes a claim some time to walk past."""
+
+    row_s: Final = 1e-6
+    claim_s: Final = 0.003
+
+    def __init__(self, *, dead_from: int, dead_to: int) -> None:
+        self.dead = range(dead_from, dead_to)
+        super().__init__()
+
+    def walk(self, *, later_s: float = 0.01) -> tuple[float, list[tuple[int, int]]]:
+        """A claim that is given the newest job; how long it walked, and past which places."""
+        look = self.floor.begin()
+        asked = self.floor.ranges([QUEUE], look)
+        starts, highs, ends = asked["places"], asked["highs"], asked["ends"]
+        ranges = [
+            (start, min(end, self.dead.stop))
+            for start, high, end in zip(starts, highs, ends, strict=True)
+            if high // PASSES == 2 or len(starts) == 1
+        ]
+        walked_s = self.row_s * sum(
+            len(range(max(start + 1, self.dead.start), min(end + 1, self.dead.stop)))
+            for start, end in ranges
+        )
+        self.dead = range(self.dead.start, self.dead.stop + 1)
+        newest = self.dead.stop - 1
+        took_s = self.claim_s + walked_s
+        self.look(look, newest, filled=False, took_s=took_s, later_s=later_s)
+        return walked_s, ranges
+
+
+@pytest.mark.parametrize("dead_from", [0, 900_000_000])
+def test_no_claim_walks_past_more_than_a_piece_of_the_dead_rows_once_a_sweep_knows_them(
+    dead_from: int,
+) -> None:
+    ground = Ground(dead_from=dead_from, dead_to=dead_from + 500_000)
+    learning_s = 8 * SWEEP_REST * 0.5
+    until_s = ground.time.now + learning_s
+    while ground.time.now < until_s:
+        ground.walk(later_s=0.1)
+    until_s = ground.time.now + 2 * SWEEP_REST * 0.5
+    walks = []
+    while ground.time.now < until_s:
+        walks.append(ground.walk(later_s=0.1))
+
+    assert max(walked_s for walked_s, _ in walks) <= 3 * PIECE_S
+    covered = sorted(ranges[0] for _, ranges in walks if len(ranges) > 1)
+    assert covered[0][0] == -1
+    assert all(start <= end for (_, end), (start, _) in pairwise(covered))
+
+
+def test_pieces_are_joined_again_when_the_dead_rows_are_gone() -> None:
+    ground = Ground(dead_from=0, dead_to=500_000)
+    until_s = ground.time.now + 3 * SWEEP_REST * 0.5
+    while ground.time.now < until_s:
+        ground.walk(later_s=0.1)
+    ground.dead = range(ground.dead.stop, ground.dead.stop)
+    until_s = ground.time.now + SWEEP_REST * 0.5
+    while ground.time.now < until_s:
+        ground.walk(later_s=0.1)
+
+    begun_s = ground.time.now
+    while ground.floor.begin().piece != (-1, 2**63 - 1):
+        ground.walk(later_s=0.1)
+        assert ground.time.now < begun_s + 2 * SWEEP_EVERY_S
+
+
+def test_a_claim_that_finds_nothing_goes_on_through_all_pieces() -> None:
+    ground = Ground(dead_from=0, dead_to=500_000)
+    for _ in range(3):
+        ground.walk(later_s=SWEEP_REST)
+    first = ground.floor.begin()
+    look: FloorLook | None = first
+    pieces = []
+    while look is not None:
+        assert look.piece is not None
+        pieces.append(look.piece)
+        ground.look(look, filled=False, took_s=ground.claim_s, later_s=0.0)
+        look = ground.floor.again(first)
+
+    assert len(pieces) > 2
+    assert (pieces[0][0], pieces[-1][1]) == (-1, 2**63 - 1)
+    assert all(end == start for (_, end), (start, _) in pairwise(pieces))
 
 
 # --------------------------------------------------------------------------------- on a real server
@@ -192,7 +284,7 @@ def test_a_job_that_commits_late_does_not_wait_for_the_backlog(
 
     found = [name for _ in range(rounds + 4) for name in claimed(store, time, _BATCH)]
 
-    within_s = LAG_S if after == "a moment" else FRONT_EVERY_S + _STEP_S
+    within_s = LAG_S if after == "a moment" else SWEEP_EVERY_S + _STEP_S
     assert "late" in found[: _BATCH * (1 + round(within_s / _STEP_S))]
 
 

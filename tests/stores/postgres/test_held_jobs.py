@@ -9,11 +9,12 @@ from typing import Final
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.lifecycle import HOLD_GRACE_US, CancelAnswer
 from packhorse.core.settlement import SettlementKind
-from packhorse.stores.postgres.leases import EVERY_JOB_US, SETTLED_US
+from packhorse.stores.postgres.leases import EVERY_JOB_REST, EVERY_JOB_US, SETTLED_US
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, TIMEOUT_US, new_job, settlement_of
@@ -170,6 +171,93 @@ def test_looks_under_an_old_snapshot_read_no_more_the_more_jobs_have_ended(
         last = _entries_read(url, store, look)
 
     assert last <= first + _LOOKS
+
+
+def test_looks_for_jobs_held_too_long_pass_by_a_limit_once(
+    url: str, store: PostgresStore, clock: VirtualClock
+) -> None:
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from pg_class")
+        _work(store)
+        orphans(store)
+        clock.advance((TIMEOUT_US + HOLD_GRACE_US) / SECOND_US + 1)
+        store.run(store.leases.renew(renewing()))
+        orphans(store)  # the limits of what has ended are passed, a moment ago
+        clock.advance(1)
+
+        assert _entries_read(url, store, lambda: orphans(store)) < _JOBS
+
+
+def test_a_job_of_a_claim_that_committed_after_its_limit_is_found_within_a_minute(
+    url: str, store: PostgresStore, clock: VirtualClock
+) -> None:
+    name = f'"{store._settings.schema}".jobs'
+    orphans(store)
+    take(store, "late")
+    ask(url, f"update {name} set hold_us = null where id = 'late'")  # nobody sees it yet
+    clock.advance(SETTLED_US / 2 / SECOND_US)
+    store.run(store.leases.renew(renewing()))
+    orphans(store)
+    ask(url, f"update {name} set hold_us = %s where id = 'late'", clock.now_us() - SECOND_US)
+    assert orphans(store) == []
+    clock.advance(SETTLED_US / 2 / SECOND_US)
+    store.run(store.leases.renew(renewing()))
+
+    assert orphans(store) == ["late"]
+
+
+def test_a_worker_that_is_sure_has_no_other_jobs_looked_at_than_those_seen_last(
+    url: str, store: PostgresStore
+) -> None:
+    sure = replace(renewing(), held=(), unsure=False)
+    expired(store)
+    with psycopg.connect(PostgresSettings.from_url(url).conninfo) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from pg_class")
+        _work(store)
+
+        read = _entries_read(url, store, lambda: store.run(store.leases.renew(sure)))
+
+    assert read < _JOBS
+
+
+def test_a_job_that_its_worker_does_not_know_is_released_after_the_next_look_at_all(
+    store: PostgresStore, clock: VirtualClock
+) -> None:
+    known = replace(renewing(), held=(("known", 1),), unsure=False)
+    expired(store)
+    take(store, "known")
+    take(store, "lost")
+    assert store.run(store.leases.renew(known)).released == 0
+    clock.advance(EVERY_JOB_US / SECOND_US - 1)
+    store.run(store.leases.renew(known))
+    clock.advance(1)
+    expired(store)
+
+    assert store.run(store.leases.renew(known)).released == 1
+    assert [job.id for job in store.run(store.jobs.claim(claiming())).jobs] == ["lost"]
+
+
+def test_all_held_jobs_are_looked_at_where_nothing_else_does(store: PostgresStore) -> None:
+    take(store, "lost")
+
+    assert store.run(store.leases.renew(replace(renewing(), held=(), unsure=False))).released == 1
+
+
+def test_a_look_at_all_held_jobs_rests_in_proportion_to_what_it_takes(
+    url: str, store: PostgresStore, clock: VirtualClock
+) -> None:
+    ticks = iter(range(0, 1000, 2))  # each look takes two seconds
+    store.leases._time = lambda: float(next(ticks))
+    expired(store)
+    take(store, "job")
+    ask(url, f'delete from "{store._settings.schema}".workers')
+    clock.advance(2 * EVERY_JOB_REST - 1)
+    assert expired(store) == []
+    clock.advance(1)
+
+    assert expired(store) == [ANNA]
 
 
 def _work(store: PostgresStore) -> None:

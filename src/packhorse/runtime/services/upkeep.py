@@ -44,10 +44,9 @@ _BATCH: Final = 500
 PARKED_US_MAX: Final = 3600 * SECOND_US
 #: A job that is overtaken by jobs which came so much later is starving.
 STARVING_US: Final = 60 * SECOND_US
-#: A look that takes long, in a store with millions of jobs, is made so much rarer.
+#: A look that takes long, in a store with millions of jobs or past what an old snapshot keeps of
+#: those that have ended, is made so much rarer.
 _REST_PER_COST: Final = 200
-#: The same for parking, which walks past what an old snapshot keeps of jobs that have ended.
-_REST_PER_PARKING: Final = 50
 
 
 class Service(Protocol):
@@ -220,7 +219,7 @@ class Parker:
         if parked.tasks:
             self._bus.emit(TasksParked(worker_id=self._worker, tasks=tuple(sorted(parked.tasks))))
         await self._deaths.report(parked.dead)
-        return max(spread(self.interval_s, self._chance), took_s * _REST_PER_PARKING)
+        return max(spread(self.interval_s, self._chance), took_s * _REST_PER_COST)
 
 
 class Pruner:

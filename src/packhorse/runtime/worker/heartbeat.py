@@ -123,7 +123,7 @@ class ClaimGate:
 #: The longest a wish to cancel goes unheard when its wake-up is lost.
 _LOOK_S: Final = 1.0
 #: How often a renewal tells what is held, unless the answer of a claim was lost: then the next one
-#: does. The store looks at all held jobs for it.
+#: does, and the store looks at all held jobs for it.
 _TELL_S: Final = 60.0
 #: Between two looks however many wake-ups come.
 _LOOK_S_MIN: Final = 0.02
@@ -255,6 +255,7 @@ class Heartbeat:
                 self._renewal,
                 quiet=self._quiet,
                 held=held,
+                unsure=must_tell or self._lost,
                 step_us=self._step_us,
                 totals=self._listener.counters.totals,
             )

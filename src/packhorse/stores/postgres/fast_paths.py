@@ -202,28 +202,28 @@ _survey: Final = msgspec.json.Decoder(_Survey).decode
 
 def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Steps[Claimed | None]:
     """As `JobStore.claim` if all queues are unconstrained; None if not."""
-    queues = list(dict.fromkeys(request.queues))
     floor = floors.of(request.tasks)
-    look = floor.begin()
+    look = first = floor.begin()
     survey, rows = yield from _look(request, floor, look)
     late = survey.late and survey.unconstrained
     if late:
         yield from _promote(survey.queues, floors)
-        look = floor.begin()
+        look = first = floor.begin()
         survey, rows = yield from _look(request, floor, look, late=True)
-    again = None if rows or request.limit < 1 or not survey.unconstrained else floor.again(look)
-    if again is not None:
+    while survey.unconstrained and request.limit > 0:
+        _in_order(rows, survey.queues)
+        handed = [(row[_QUEUE], row[_RANK], row[_PLACE]) for row in _furthest(rows)]
+        floor.learn(look, handed, queues=survey.queues, filled=len(rows) >= request.limit)
+        again = None if rows else floor.again(first)
+        if again is None:
+            break
         look = again
         survey, rows = yield from _look(request, floor, look, late=late)
     if survey.lapsed:
         return Claimed((), survey.now_us, lease_lost=True)
     if survey.constrained is not None:
-        level.expect(queues, Constrained.of(survey.constrained))
+        level.expect(dict.fromkeys(request.queues), Constrained.of(survey.constrained))
         return None
-    _in_order(rows, survey.queues)
-    if request.limit > 0:
-        handed = [(row[_QUEUE], row[_RANK], row[_PLACE]) for row in _furthest(rows)]
-        floor.learn(look, handed, queues=survey.queues, filled=len(rows) >= request.limit)
     jobs = tuple([Job(*row[:_HANDED]) for row in rows])
     return Claimed(jobs, survey.now_us, next_due_us=survey.due_us, suspects=survey.suspects)
 

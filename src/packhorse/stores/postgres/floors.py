@@ -12,21 +12,28 @@ The whole rule:
    at least `LAG_S` later, and that looked past the note, makes it the floor. So a job that
    commits, or that is unlocked, within `LAG_S` of the claim that passed it by is never below.
 3. What comes later than that (a long transaction), or goes back to its old place (a release, a
-   rescue, a parked job), is found by a claim that looks from the front. The next one does so when
-   a verb says that a job goes back; any one after `FRONT_EVERY_S`; and one that found nothing.
-   The last two keep away for `FRONT_REST` times as long as the last look from the front took, so
-   that such looks take no more than 1 / `FRONT_REST` of the time, however many rows are dead.
-4. A claim that was filled has not looked behind the last job it was given: it raises no floor
-   there, and if it looked from the front, the floor goes down to that job.
+   rescue, a parked job), is found by a *sweep* of all that lies below the floors. One begins with
+   the next claim when a verb says that a job goes back; with any claim after `SWEEP_EVERY_S`; and
+   with one that found nothing. The last two keep away for `SWEEP_REST` times as long as the last
+   sweep took, so that sweeps take no more than 1 / `SWEEP_REST` of the time, however many rows are
+   dead.
+4. A sweep goes piece by piece, lowest places first: each claim looks at the next piece and from
+   the floors. A piece that takes longer than usual claims by `PIECE_S` is divided, and neighbours
+   that take little are joined, so that no claim waits long for the dead rows below. A claim that
+   finds nothing goes on with the next piece at once.
+5. A claim that was filled has not looked behind the last job it was given: it raises no floor
+   there, and if that job lay below a floor, the floor goes down to it.
 
-So a job that a claim could hand out waits below a floor for at most `FRONT_EVERY_S`, or for
-`FRONT_REST` walks past the dead rows if that is longer, whether claims are filled or not.
+So a job that a claim could hand out waits below a floor for at most `SWEEP_EVERY_S`, or for
+`SWEEP_REST` walks past the dead rows if that is longer, and for the claims of one sweep, whether
+claims are filled or not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from packhorse.core.clock import SystemClock
@@ -34,16 +41,32 @@ from packhorse.core.job import Priority
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.rows import PASSES
 
-__all__ = ["FLOOR_TOPIC", "FRONT_EVERY_S", "FRONT_REST", "LAG_S", "Floor", "FloorLook", "Floors"]
+__all__ = [
+    "FLOOR_TOPIC",
+    "LAG_S",
+    "PIECE_S",
+    "SWEEP_EVERY_S",
+    "SWEEP_REST",
+    "Floor",
+    "FloorLook",
+    "Floors",
+]
 
-#: Tells the other processes that claims should look from the front again.
+#: Tells the other processes that a sweep should begin.
 FLOOR_TOPIC: Final = "floor"
 #: How long a job may take from its number to its commit, or be locked, and not be passed by.
 LAG_S: Final = 0.1
-#: How often a claim looks from the front, unless that takes long.
-FRONT_EVERY_S: Final = 1.0
-#: How many times as long as it took no other claim looks from the front unasked.
-FRONT_REST: Final = 200
+#: How often a sweep begins, unless sweeps take long.
+SWEEP_EVERY_S: Final = 1.0
+#: How many times as long as it took no other sweep begins unasked.
+SWEEP_REST: Final = 200
+#: How much longer than others a claim may take that looks at a piece.
+PIECE_S: Final = 0.01
+#: Into how many a piece is divided at once, and how many there are at most.
+_PARTS_MAX: Final = 16
+_PIECES_MAX: Final = 256
+#: What one more claim weighs in the time that claims usually take.
+_WEIGHT: Final = 0.1
 #: How long claims go on looking task by task before one looks whether that is still needed.
 CROWDED_S: Final = 1.0
 #: Queues whose floors are kept, and sets of tasks; a claim of more looks from the front.
@@ -53,18 +76,18 @@ _TASKS_MAX: Final = 100
 _FIRST: Final = -1
 _LAST: Final = 2**63 - 1
 
-_WHOLE: Final = ((_FIRST, _FIRST, _LAST),)
+#: From a rank and place, exclusively, to a rank and place.
+_WHOLE: Final = ((_FIRST, _FIRST, _LAST, _LAST),)
 
 #: The place handed out last in each priority, by queue.
 _Places = dict[str, list[int]]
 
 
 class FloorLook(NamedTuple):
-    """One look of a claim: when it began, and from where."""
+    """One look of a claim: when it began, and what it looks at beside all above the floors."""
 
     began: float
-    front: bool
-    told: int  #: how often the floors had been told to be forgotten by then
+    piece: tuple[int, int] | None  #: the places above the first, up to the second
 
 
 class Floors:
@@ -85,7 +108,7 @@ class Floors:
         return found
 
     def forget(self) -> None:
-        """Let the next claims look from the front."""
+        """Let sweeps begin with the next claims."""
         for floor in tuple(self._of.values()):
             floor.forget()
 
@@ -104,8 +127,7 @@ class Floor:
         self._noted: _Places = {}  #: what they rise to next
         self._seen: _Places = {}  #: how far jobs have been handed out
         self._noted_at = time()
-        self._told = self._heeded = 0
-        self._front_ended = self._front_took = 0.0
+        self._sweep = Sweep()
         self._crowded_at = -math.inf
 
     @property
@@ -118,31 +140,39 @@ class Floor:
         self._crowded_at = self._time()
 
     def forget(self) -> None:
-        """Let the next claim look from the front."""
-        self._told += 1
+        """Let a sweep begin with the next claim."""
+        self._sweep.told += 1
 
     def begin(self) -> FloorLook:
         """A claim is about to look."""
         now = self._time()
-        due = self._rested(now) and now - self._front_ended >= FRONT_EVERY_S
-        return FloorLook(now, due or self._told != self._heeded, self._told)
+        return FloorLook(now, self._sweep.next_piece(now))
 
-    def again(self, look: FloorLook) -> FloorLook | None:
-        """Another look for a claim that found nothing, from the front; None if it may not."""
+    def again(self, first: FloorLook) -> FloorLook | None:
+        """Another look for a claim that found nothing; None if there is nothing to look at."""
         now = self._time()
-        return None if look.front or not self._rested(now) else FloorLook(now, True, self._told)
+        piece = self._sweep.further_piece(now, since=first.began)
+        return None if piece is None else FloorLook(now, piece)
 
     def ranges(self, queues: Sequence[str], look: FloorLook) -> dict[str, list[Any]]:
-        """Where to look in each queue: (low, place) exclusively, up to the rank `high`."""
-        names, lows, places, highs = [], [], [], []
+        """Where to look in each queue: behind (low, place), up to (high, end)."""
+        names, lows, places, highs, ends = [], [], [], [], []
         for queue in queues:
-            floors = None if look.front else self._low.get(queue)
-            for low, place, high in _WHOLE if floors is None else _levels(floors):
+            floors = self._low.get(queue)
+            whole = floors is None or look.piece == (_FIRST, _LAST)
+            for low, place, high, end in _WHOLE if whole else _levels(floors or (), look.piece):
                 names.append(queue)
                 lows.append(low)
                 places.append(place)
                 highs.append(high)
-        return {"floor_queues": names, "lows": lows, "places": places, "highs": highs}
+                ends.append(end)
+        return {
+            "floor_queues": names,
+            "lows": lows,
+            "places": places,
+            "highs": highs,
+            "ends": ends,
+        }
 
     def learn(
         self,
@@ -154,25 +184,20 @@ class Floor:
     ) -> None:
         """What a look came to: rows of (queue, rank, place), in the order they are handed out."""
         now = self._time()
-        if look.front:
-            self._front_ended, self._front_took = now, now - look.began
-            self._heeded = look.told
+        self._sweep.note(look, now, max(map(max, self._low.values()), default=_FIRST))
         for queue, rank, place in handed:
             level = rank // PASSES
             if level < len(Priority):
                 seen = self._seen.setdefault(queue, [_FIRST] * len(Priority))
                 seen[level] = max(seen[level], place)
         rises = look.began - self._noted_at >= LAG_S
-        if rises or look.front:
+        if rises or look.piece is not None:
             self._move(self._noted if rises else self._low, queues, handed[-1] if filled else None)
         if rises:
             if len(self._seen) > _QUEUES_MAX:
                 self._low, self._seen = {}, {}
             self._noted = {queue: places.copy() for queue, places in self._seen.items()}
             self._noted_at = now
-
-    def _rested(self, now: float) -> bool:
-        return now - self._front_ended >= FRONT_REST * self._front_took
 
     def _move(
         self, target: _Places, queues: Sequence[str], last: tuple[str, int, int] | None
@@ -192,7 +217,87 @@ class Floor:
             return  # what is served after the last job was not looked at
 
 
-def _levels(floors: Sequence[int]) -> Sequence[tuple[int, int, int]]:
-    levels = [(level * PASSES, place, (level + 1) * PASSES) for level, place in enumerate(floors)]
-    low, place, _ = levels[-1]
-    return [*levels[:-1], (low, place, _LAST)]
+class Sweep:
+    """What lies below the floors, piece by piece: see rules 3 and 4."""
+
+    def __init__(self) -> None:
+        self.told = 0  #: how often a job went back
+        self._lock = threading.Lock()  #: a store object may claim in several threads
+        self._heeded = 0  #: how often that was before this sweep, or the last
+        self._ends = [_LAST]  #: of the pieces
+        self._at: int | None = None  #: the piece that is looked at next; None between sweeps
+        self._ended = -math.inf
+        self._took = 0.0  #: this sweep, or the last one
+        self._before = math.inf  #: the piece before
+        self._usual = 0.0  #: a claim that looks at no piece
+
+    def next_piece(self, now: float) -> tuple[int, int] | None:
+        """What a claim looks at below the floors."""
+        with self._lock:
+            due = self._rested(now) and now - self._ended >= SWEEP_EVERY_S
+            if self._at is None and (due or self.told != self._heeded):
+                self._begin()
+            return self._piece()
+
+    def further_piece(self, now: float, *, since: float) -> tuple[int, int] | None:
+        """What a claim that began then and found nothing looks at; no sweep begins twice for it."""
+        with self._lock:
+            if self._at is None and self._ended < since and self._rested(now):
+                self._begin()
+            return self._piece()
+
+    def note(self, look: FloorLook, now: float, top: int) -> None:
+        """What a look took, with floors up to a place."""
+        took = now - look.began
+        with self._lock:
+            if look.piece is None:
+                self._usual += _WEIGHT * (took - self._usual)
+            elif self._at is not None and look.piece == self._piece():
+                took = max(0.0, took - self._usual)
+                self._took += took
+                self._at = self._fit(self._at, took, top) + 1
+                if self._at >= len(self._ends):
+                    self._at, self._ended = None, now
+
+    def _fit(self, at: int, took: float, top: int) -> int:
+        """Divide a piece that took long, or join it with the one before; says where it ends now."""
+        low = max(0, self._ends[at - 1]) if at else 0
+        width = min(top, self._ends[at]) - low
+        parts = min(int(took / PIECE_S), _PARTS_MAX, _PIECES_MAX - len(self._ends) + 1, width)
+        before, self._before = self._before, took
+        if parts > 1:
+            self._ends[at:at] = [low + width * part // parts for part in range(1, parts)]
+            return at + parts - 1
+        if at and before + took < PIECE_S:
+            self._before += before
+            del self._ends[at - 1]
+            return at - 1
+        return at
+
+    def _begin(self) -> None:
+        self._at, self._took, self._before = 0, 0.0, math.inf
+        self._heeded = self.told
+
+    def _piece(self) -> tuple[int, int] | None:
+        at = self._at
+        if at is None:
+            return None
+        return (self._ends[at - 1] if at else _FIRST), self._ends[at]
+
+    def _rested(self, now: float) -> bool:
+        return now - self._ended >= SWEEP_REST * self._took
+
+
+def _levels(
+    floors: Sequence[int], piece: tuple[int, int] | None
+) -> Iterator[tuple[int, int, int, int]]:
+    """Above the floors of all priorities, and a piece of what lies below."""
+    for level, floor in enumerate(floors):
+        low, place = level * PASSES, floor
+        if piece is not None and piece[0] < floor:
+            if piece[1] < floor:
+                yield low, piece[0], low, piece[1]
+            else:
+                place = piece[0]
+        last = level == len(floors) - 1
+        yield low, place, _LAST if last else (level + 1) * PASSES - 1, _LAST

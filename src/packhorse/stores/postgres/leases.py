@@ -7,20 +7,27 @@ repeat are therefore narrow:
 
 - Whose lease has run out is read from the workers. Whether such a worker holds jobs is asked until
   the answer was no `SETTLED_US` after the lease ran out: then nothing of it can be held any more.
-- Jobs held beyond their limit are looked for from the limit that the last look reached, less
-  `SETTLED_US` for claims that commit late.
+- Jobs held beyond their limit are looked for from the limit that the last look reached. A claim
+  that commits within `HOLD_GRACE_US` is there before its limit is reached; for those that take
+  longer, one look in `SETTLED_US` begins so much earlier.
 - Jobs of workers that the store does not know, which only lost data can bring about, are looked
-  for among all held jobs, by the first look and then once in `EVERY_JOB_US`.
+  for among all held jobs, by the first look and then once in `EVERY_JOB_US`, or once in
+  `EVERY_JOB_REST` times as long as that look took.
+- What such a look saw of the jobs of a worker that renews here is compared with what the worker
+  says it holds, and only what it does not know is looked at again. A worker that is unsure, or
+  whose store object makes no such looks, has all held jobs looked at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US
+from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.lifecycle import Orphan
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.dialect import POSTGRES
@@ -30,14 +37,18 @@ from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Rene
 from packhorse.stores.sql.leases import SqlLeases, read_orphan, release_unknown
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["EVERY_JOB_US", "SETTLED_US", "PostgresLeases"]
+__all__ = ["EVERY_JOB_REST", "EVERY_JOB_US", "SETTLED_US", "PostgresLeases"]
 
 #: How long a claim may take from reading the lease to its commit.
 SETTLED_US: Final = 60 * SECOND_US
 #: How often all held jobs are looked at.
 EVERY_JOB_US: Final = 60 * SECOND_US
+EVERY_JOB_REST: Final = 200
 #: Before every instant.
 _NEVER: Final = -(2**62)
+#: Where a renewal looks for jobs that its worker does not know: all that are held, or those seen.
+_HELD: Final = "job.lane = {lane.held}"
+_SEEN: Final = "job.id = any(:seen::text[]) and coalesce(job.lane, -1) = {lane.held}"
 
 
 class PostgresLeases(SqlLeases):
@@ -46,13 +57,19 @@ class PostgresLeases(SqlLeases):
     def __init__(self, floors: Floors) -> None:
         super().__init__(POSTGRES, floors.give_up)
         self._floors = floors
+        self._time = SystemClock().monotonic
         self._looked_at_all_us = _NEVER
+        self._looked_at = -math.inf  #: the same, by the own clock
+        self._rest_us = EVERY_JOB_US  #: until the next look at all held jobs
+        #: What workers that renew here held then: id and fence.
+        self._held_by: dict[str, set[tuple[str, int]]] = {}
+        self._looked_back_us = _NEVER  #: when a look began `SETTLED_US` earlier
         self._holds_floor_us = _NEVER  #: no job is held with a limit up to this instant
         self._without_jobs: frozenset[tuple[str, int]] = frozenset()  #: expired leases, settled
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
         return Plan(
-            "renew", lambda: _renew(renewal, self._floors), look=lambda: _renew_in_one(renewal)
+            "renew", lambda: _renew(renewal, self._floors), look=lambda: self._renew_in_one(renewal)
         )
 
     def expired(self) -> Plan[ExpiredLeases]:
@@ -63,10 +80,8 @@ class PostgresLeases(SqlLeases):
 
     def _expired(self) -> Steps[ExpiredLeases]:
         now_us: int = yield NOW
-        if not self._looked_at_all_us <= now_us < self._looked_at_all_us + EVERY_JOB_US:
-            rows = yield Rows(sql("leases_expired"), {"now": now_us})
-            self._looked_at_all_us = now_us
-            return ExpiredLeases(now_us, tuple(ExpiredLease(*row) for row in rows))
+        if not self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us:
+            return ExpiredLeases(now_us, (yield from self._look_at_all(now_us)))
         ran_out = yield Rows(sql("leases_run_out"), {"now": now_us})
         asked = [row for row in ran_out if row[:2] not in self._without_jobs]
         if not asked:
@@ -82,19 +97,51 @@ class PostgresLeases(SqlLeases):
             now_us, tuple(ExpiredLease(*row) for row in asked if row[0] in holders)
         )
 
+    def _look_at_all(self, now_us: int) -> Steps[tuple[ExpiredLease, ...]]:
+        """The leases that have run out, by worker; what workers that renew here hold is kept."""
+        own: dict[str, set[tuple[str, int]]] = {worker: set() for worker in self._held_by}
+        began = self._time()
+        rows = yield Rows(sql("held_jobs"), {"now": now_us, "own": list(own)})
+        self._looked_at = self._time()
+        self._looked_at_all_us = now_us
+        took_us = round((self._looked_at - began) * SECOND_US)
+        self._rest_us = max(EVERY_JOB_US, EVERY_JOB_REST * took_us)
+        for worker, _, _, job_id, fence in rows:
+            if job_id is not None:
+                own[worker].add((job_id, fence))
+        self._held_by = own
+        expired = [ExpiredLease(*row[:3]) for row in rows if row[3] is None]
+        return tuple(sorted(expired, key=attrgetter("worker")))
+
+    def _renew_in_one(self, renewal: Renewal) -> Steps[Renewed | None]:
+        """Nothing more to do, unless the store holds jobs for a worker that it does not know of."""
+        if renewal.step_us > 0:
+            return None
+        seen = self._held_by.setdefault(renewal.worker, set())
+        unknown = sorted(job_id for job_id, _ in seen.difference(renewal.held or ()))
+        old_us = (self._time() - self._looked_at) * SECOND_US
+        narrow = not renewal.unsure and old_us <= 2 * self._rest_us
+        text = sql("lease_renew", looked=_SEEN if narrow else _HELD)
+        asked = {**_renewed(renewal, anyway=False), "seen": unknown}
+        [(now_us, before_us, lost)] = yield Once(text, asked)
+        if lost:
+            return None
+        return Renewed(now_us + renewal.lease_us, now_us, before_us is None or before_us <= now_us)
+
     def _orphans(self, workers: Sequence[str], limit: int) -> Steps[tuple[Orphan, ...]]:
         now_us: int = yield NOW
+        back = not self._looked_back_us <= now_us < self._looked_back_us + SETTLED_US
         chosen = {
             "now": now_us,
             "workers": list(workers),
-            "floor": self._holds_floor_us,
+            "floor": self._holds_floor_us - (SETTLED_US if back else 0),
             "limit": limit,
         }
         rows = yield Rows(sql("orphans_above"), chosen)
         orphans = tuple(read_orphan(row, now_us) for row in rows)
         if len(orphans) < limit:
-            reached_us = min([now_us, *(orphan.lost_us for orphan in orphans)])
-            self._holds_floor_us = reached_us - SETTLED_US
+            self._holds_floor_us = min([now_us, *(orphan.lost_us - 1 for orphan in orphans)])
+            self._looked_back_us = now_us if back else self._looked_back_us
         return orphans
 
 
@@ -117,19 +164,10 @@ def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
     }
 
 
-def _renew_in_one(renewal: Renewal) -> Steps[Renewed | None]:
-    """Nothing more to do, unless the store holds jobs for this worker that it does not know of."""
-    if renewal.step_us > 0:
-        return None
-    [(now_us, before_us, lost)] = yield Once(sql("lease_renew"), _renewed(renewal, anyway=False))
-    if lost:
-        return None
-    return Renewed(now_us + renewal.lease_us, now_us, before_us is None or before_us <= now_us)
-
-
 def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
     yield from POSTGRES.lock_all()
-    [(now_us, before_us, _)] = yield Rows(sql("lease_renew"), _renewed(renewal, anyway=True))
+    text = sql("lease_renew", looked="false")
+    [(now_us, before_us, _)] = yield Rows(text, _renewed(renewal, anyway=True))
     if renewal.step_us > 0:
         moved = {"worker": renewal.worker, "step_us": renewal.step_us, "now": now_us}
         yield Send(sql("holds_move"), moved)

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 #: How long to wait for a connection to send wake-ups that had to wait.
 _NOTIFY_S: Final = 1.0
-#: After this, shortened, claims look from the front again.
+#: After this, shortened, claims sweep below the floors again.
 _BELOW: Final = short(FLOOR_TOPIC)
 
 

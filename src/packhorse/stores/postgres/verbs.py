@@ -43,7 +43,7 @@ class PostgresJobs(SqlJobs):
         self._memory = Memory()
 
     def forget_floors(self) -> None:
-        """Let the next claim look from the front of every queue."""
+        """Let the next claim begin a sweep below the floors."""
         self.floors.forget()
 
     def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:

@@ -102,12 +102,13 @@ survey as materialized (
 candidates as materialized (
     select job.* from (
         select floor.*, asked.number, survey.now_us from survey, asked, unnest(
-            :floor_queues::text[], :lows::bigint[], :places::bigint[], :highs::bigint[]
-        ) as floor (queue, low, place, high)
+            :floor_queues::text[], :lows::bigint[], :places::bigint[], :highs::bigint[],
+            :ends::bigint[]
+        ) as floor (queue, low, place, high, until)
         where
             floor.queue = asked.queue and survey.lease_us > survey.now_us and not survey.special
             and (:late or coalesce(survey.due_us > survey.now_us, true))
-        order by asked.number, floor.low
+        order by asked.number, floor.low, floor.place
     ) as range
     cross join lateral (
         select * from (<next>) as ready order by rank, place limit (select :window::bigint)
@@ -134,14 +135,16 @@ union all select * from handed
 -- The ready jobs of a range, and whether this worker knows their tasks.
 select job.ctid as row, :any_task or job.task = any(:tasks::text[]) as known, job.rank, job.place
 from {jobs} as job where job.lane = {lane.ready} and job.queue = range.queue
-    and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+    and (job.rank, job.place) > (range.low, range.place)
+    and (job.rank, job.place) <= (range.high, range.until)
     and (job.deadline_us is null or job.deadline_us > range.now_us)
 
 -- name: claim_range_of_task
 -- The ready jobs of a range and a task: see `claim_ready_of_task`.
 (select job.ctid as row, true as known, job.rank, job.place from {jobs} as job
 where job.lane < {lane.suspect} and job.queue = range.queue and job.task = <task>
-    and (job.rank, job.place) > (range.low, range.place) and job.rank < range.high
+    and (job.rank, job.place) > (range.low, range.place)
+    and (job.rank, job.place) <= (range.high, range.until)
     and (job.deadline_us is null or job.deadline_us > range.now_us)
 order by job.rank, job.place limit (select :window::bigint))
 

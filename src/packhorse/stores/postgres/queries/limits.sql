@@ -53,10 +53,11 @@ where lane = {lane.blocked} and blocked_by is distinct from order_line and <cond
 -- name: block_line
 -- Hold back the rest of a line that shares all its gates, save those about to be handed over. An array
 -- is made once; a subquery the planner might go through again for every job, taking the table for small.
+-- A lane it cannot see keeps it from the index of ready jobs, which it might read from end to end.
 update {jobs} set lane = {lane.blocked}, blocked_by = :gate
 where seq = any(array(
     select seq from {jobs}
-    where line = :line and lane = {lane.ready} and seq <> all(:picked::bigint[])
+    where line = :line and lane = (select {lane.ready}) and seq <> all(:picked::bigint[])
     order by rank, place
     limit :limit
 ))
@@ -96,10 +97,11 @@ from (
 where job.seq = any(:seqs::bigint[]) and job.seq = behind.seq
 
 -- name: line_cap
--- Hold back under a gate what stands behind the first jobs of a line.
+-- Hold back under a gate what stands behind the first jobs of a line: see `block_line`.
 update {jobs} set lane = {lane.blocked}, blocked_by = ?
 where seq = any(array(
-    select seq from {jobs} where line = ? and lane = {lane.ready} order by rank, place offset ?
+    select seq from {jobs} where line = ? and lane = (select {lane.ready})
+    order by rank, place offset ?
 ))
 
 -- name: order_advance

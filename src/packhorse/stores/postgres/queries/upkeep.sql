@@ -1,6 +1,7 @@
 -- name: lease_renew
 -- Begin or extend a worker's lease; answers the moment, when the lease would have run out, and whether
--- the worker holds jobs that it does not know of. If so, nothing is done unless that is said.
+-- the worker holds jobs that it does not know of, among those looked at. If so, nothing is done unless
+-- that is said.
 -- Column `running` is older releases': jobs are counted where they are.
 with moment as materialized (
     select
@@ -8,7 +9,7 @@ with moment as materialized (
         :ids::text[] is not null and exists (
             select 1 from {jobs} as job
             where
-                job.lane = {lane.held} and job.worker = :worker
+                <looked> and job.worker = :worker
                 and (job.id, job.fence) not in (
                     select * from unnest(:ids::text[], :fences::bigint[])
                 )

@@ -27,7 +27,7 @@ where
             worker.expires_us > :now and job.queue {in_column worker.queues}
             and (job.task {in_column worker.tasks} or '*' {in_column worker.tasks})
     )
-order by job.seq
+order by {unsorted job.seq}
 limit :limit
 
 -- name: parked_ready
@@ -51,5 +51,5 @@ where
             worker.expires_us > :now and job.queue {in_column worker.queues}
             and (job.task {in_column worker.tasks} or '*' {in_column worker.tasks})
     )
-order by job.seq
+order by {unsorted job.seq}
 limit :limit
