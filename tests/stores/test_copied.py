@@ -9,9 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from packhorse import CoroutineTask, Packhorse, QueueClosed, StoreCopied
+from packhorse.events import StoreRecovered, StoreTrouble
+from packhorse.stores.protocol import Store
 from packhorse.stores.transfer import Copied
 
 NewApp = Callable[[], Packhorse]
+PATIENCE_S = 20.0
 COPIED = Copied("postgresql://app@db/jobs", 1_700_000_000_000_000)
 
 
@@ -63,6 +66,47 @@ async def test_a_producer_that_was_running_through_the_copy_is_refused(new_app: 
     await operator.store.arun(operator.store.transfer.mark(None))
     await work.aenqueue()
     assert await producer.adepth("default") == 2
+
+
+async def test_a_worker_that_was_running_through_the_copy_claims_nothing_more(
+    new_app: NewApp,
+) -> None:
+    ran: list[int] = []
+    app, operator = new_app(), new_app()
+    work, store = work_of(app, ran), operator.store
+    troubles: asyncio.Queue[str] = asyncio.Queue()
+    app.on(StoreTrouble)(lambda event: troubles.put_nowait(event.error_message))
+    app.on(StoreRecovered)(lambda _: troubles.put_nowait(f"recovered after {len(ran)}"))
+    await work.aenqueue()
+    await app.apause("default")
+    worker = asyncio.create_task(app.arun(lease="1s"))
+    try:
+        await _renewed(store, times=1)
+        await store.arun(store.transfer.mark(COPIED))
+        told = await asyncio.wait_for(troubles.get(), PATIENCE_S)
+        assert "copied to postgresql://app@db/jobs" in told
+        assert "copy --undo" in told
+        await app.aresume("default")
+        await _renewed(store, times=3)  # each of them lets the worker look for jobs
+        assert ran == []
+
+        await store.arun(store.transfer.mark(None))
+        assert await asyncio.wait_for(troubles.get(), PATIENCE_S) == "recovered after 0"
+        while not ran:
+            await _renewed(store, times=1)
+    finally:
+        worker.cancel()
+        await asyncio.wait({worker})
+
+
+async def _renewed(store: Store, *, times: int) -> None:
+    """Wait until the lease of the only worker was renewed so often."""
+    seen: set[int] = set()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(seen) <= times:
+            workers = await store.arun(store.leases.workers())
+            seen.update(worker.renewed_us for worker in workers)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_closed_queue_of_a_store_in_use_is_told_as_that(new_app: NewApp) -> None:

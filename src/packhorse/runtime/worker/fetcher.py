@@ -219,7 +219,9 @@ class Fetcher:
 
     def _may_claim(self) -> bool:
         heartbeat = self._heartbeat
-        if self._shutdown.quiet or heartbeat.must_tell or not heartbeat.lease.trusted:
+        if self._shutdown.quiet or heartbeat.must_tell or heartbeat.copied:
+            return False
+        if not heartbeat.lease.trusted:
             return False
         return self._settler.backlog < BACKLOG_MAX
 

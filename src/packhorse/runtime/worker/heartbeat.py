@@ -24,6 +24,7 @@ from packhorse.core.policies.lease import (
     stepped_us,
     trusted_for_us,
 )
+from packhorse.errors import StoreCopied
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.slots import Slots
@@ -162,6 +163,8 @@ class Heartbeat:
         self.gate = ClaimGate()
         #: A claim's answer was lost: nothing may be claimed until the store was told what is held.
         self.must_tell = False
+        #: The jobs were carried to another store, where they run: nothing may be claimed here.
+        self.copied = False
         self._tell_at = float("-inf")
         self._store = env.store
         self._declare = env.declare
@@ -260,6 +263,7 @@ class Heartbeat:
                 totals=self._listener.counters.totals,
             )
             renewed = self._store.run(self._store.leases.renew(renewal))
+            self._look_at_mark()
             self._declare_again(lapsed=renewed.lapsed)
         except Exception as error:  # noqa: BLE001 - tried again until the worker ends
             self._renew_at = self._monotonic() + self._backoff.next_s()
@@ -277,6 +281,15 @@ class Heartbeat:
             if through:
                 self.gate.leave()
         self._post(self._listener.on_renewed)
+
+    def _look_at_mark(self) -> None:
+        """Let no job be claimed that was carried to another store while this worker was running."""
+        copied = self._store.run(self._store.transfer.copied())
+        if copied is not None and not self.copied:
+            self._post(self._health.failed, "mark", StoreCopied(self._store.label, to=copied.to))
+        elif copied is None and self.copied:
+            self._post(self._health.worked, "mark")
+        self.copied = copied is not None
 
     def _declare_again(self, *, lapsed: bool) -> None:
         """A store that does not know the worker may have lost limits too: tell it those first."""
