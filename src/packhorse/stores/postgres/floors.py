@@ -50,6 +50,7 @@ __all__ = [
     "Floor",
     "FloorLook",
     "Floors",
+    "Sweep",
 ]
 
 #: Tells the other processes that a sweep should begin.
