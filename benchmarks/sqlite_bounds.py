@@ -17,6 +17,7 @@ from benchmarks.measures import (
     pickup,
     scaling,
     steady,
+    steps,
     submit,
 )
 from benchmarks.settings import Settings
@@ -69,6 +70,7 @@ def _rates() -> Iterator[Bound]:
         of=_OURS,
         at_least=0.9,
     )
+    yield steps.bound()
 
 
 def _against_bare(what: str, measure: str, share: float) -> Iterator[Bound]:

@@ -19,6 +19,7 @@ from benchmarks.measures import (
     server_claims,
     snapshot,
     steady,
+    steps,
     submit,
 )
 from benchmarks.peers.catalogue import BULLMQ, PEERS
@@ -73,6 +74,8 @@ def _drain_bounds(store: str) -> Iterator[Bound]:
         against=scaling.of_processes(OURS, 1),
         at_least=1.8,
     )
+    if store == "postgres":
+        yield steps.bound()
     yield Bound(
         says="handlers that sleep 20 ms on average, 50 slots, against the ideal time",
         measure=scaling.MIXED,

@@ -30,6 +30,7 @@ from benchmarks.measures import (
     pickup,
     scaling,
     steady,
+    steps,
     submit,
 )
 from benchmarks.sqlite_bounds import sqlite_bounds
@@ -43,6 +44,7 @@ ROUNDS: Final = MappingProxyType(
         "submit": submit.measure_round,
         "scaling": scaling.measure_round,
         "mixed": scaling.measure_mixed_round,
+        "steps": steps.measure_round,
         "limits": limits.measure_round,
     }
 )

@@ -12,7 +12,17 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.bench import Bench
-from benchmarks.measures import drain, idle, memory, pickup, scaling, server_claims, steady, submit
+from benchmarks.measures import (
+    drain,
+    idle,
+    memory,
+    pickup,
+    scaling,
+    server_claims,
+    steady,
+    steps,
+    submit,
+)
 from benchmarks.stage import Bounds, Stage
 from benchmarks.stores.lines import CHARTED, Lines
 from packhorse.stores import open_store
@@ -65,6 +75,7 @@ def staged(
                 "submit": submit.measure_round,
                 "scaling": scaling.measure_round,
                 "mixed": scaling.measure_mixed_round,
+                "steps": steps.measure_round,
             }
         ),
         once=MappingProxyType(

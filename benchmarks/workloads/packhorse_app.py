@@ -13,9 +13,9 @@ import sys
 from benchmarks.probe import hitter, stamper
 from benchmarks.workloads import event_loop
 from benchmarks.workloads.naps import NAP_SECONDS, nap_seconds
-from packhorse import Packhorse, logs
+from packhorse import Context, Packhorse, logs
 
-__all__ = ["app", "mixed_nap", "nap", "noop", "timed"]
+__all__ = ["app", "mixed_nap", "nap", "noop", "stepped", "timed"]
 
 app = Packhorse()
 _hit = hitter()
@@ -38,6 +38,18 @@ async def nap(number: int) -> int:
 @app.task
 async def mixed_nap(number: int) -> int:
     await asyncio.sleep(nap_seconds(number))
+    _hit()
+    return number
+
+
+async def _double(number: int) -> int:
+    return 2 * number
+
+
+@app.task
+async def stepped(ctx: Context, number: int) -> int:
+    for name in ("first", "second", "third"):
+        number = await ctx.astep(name, _double, number)
     _hit()
     return number
 

@@ -53,7 +53,7 @@ SubmitMany = Callable[[Sequence[int]], object]
 
 def packhorse(way: str) -> None:
     """The public verbs, as users call them."""
-    from benchmarks.workloads.packhorse_app import app, mixed_nap, nap, noop
+    from benchmarks.workloads.packhorse_app import app, mixed_nap, nap, noop, stepped
 
     def many(numbers: Sequence[int], task: Any = noop) -> None:
         app.enqueue_many([task.call(number) for number in numbers])
@@ -68,6 +68,8 @@ def packhorse(way: str) -> None:
                 event_loop.run(_take_async_turns(partial(_concurrently, noop.aenqueue)))
             case "naps":
                 _take_turns(partial(_in_bulk, partial(many, task=nap)))
+            case "stepped":
+                _take_turns(partial(_in_bulk, partial(many, task=stepped)))
             case "mixed naps":
                 _take_turns(partial(_in_bulk, partial(many, task=mixed_nap)))
             case _:
