@@ -12,7 +12,6 @@ from packhorse.call import Call
 from packhorse.client.connecting import connected
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import queue_declaration
-from packhorse.client.queue_admin import QueueAdmin
 from packhorse.client.registry import DEFAULT_QUEUE, Registry
 from packhorse.client.run_options import (
     RunOptions,
@@ -21,6 +20,7 @@ from packhorse.client.run_options import (
     run_options,
     worker_version,
 )
+from packhorse.client.schedules import ScheduleVerbs
 from packhorse.client.submission import Submission
 from packhorse.client.tenant import TenantView
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
@@ -58,7 +58,7 @@ __all__ = ["DEFAULT_URL", "Packhorse"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Packhorse(QueueAdmin):
+class Packhorse(ScheduleVerbs):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
     The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
@@ -311,6 +311,7 @@ class Packhorse(QueueAdmin):
                 declare=self._connection.declare_all,
                 origin=self.origin,
                 version=worker_version(self.registry, self.code_version),
+                schedules=self._declared_schedules(),
                 link=self.link,
             )
             return await Worker(parts, chosen).run()

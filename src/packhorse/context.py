@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What a handler may know and say about its job: `ctx`, the first parameter of those who want it.
 
-    ctx.job                 id, attempt, fence, tenant, trace_id, deadline, queue, task
+    ctx.job                 id, attempt, fence, tenant, trace_id, deadline, queue, task, ...
     ctx.progress(3, 10)     how far it is; the newest always arrives
     ctx.cancel_requested    the work is not wanted any more: cancelled, timed out, or shutting down
     ctx.wait_cancelled(5)   wait, but not longer than the job is wanted; `await_cancelled` awaits
@@ -67,6 +67,7 @@ NOTE_LENGTH_MAX: Final = 1_000
 PROGRESS_MAX: Final = 2**53
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
@@ -86,6 +87,7 @@ class JobView(msgspec.Struct, frozen=True):
     trace_id: str = ""
     upstream_request_id: str | None = None
     deadline: datetime | None = None
+    scheduled_for: datetime | None = None  #: when the fire of its schedule was due
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -172,7 +174,7 @@ class Context(StepVerbs):
         submitted with an idempotency key has the keys of that, as has a later job of the same one.
         """
         job = self._job
-        own = None if job.options is None else _given_key(job.options)
+        own = _options(job).idempotency_key
         whose = [job.trace_id, job.id] if own is None else [job.tenant, job.task, own]
         return _digest([*whose, step])
 
@@ -339,8 +341,13 @@ def _view(job: Job) -> JobView:
         tenant=job.tenant,
         trace_id=job.trace_id,
         upstream_request_id=job.upstream_request_id,
-        deadline=None if job.deadline_us is None else to_datetime(job.deadline_us),
+        deadline=_moment(job.deadline_us),
+        scheduled_for=_moment(_options(job).scheduled_for_us),
     )
+
+
+def _moment(instant_us: int | None) -> datetime | None:
+    return None if instant_us is None else to_datetime(instant_us)
 
 
 #: What `_fields` may hold.
@@ -367,11 +374,13 @@ def _fields(job: Job, worker: str) -> dict[str, Any]:
     return fields
 
 
-def _given_key(options: str) -> str | None:
+def _options(job: Job) -> JobOptions:
+    if job.options is None:
+        return _NO_OPTIONS
     try:
-        return msgspec.json.decode(options, type=JobOptions).idempotency_key
+        return msgspec.json.decode(job.options, type=JobOptions)
     except msgspec.DecodeError:  # written by a release that knew other options
-        return None
+        return _NO_OPTIONS
 
 
 def _digest(parts: list[str]) -> str:

@@ -19,6 +19,7 @@
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
+    ├── ScheduleNotFound            the store holds no such schedule (has .name)
     ├── StepMismatch                the steps of a job are not those of an earlier attempt
     ├── StepTimeout                 a step took longer than it may; also a TimeoutError
     ├── WaitTimeout                 the signal did not come in time; also a TimeoutError
@@ -51,6 +52,7 @@ __all__ = [
     "QueueClosed",
     "QueueFull",
     "ResultTimeout",
+    "ScheduleNotFound",
     "SchemaOutOfDate",
     "ShapeError",
     "StepMismatch",
@@ -151,6 +153,19 @@ class JobError(PackhorseError):
     def __init__(self, message: str, *, job_id: str) -> None:
         super().__init__(message)
         self.job_id = job_id
+
+
+class ScheduleNotFound(PackhorseError):
+    """The store holds no schedule of that name."""
+
+    code = "SCHEDULE_NOT_FOUND"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the store holds no schedule {name!r}; 'packhorse schedules list' shows those it "
+            "has, and a worker of the app that declares it writes it down when it starts"
+        )
+        self.name = name
 
 
 class JobNotFound(JobError):

@@ -31,7 +31,7 @@ from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
 from packhorse.errors import JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
-from packhorse.stores.plan import Plan, drive
+from packhorse.stores.plan import Plan, adrive, drive
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import (
@@ -195,14 +195,7 @@ class Insights:
         return drive(reading, self._store.run)
 
     async def _arun(self, reading: _Reading[T]) -> T:
-        answer = None
-        while True:
-            try:
-                plan = reading.send(answer)
-            except StopIteration as done:
-                value: T = done.value
-                return value
-            answer = await self._store.arun(plan)
+        return await adrive(reading, self._store.arun)
 
     def _jobs(self, chosen: JobFilter | None, limit: int, after: str | None) -> _Reading[JobPage]:
         chosen = chosen or JobFilter()

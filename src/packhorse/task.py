@@ -194,6 +194,14 @@ class TaskDecorator:
         self._options = options or {}
         self._prefix = prefix
 
+    def take(self, task: Task[..., Any]) -> None:
+        """Hand a task over to who declares it here."""
+        self._take(task)
+
+    def taking(self, take: Callable[[Task[..., Any]], None]) -> TaskDecorator:
+        """The same, whose tasks are handed over to another one."""
+        return TaskDecorator(take, self._submission, self._options, prefix=self._prefix)
+
     # A coroutine function fits the overload for plain functions as well, so its own comes first.
     @overload
     def __call__(  # type: ignore[overload-overlap]

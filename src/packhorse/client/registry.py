@@ -72,6 +72,7 @@ class TaskDefinition:
     unique: Unique | None = None
     bound: BoundContract | None = None  #: the contract it was declared with
     versions: PayloadVersions | None = None  #: of its payloads, where they have some
+    is_tick: bool = False  #: declared with `app.every`: shutdown ends it, and it comes again anyway
     idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
     #: Whether its jobs have keys taken from arguments, or options; asked at every submit.

@@ -199,6 +199,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotency_key: str | None = None  #: as given at submit, for the handler
     attached: bool = False  #: something is kept with the job, which an attempt has to read
     version: str | None = None  #: of the contract that its payload was made for
+    schedule: str | None = None  #: whose fire it is
+    scheduled_for_us: int | None = None  #: when that fire was due
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,6 +12,7 @@
     job.abandoned   its code would not stop, and its slot was freed without it
     lease.lost      lease.regained     store.trouble   store.recovered
     tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
+    schedule.late   schedule.missed    schedule.refused
     loop.blocked    observer.failed
     jobs.spooled    spool.delivered    spool.refused
 
@@ -50,6 +51,9 @@ from packhorse.events.kinds import (
     QueueConflict,
     QueueFilling,
     QueueStarving,
+    ScheduleLate,
+    ScheduleMissed,
+    ScheduleRefused,
     SpoolDelivered,
     SpoolRefused,
     StoreRecovered,
@@ -95,6 +99,9 @@ __all__ = [
     "QueueConflict",
     "QueueFilling",
     "QueueStarving",
+    "ScheduleLate",
+    "ScheduleMissed",
+    "ScheduleRefused",
     "SpoolDelivered",
     "SpoolRefused",
     "StoreRecovered",

@@ -35,6 +35,9 @@ __all__ = [
     "QueueConflict",
     "QueueFilling",
     "QueueStarving",
+    "ScheduleLate",
+    "ScheduleMissed",
+    "ScheduleRefused",
     "SpoolDelivered",
     "SpoolRefused",
     "StoreRecovered",
@@ -232,6 +235,30 @@ class QueueStarving(Event, frozen=True, kw_only=True):
     queue: str
     waited_s: float  #: how long the longest-waiting ready job has waited
     priority: str  #: of those that were started meanwhile, the least important seen
+
+
+class ScheduleMissed(Event, frozen=True, kw_only=True):
+    """Fires of a schedule were missed while no worker looked, and its `catch_up` left some out."""
+
+    name = "schedule.missed"
+    schedule: str
+    catch_up: str
+
+
+class ScheduleLate(Event, frozen=True, kw_only=True):
+    """A fire was submitted long after it was due."""
+
+    name = "schedule.late"
+    schedule: str
+    late_s: float
+
+
+class ScheduleRefused(Event, frozen=True, kw_only=True):
+    """The job of a fire was not stored; the schedule goes on."""
+
+    name = "schedule.refused"
+    schedule: str
+    reason: str
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):

@@ -171,6 +171,24 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
                 "ones of priority {priority} ran; add workers, or give the queue ageing="
             ),
         ),
+        events.ScheduleMissed: (
+            logging.WARNING,
+            (
+                "fires of schedule {schedule} were missed while no worker looked, and left out "
+                "(catch_up={catch_up})"
+            ),
+        ),
+        events.ScheduleLate: (
+            logging.WARNING,
+            (
+                "schedule {schedule} fired {late_s:.0f} s late; see that a worker runs, and that "
+                "the store is not overloaded"
+            ),
+        ),
+        events.ScheduleRefused: (
+            logging.ERROR,
+            "the job of schedule {schedule} was not stored: {reason}",
+        ),
         events.LoopBlocked: (
             logging.ERROR,
             (

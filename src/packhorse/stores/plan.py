@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 __all__ = ["Listener", "Named", "Plan", "Steps", "Wake", "Wakeups", "adrive", "drive"]
+__all__ = ["Listener", "Plan", "Steps", "Wake", "Wakeups", "adrive", "drive"]
 
 T = TypeVar("T")
 
@@ -98,6 +99,17 @@ def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
     try:
         while True:
             answer = execute(steps.send(answer))
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+
+
+async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
+    """As `drive`, where answers are awaited."""
+    answer: Any = None
+    try:
+        while True:
+            answer = await execute(steps.send(answer))
     except StopIteration as finished:
         result: T = finished.value
         return result

@@ -20,12 +20,14 @@ import msgspec
 from packhorse.app import Packhorse
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
-from packhorse.core.clock import SECOND_US, Clock
+from packhorse.core.clock import SECOND_US, Clock, from_datetime
+from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import JobInfo, job_info
 from packhorse.core.job import JobRecord, JobStatus, NewJob
 from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
+from packhorse.runtime.services.ticker import Ticker
 from packhorse.steps import FOREVER_US
 from packhorse.stores import open_store
 from packhorse.stores.requests import JobFilter, Submitted
@@ -90,6 +92,47 @@ class TestApp(Packhorse):
                 )
             due_us = await self._next_due_us()
         return attempts
+
+    def run_for(self, span: Duration, *, max_attempts: int = _ATTEMPTS_MAX) -> int:
+        """Let virtual time pass: fire schedules and run jobs as they are due; return the attempts.
+
+        Time jumps from one fire or due job to the next, so that a day takes no longer than what
+        happens in it.
+        """
+        if in_event_loop():
+            raise UsageError(
+                "run_for() starts an event loop, and one is running here: use 'await "
+                "packhorse_app.arun_for()'"
+            )
+        return asyncio.run(self.arun_for(span, max_attempts=max_attempts))
+
+    async def arun_for(self, span: Duration, *, max_attempts: int = _ATTEMPTS_MAX) -> int:
+        """As `run_for`, on the running event loop."""
+        end_us = self.clock.now_us() + microseconds(span, setting="run_for()")
+        ticker = self._ticker()
+        attempts = 0
+        while True:
+            await ticker.run_once()  # once to declare and fire
+            attempts += await self._run_due(max_attempts - attempts + 1)
+            if attempts > max_attempts:
+                raise AssertionError(
+                    f"run_for({span!r}) began more than {max_attempts} attempts; does a schedule "
+                    "fire too often? Or give a larger max_attempts"
+                )
+            fires = [each.next_at for each in await self.schedules.aall()]
+            instants = [from_datetime(each) for each in fires if each is not None]
+            due_us = await self._next_due_us()
+            next_us = min((each for each in (*instants, due_us) if each is not None), default=None)
+            if next_us is None or next_us > end_us:
+                self.clock.advance(max(0, end_us - self.clock.now_us()) / SECOND_US)
+                return attempts
+            self.clock.advance(max(0, next_us - self.clock.now_us()) / SECOND_US)
+
+    def _ticker(self) -> Ticker:
+        return Ticker(
+            *(self.store, self.clock, self._chance, self.bus, "run_for"),
+            schedules=self._declared_schedules(),
+        )
 
     async def _run_due(self, max_attempts: int) -> int:
         counts = await self._connection.arun(lambda store: store.inspection.counts())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from packhorse.client.registry import Registry
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
+from packhorse.core.schedules import ScheduleDeclaration
 from packhorse.events import EventBus
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.worker.hooks import Lifespan, Middleware
@@ -33,4 +34,5 @@ class Environment:
     origin: str | None = None  #: `module:attribute` by which a process can import the app
     version: str = ""  #: of the release that runs
     declare: Callable[[], None] = lambda: None  #: declares queues, tasks and limits again
+    schedules: Sequence[ScheduleDeclaration] = ()  #: as declared
     link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one

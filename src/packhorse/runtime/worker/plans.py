@@ -16,7 +16,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.lifecycle import Limits
-from packhorse.core.policies.retention import Retention
+from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, PayloadVersions, stored_version
 from packhorse.runtime.worker.settings import Settings
@@ -71,6 +71,7 @@ class CallPlan:
     process: bool = False  #: it runs in a process of its own, which can be killed
     limited: bool = False  #: the task or the queue has limits, over all workers
     counted: bool = False  #: it counts while it runs, so that its end may let another one go
+    is_tick: bool = False  #: shutdown does not wait for it: it comes again anyway
 
 
 def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
@@ -224,14 +225,22 @@ class PlanBook:
             limits=Limits(
                 retry=definition.retry or settings.retry or RetryRule(),
                 max_snoozes=definition.max_snoozes,
-                retention=settings.retention or Retention(),
+                retention=_retention(settings.retention, is_tick=definition.is_tick),
                 result_keep_us=definition.result_keep_us,
                 max_crashes=definition.max_crashes,
             ),
             limited=self._settings.limits(job.queue, job.task),
             counted=self._settings.counts(job.queue, job.task),
             result_bytes_max=definition.result_bytes_max,
+            is_tick=definition.is_tick,
         )
+
+
+def _retention(chosen: Retention | None, *, is_tick: bool) -> Retention:
+    """How long jobs are kept; ticks that fail do not pile up among the dead letters."""
+    if is_tick and (chosen is None or chosen.dead_us is None):
+        return msgspec.structs.replace(chosen or Retention(), dead_us=DAY_US)
+    return chosen or Retention()
 
 
 def _longest_s(bound: BoundContract | None) -> float:

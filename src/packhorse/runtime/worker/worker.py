@@ -17,6 +17,7 @@ from typing import Any, Final
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
+from packhorse.runtime.services.ticker import Ticker
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import Quiet
 from packhorse.runtime.worker.attempt import Ending
@@ -85,7 +86,9 @@ class Worker:
         if runtime.processes is not None:
             runtime.processes.pool.warm()
         runtime.heartbeat.start()
-        background = runtime.background(runtime.starvation)
+        # A burst leaves when nothing is left to do; what comes with time is not for it.
+        ticking = () if self._options.burst else (self._ticker(),)
+        background = runtime.background(runtime.starvation, *ticking)
         try:
             await self._patiently(runtime, self._work(runtime))
             await self._patiently(runtime, self._take_down(runtime))
@@ -105,6 +108,14 @@ class Worker:
             uptime_s=self._env.clock.monotonic() - began,
             abandoned=runtime.abandoned,
             problem=runtime.problem,
+        )
+
+    def _ticker(self) -> Ticker:
+        env = self._env
+        return Ticker(
+            *(env.store, env.clock, env.chance, env.bus, self.id),
+            schedules=env.schedules,
+            release=f"{env.origin or ''} {env.version}",
         )
 
     def _hear_supervisor(self, runtime: WorkerRuntime, link: SupervisorLink) -> None:
@@ -170,6 +181,9 @@ class Worker:
         runtime.env.bus.emit(
             WorkerStopping(worker_id=self.id, reason=shutdown.reason, running=slots.running)
         )
+        for attempt in slots.running_attempts():
+            if attempt.plan.is_tick:
+                runtime.stopper.stop(attempt, Ending.SHUTDOWN)
         timeout_s = self._options.shutdown_timeout_us / SECOND_US
         await self._wait_idle(runtime, None if shutdown.patient else timeout_s, Phase.HURRYING)
         shutdown.advance(Phase.HURRYING)

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: MIT
+"""Schedules of an app: declared in code, held by the store, changed by operators.
+
+    app.schedule("nightly", report.call("all"), cron="0 3 * * *", timezone="Europe/Berlin")
+    @app.every("30s")              a task that runs again and again, never twice at once
+    app.schedules.all()            and get, fires, run, pause, resume, edit; each has an a-twin
+
+Workers declare and fire them (`runtime.services.ticker`); this module runs nothing by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from packhorse.call import Call
+from packhorse.client.connection import Connection
+from packhorse.client.queue_admin import QueueAdmin
+from packhorse.client.submission import new_job
+from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.durations import Duration, microseconds, positive_microseconds
+from packhorse.core.options import TaskOptions, chosen_options, instant_us, name_text
+from packhorse.core.policies.records import Put, Record
+from packhorse.core.policies.retry import RetryPolicy
+from packhorse.core.policies.timing import CatchUp, Timing, check_timing, fires_after, timing_words
+from packhorse.core.schedules import (
+    SCHEDULE_KIND,
+    FireNote,
+    ScheduleDeclaration,
+    ScheduleDocument,
+    edited,
+    fired_by_hand,
+    paused,
+    read_schedule,
+    resumed,
+    schedule_id,
+    written_schedule,
+)
+from packhorse.errors import ConfigError, ScheduleNotFound
+from packhorse.handle import JobHandle
+from packhorse.stores.plan import Plan, adrive, drive
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.task import Task, TaskDecorator
+from packhorse.unique import Unique
+
+__all__ = ["ScheduleInfo", "ScheduleOptions", "ScheduleVerbs", "Schedules", "TimingOptions"]
+
+T = TypeVar("T")
+
+_Asking = Generator[Plan[Any], Any, T]
+_PAGE: Final = 500
+#: How often a change is tried again that another one came before.
+_TRIES: Final = 20
+#: Options of a call that say when, or which job: a schedule decides that for each fire.
+_NOT_FOR_FIRES: Final = (
+    *("delay", "scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key"),
+    *("idempotency_window", "wait"),
+)
+
+
+class TimingOptions(TypedDict, total=False):
+    """When a schedule fires; exactly one of `cron`, `every` and `at`."""
+
+    cron: str | None
+    timezone: str | None  #: of the cron expression; UTC
+    every: Duration | None
+    at: datetime | None
+    catch_up: Literal["skip", "latest", "all"] | None  #: what becomes of missed fires; latest
+    jitter: Duration | None  #: jobs start up to so long after the fire
+
+
+class ScheduleOptions(TimingOptions, total=False):
+    """What `app.schedule(name, call, ...)` takes."""
+
+    at_start: bool | None  #: an interval fires at once when it is first declared
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as it stands."""
+
+    name: str
+    state: str  #: `active`, `paused`, `retired` or `over`
+    words: str  #: when it fires: `at 03:00 every day, Europe/Berlin`
+    task: str
+    queue: str
+    timing: Timing  #: with what an operator changed
+    changed: tuple[str, ...] = ()  #: what an operator set, by the names of the options
+    next_at: datetime | None = None
+    overdue_s: float = 0.0  #: how long the next fire has been due already
+    fires: tuple[FireNote, ...] = ()  #: the newest last
+
+
+class ScheduleVerbs(QueueAdmin):
+    """The verbs of an app that are about schedules."""
+
+    task: TaskDecorator
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._calls: dict[str, tuple[Timing, Call[Any]]] = {}
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules that the store holds, to look at and to change."""
+        return Schedules(self._connection)
+
+    def schedule(self, name: str, call: Call[Any], /, **options: Unpack[ScheduleOptions]) -> None:
+        """Submit `call` again and again, or once: by `cron=`, `every=` or `at=`.
+
+        This app's workers declare it to the store, which then has it fired once however many
+        workers there are. A name declared again replaces what it stood for.
+        """
+        where = f"schedule {name_text(name, 'the name of a schedule')!r}"
+        if not isinstance(call, Call):
+            raise ConfigError(f"{where}: {call!r} is not a call; make one with task.call(...)")
+        for option in _NOT_FOR_FIRES:
+            if option in call.choices.values:
+                raise ConfigError(
+                    f"{where}: its call has {option}=, which would be the same for every fire; "
+                    "leave it out"
+                )
+        timing = _timing(options, where)
+        check_timing(timing, where)
+        self._calls[name] = (timing, call)
+
+    def every(self, interval: Duration, /, **options: Unpack[TaskOptions]) -> TaskDecorator:
+        """Declare a task that runs at this interval, over all workers never twice at once.
+
+        The first run comes after one interval. A run that outlasts the interval delays the next
+        one. One that fails is logged and counted, and the next one comes as if nothing had been;
+        it is not tried again, and kept among the dead letters for a day. Shutdown ends it at once.
+        """
+        every_us = positive_microseconds(interval, setting="app.every()")
+        given: dict[str, Any] = {
+            "unique": Unique(),
+            "retry": RetryPolicy(max_retries=0),
+            **options,
+        }
+
+        def take(task: Task[..., Any]) -> None:
+            task.definition = dataclasses.replace(task.definition, is_tick=True)
+            self.task.take(task)
+            self._calls[task.name] = (Timing(every_us=every_us), task.call())
+
+        return self.task.taking(take)(**given)
+
+    def _declared_schedules(self) -> tuple[ScheduleDeclaration, ...]:
+        """What this app declares, with the queues and tasks it knows now."""
+        declarations = self._connection.declarations
+        return tuple(
+            ScheduleDeclaration(name, timing, new_job(call, declarations, ""))
+            for name, (timing, call) in self._calls.items()
+        )
+
+
+class Schedules:
+    """The schedules that a store holds. Every verb has an a-twin."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> list[ScheduleInfo]:
+        """All of them, by name."""
+        return self._run(self._all())
+
+    async def aall(self) -> list[ScheduleInfo]:
+        """As `all`, without blocking the event loop."""
+        return await self._arun(self._all())
+
+    def get(self, name: str) -> ScheduleInfo:
+        """One of them; `ScheduleNotFound` if the store holds none of that name."""
+        return self._run(self._get(name))
+
+    async def aget(self, name: str) -> ScheduleInfo:
+        """As `get`, without blocking the event loop."""
+        return await self._arun(self._get(name))
+
+    def fires(self, name: str, count: int = 10) -> list[datetime]:
+        """When it fires next, at most `count` times."""
+        return self._run(self._fires(name, count))
+
+    async def afires(self, name: str, count: int = 10) -> list[datetime]:
+        """As `fires`, without blocking the event loop."""
+        return await self._arun(self._fires(name, count))
+
+    def run(self, name: str) -> JobHandle[Any]:
+        """Submit its call now; when it fires by itself stays as it is."""
+        return self._run(self._by_hand(name))
+
+    async def arun(self, name: str) -> JobHandle[Any]:
+        """As `run`, without blocking the event loop."""
+        return await self._arun(self._by_hand(name))
+
+    def pause(self, name: str) -> ScheduleInfo:
+        """Let it fire no more, until `resume`; deploys do not change that."""
+        return self._run(self._changed(name, paused))
+
+    async def apause(self, name: str) -> ScheduleInfo:
+        """As `pause`, without blocking the event loop."""
+        return await self._arun(self._changed(name, paused))
+
+    def resume(self, name: str) -> ScheduleInfo:
+        """Let it fire again from now on; what fell into the pause is left out."""
+        return self._run(self._changed(name, resumed))
+
+    async def aresume(self, name: str) -> ScheduleInfo:
+        """As `resume`, without blocking the event loop."""
+        return await self._arun(self._changed(name, resumed))
+
+    def edit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
+        """Change when it fires, whatever code declares now or later.
+
+        Without options it fires as declared again.
+        """
+        return self._run(self._edited(name, options))
+
+    async def aedit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
+        """As `edit`, without blocking the event loop."""
+        return await self._arun(self._edited(name, options))
+
+    # ------------------------------------------------------------------------------------ asking
+
+    def _run(self, asking: _Asking[T]) -> T:
+        return drive(asking, self._connection.store.run)
+
+    async def _arun(self, asking: _Asking[T]) -> T:
+        return await adrive(asking, (await self._connection.astore()).arun)
+
+    def _all(self) -> _Asking[list[ScheduleInfo]]:
+        found: list[ScheduleInfo] = []
+        after: str | None = None
+        while True:
+            page: RecordPage = yield self._connection.store.records.records(
+                SCHEDULE_KIND, after=after, limit=_PAGE
+            )
+            found += (_info(read_schedule(record.document), page.now_us) for record in page.records)
+            after = page.after
+            if after is None:
+                return found
+
+    def _get(self, name: str) -> _Asking[ScheduleInfo]:
+        record, now_us = yield from self._read(name)
+        return _info(read_schedule(record.document), now_us)
+
+    def _fires(self, name: str, count: int) -> _Asking[list[datetime]]:
+        record, now_us = yield from self._read(name)
+        schedule = read_schedule(record.document)
+        if schedule.next_us is None:
+            return []
+        coming = fires_after(schedule.effective, schedule.anchor_us, max(schedule.last_us, now_us))
+        return [to_datetime(fire) for fire in islice(coming, count)]
+
+    def _by_hand(self, name: str) -> _Asking[JobHandle[Any]]:
+        job_id = new_id()
+        changed = yield from self._change(
+            name, lambda schedule, now_us: fired_by_hand(schedule, job_id, now_us)[:2]
+        )
+        answer = changed.jobs[0]
+        if isinstance(answer, RefusedJob):
+            raise ConfigError(f"schedule {name!r} was not run: {answer.reason}")
+        return JobHandle(answer.job_id, answer.deduplicated, self._connection)
+
+    def _edited(self, name: str, options: Mapping[str, Any]) -> _Asking[ScheduleInfo]:
+        changes = _changes(options, f"schedule {name!r}")
+        return self._changed(name, lambda schedule, now_us: edited(schedule, changes, now_us))
+
+    def _changed(
+        self, name: str, change: Callable[[ScheduleDocument, int], ScheduleDocument]
+    ) -> _Asking[ScheduleInfo]:
+        yield from self._change(name, lambda schedule, now_us: (change(schedule, now_us), ()))
+        return (yield from self._get(name))
+
+    def _change(self, name: str, change: _Change) -> _Asking[Changed]:
+        """Write what `change` makes of a schedule, unless another change came before; then again.
+
+        One that changes nothing is written all the same: it is an operator's, and rare.
+        """
+        for _ in range(_TRIES):
+            record, now_us = yield from self._read(name)
+            schedule, jobs = change(read_schedule(record.document), now_us)
+            put = Put(
+                *(record.id, written_schedule(schedule), record.version), order=schedule.next_us
+            )
+            changed: Changed = yield self._connection.store.records.change((put,), jobs=jobs)
+            if changed.applied:
+                return changed
+        raise ConfigError(f"schedule {name!r} is changed by others all the time; try again")
+
+    def _read(self, name: str) -> _Asking[tuple[Record, int]]:
+        records = self._connection.store.records
+        record: Record | None = yield records.record(schedule_id(name))
+        if record is None:
+            raise ScheduleNotFound(name)
+        # The clock that judges is the store's, which comes with every page.
+        page: RecordPage = yield records.records(SCHEDULE_KIND, limit=1)
+        return record, page.now_us
+
+
+class _Change(Protocol):
+    def __call__(
+        self, schedule: ScheduleDocument, now_us: int, /
+    ) -> tuple[ScheduleDocument, tuple[Any, ...]]: ...
+
+
+def _info(schedule: ScheduleDocument, now_us: int) -> ScheduleInfo:
+    timing, next_us = schedule.effective, schedule.next_us
+    return ScheduleInfo(
+        name=schedule.name,
+        state=schedule.state,
+        words=timing_words(timing),
+        task=schedule.job.task,
+        queue=schedule.job.queue,
+        timing=timing,
+        changed=tuple(name.removesuffix("_us") for name in schedule.changed),
+        next_at=None if next_us is None else to_datetime(next_us),
+        overdue_s=0.0 if next_us is None else max(0, now_us - next_us) / 1_000_000,
+        fires=schedule.fires,
+    )
+
+
+def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """The fields of a timing that these options set; another way to say when replaces the first."""
+    timing = _timing(options, where)
+    chosen = chosen_options(options, TimingOptions, where)
+    if not chosen:
+        return None
+    names = [_FIELDS[name] for name in chosen]
+    if set(names) & {"cron", "every_us", "at_us"}:
+        names += [name for name in ("cron", "every_us", "at_us") if name not in names]
+    return {name: getattr(timing, name) for name in names}
+
+
+_FIELDS: Final = {
+    "cron": "cron",
+    "timezone": "timezone",
+    "every": "every_us",
+    "at": "at_us",
+    "at_start": "at_start",
+    "catch_up": "catch_up",
+    "jitter": "jitter_us",
+}
+
+
+def _timing(options: Mapping[str, Any], where: str) -> Timing:
+    chosen = chosen_options(options, ScheduleOptions, where)
+    values: dict[str, Any] = {}
+    for name, value in chosen.items():
+        setting = f"{where}: {name}"
+        if name == "every":
+            values["every_us"] = positive_microseconds(value, setting=setting)
+        elif name == "jitter":
+            values["jitter_us"] = microseconds(value, setting=setting)
+        elif name == "at":
+            values["at_us"] = instant_us(value, setting)
+        elif name == "catch_up":
+            if value not in set(CatchUp):
+                raise ConfigError(f"{setting} is {value!r}; give one of {', '.join(CatchUp)}")
+            values[name] = CatchUp(value)
+        else:
+            values[name] = value if name == "at_start" else name_text(value, setting)
+    return Timing(**values)

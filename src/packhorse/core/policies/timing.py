@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""When a schedule fires: by a cron expression, at an interval, or once.
+
+A fire is identified by its instant in UTC, so that every worker names the same fires. Cron
+expressions are read by cronsim, which goes by the rules of Debian's cron: fixed local times run
+once in an hour that is repeated, and at the next valid instant in one that is skipped; expressions
+whose minute or hour is a wildcard run by elapsed time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.durations import span_text
+from packhorse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+__all__ = [
+    "CATCH_UP_MAX",
+    "LATE_US",
+    "CatchUp",
+    "DueFires",
+    "Timing",
+    "check_timing",
+    "due_fires",
+    "fires_after",
+    "jittered_us",
+    "timing_words",
+]
+
+#: Missed fires that `catch_up="all"` brings up to date; older ones are left out.
+CATCH_UP_MAX: Final = 1_000
+#: A fire that nothing has looked at for so long counts as missed, and `catch_up` decides.
+LATE_US: Final = 60 * SECOND_US
+#: A longer expression is refused unread: a hostile one would take long to expand.
+_CRON_LENGTH_MAX: Final = 200
+_CRON_FIELDS: Final = 5
+_HOUR_US: Final = 3_600 * SECOND_US
+_MACROS: Final = MappingProxyType(
+    {
+        "@yearly": "0 0 1 1 *",
+        "@annually": "0 0 1 1 *",
+        "@monthly": "0 0 1 * *",
+        "@weekly": "0 0 * * 0",
+        "@daily": "0 0 * * *",
+        "@midnight": "0 0 * * *",
+        "@hourly": "0 * * * *",
+    }
+)
+
+
+class CatchUp(StrEnum):
+    """What becomes of fires that were missed while nothing looked at the schedule."""
+
+    SKIP = "skip"  #: nothing
+    LATEST = "latest"  #: the newest one runs
+    ALL = "all"  #: each one runs, up to `CATCH_UP_MAX`
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When to fire: exactly one of `cron`, `every_us` and `at_us`."""
+
+    cron: str | None = None
+    timezone: str = "UTC"  #: of the cron expression
+    every_us: int | None = None
+    at_us: int | None = None
+    at_start: bool = False  #: an interval fires when it is first declared, not one interval later
+    catch_up: CatchUp = CatchUp.LATEST
+    jitter_us: int = 0  #: jobs start up to so long after the fire
+
+
+class DueFires(NamedTuple):
+    """What a look at a schedule found."""
+
+    fires: tuple[int, ...]  #: to submit now, the oldest first
+    missed: bool  #: whether some were missed, and are not among `fires`
+    last_us: int  #: the fire up to which all is dealt with
+    next_us: int | None  #: when to look again; None: it will not fire again
+
+
+def check_timing(timing: Timing, where: str) -> None:
+    """Refuse what says nothing, contradicts itself, or would never fire."""
+    given = [timing.cron, timing.every_us, timing.at_us]
+    if sum(each is not None for each in given) != 1:
+        raise ConfigError(f"{where}: give one of cron=, every= and at=, and not more")
+    if timing.at_start and timing.every_us is None:
+        raise ConfigError(f"{where}: at_start=True goes with every=; cron= and at= say it all")
+    if timing.cron is not None:
+        _check_cron(timing, where)
+
+
+def fires_after(timing: Timing, anchor_us: int, after_us: int) -> Iterator[int]:
+    """The fires behind an instant, in order; `anchor_us` is where intervals are counted from."""
+    if timing.cron is not None:
+        yield from _cron_fires(timing, after_us)
+    elif timing.every_us is not None:
+        fire = _interval_fire(timing, anchor_us, after_us)
+        while True:
+            yield fire
+            fire += timing.every_us
+    elif timing.at_us is not None and timing.at_us > after_us:
+        yield timing.at_us
+
+
+def due_fires(
+    timing: Timing, anchor_us: int, last_us: int, now_us: int, *, limit: int = CATCH_UP_MAX
+) -> DueFires:
+    """Which fires behind `last_us` are to be submitted now, at most `limit`, and when the next is.
+
+    One that is due alone and not late is always among them.
+    """
+    newest, more = _newest(timing, anchor_us, last_us, now_us)
+    wanted = newest if timing.catch_up is CatchUp.ALL else newest[-1:]
+    if timing.catch_up is CatchUp.SKIP:
+        wanted = [fire for fire in wanted if fire > now_us - LATE_US]
+    chosen = wanted[:limit]
+    dealt_us = chosen[-1] if len(chosen) < len(wanted) else max(last_us, now_us)
+    following = next(fires_after(timing, anchor_us, dealt_us), None)
+    return DueFires(tuple(chosen), more or len(wanted) < len(newest), dealt_us, following)
+
+
+def jittered_us(timing: Timing, name: str, fire_us: int) -> int:
+    """When the job of a fire starts: the same for every worker that computes it."""
+    if not timing.jitter_us:
+        return fire_us
+    digest = hashlib.sha256(f"{name}\0{fire_us}".encode()).digest()
+    return fire_us + int.from_bytes(digest[:8], "big") % (timing.jitter_us + 1)
+
+
+def timing_words(timing: Timing) -> str:
+    """When it fires, in words: `at 03:00 every day, Europe/Berlin`."""
+    if timing.at_us is not None:
+        return f"once, at {to_datetime(timing.at_us):%Y-%m-%d %H:%M:%S}Z"
+    if timing.every_us is not None:
+        return f"every {span_text(timing.every_us)}"
+    words = _simulation(timing, to_datetime(0)).explain()
+    return f"{words[:1].lower()}{words[1:]}, {timing.timezone}"
+
+
+# ----------------------------------------------------------------------------------- intervals
+
+
+def _interval_fire(timing: Timing, anchor_us: int, after_us: int) -> int:
+    """The first fire behind an instant; those of an interval are counted, never added up."""
+    every_us = timing.every_us or 1
+    first = anchor_us if timing.at_start else anchor_us + every_us
+    return first if after_us < first else first + ((after_us - first) // every_us + 1) * every_us
+
+
+# ----------------------------------------------------------------------------------------- cron
+
+
+def _check_cron(timing: Timing, where: str) -> None:
+    from cronsim import CronSimError  # noqa: PLC0415 - only who has schedules pays for it
+
+    text = timing.cron or ""
+    if len(text) > _CRON_LENGTH_MAX:
+        raise ConfigError(
+            f"{where}: cron has {len(text)} characters; at most {_CRON_LENGTH_MAX} are read"
+        )
+    expression = _MACROS.get(text.strip().lower(), text)
+    if len(expression.split()) != _CRON_FIELDS:
+        raise ConfigError(
+            f"{where}: cron is {text!r}; write five fields (minute, hour, day, month, weekday) "
+            f"or one of {', '.join(_MACROS)}; for seconds use every="
+        )
+    _zone(timing.timezone, where)
+    try:
+        first = next(_cron_fires(timing, 0), None)
+    except CronSimError as error:
+        raise ConfigError(f"{where}: cron is {text!r}: {error}") from error
+    if first is None:
+        raise ConfigError(f"{where}: cron is {text!r}, which never fires")
+
+
+def _cron_fires(timing: Timing, after_us: int) -> Iterator[int]:
+    """The fires behind an instant; what cronsim repeats in a repeated hour is left out."""
+    zone = _zone(timing.timezone, "timezone")
+    begin = datetime.fromtimestamp(after_us // SECOND_US, zone)
+    last_us = after_us
+    try:
+        for fire in _simulation(timing, begin):
+            fire_us = round(fire.astimezone(UTC).timestamp()) * SECOND_US
+            if fire_us > last_us:
+                last_us = fire_us
+                yield fire_us
+    except OverflowError:  # the end of the calendar
+        return
+
+
+def _simulation(timing: Timing, begin: datetime) -> CronSim:
+    from cronsim import CronSim  # noqa: PLC0415 - as above
+
+    text = timing.cron or ""
+    return CronSim(_MACROS.get(text.strip().lower(), text), begin)
+
+
+def _zone(name: str, where: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, available_timezones  # noqa: PLC0415 - as above
+
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        import difflib  # noqa: PLC0415 - as above
+
+        near = difflib.get_close_matches(name, available_timezones(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "write it as in 'Europe/Berlin'"
+        if not available_timezones():
+            hint = "this system has no time zones: install the package tzdata"
+        raise ConfigError(f"{where}: there is no time zone {name!r}; {hint}") from None
+
+
+# ------------------------------------------------------------------------------------- due fires
+
+
+def _newest(timing: Timing, anchor_us: int, after_us: int, now_us: int) -> tuple[list[int], bool]:
+    """The newest fires up to now, at most `CATCH_UP_MAX`, and whether there were more of them."""
+    if after_us >= now_us:
+        return [], False
+    begin_us = max(after_us, now_us - _span_us(timing, anchor_us, now_us))
+    while True:
+        found: deque[int] = deque(maxlen=CATCH_UP_MAX + 1)
+        for fire in fires_after(timing, anchor_us, begin_us):
+            if fire > now_us:
+                break
+            found.append(fire)
+        if len(found) > CATCH_UP_MAX:
+            found.popleft()
+            return list(found), True
+        if begin_us == after_us:
+            return list(found), False
+        begin_us = max(after_us, now_us - 4 * (now_us - begin_us))
+
+
+def _span_us(timing: Timing, anchor_us: int, now_us: int) -> int:
+    """How far back the newest fires may reach, by the distance of the next two."""
+    coming = list(islice(fires_after(timing, anchor_us, now_us), 2))
+    distance = coming[1] - coming[0] if len(coming) > 1 else _HOUR_US
+    return max(_HOUR_US, distance * (CATCH_UP_MAX + 2))

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: MIT
+"""A schedule as the store holds it, and what becomes of it: declared, fired, paused, changed.
+
+Code declares a schedule, a record holds it, operators may change it. Each function here takes the
+document as it is and returns the one to write; the version of its record decides between two
+workers, so that each fire is submitted once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobOptions, NewJob
+from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, RecordId
+from packhorse.core.policies.timing import (
+    DueFires,
+    Timing,
+    check_timing,
+    due_fires,
+    fires_after,
+    jittered_us,
+)
+from packhorse.errors import ConfigError
+
+__all__ = [
+    "RETIRED_AFTER_US",
+    "RETIRED_KEPT_US",
+    "SCHEDULE_KIND",
+    "SEEN_EVERY_US",
+    "FireNote",
+    "Fired",
+    "Release",
+    "ScheduleDeclaration",
+    "ScheduleDocument",
+    "declared",
+    "edited",
+    "fired",
+    "fired_by_hand",
+    "is_forgotten",
+    "paused",
+    "read_schedule",
+    "refused",
+    "resumed",
+    "retired",
+    "schedule_id",
+    "written_schedule",
+]
+
+SCHEDULE_KIND: Final = "schedule"
+#: A schedule that no live worker has declared for so long fires no more.
+RETIRED_AFTER_US: Final = 3_600 * SECOND_US
+#: And is shown for so long.
+RETIRED_KEPT_US: Final = 30 * 24 * 3_600 * SECOND_US
+#: How often workers write that they still declare it.
+SEEN_EVERY_US: Final = 600 * SECOND_US
+#: Fires a schedule remembers.
+_NOTES_MAX: Final = 50
+#: Bytes of arguments that one look may submit; the rest waits for the next.
+_FIRED_BYTES_MAX: Final = 1024 * 1024
+#: What belongs to when it fires; the other fields of a timing say how.
+_WHEN: Final = ("cron", "timezone", "every_us", "at_us")
+
+
+class FireNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one fire."""
+
+    fire_us: int  #: when it was due
+    submitted_us: int
+    job_id: str
+    by_hand: bool = False
+    refused: str = ""  #: why its job was not stored
+
+
+class ScheduleDeclaration(msgspec.Struct, frozen=True):
+    """A schedule as code declares it; of its job everything is decided but id, trace and time."""
+
+    name: str
+    timing: Timing
+    job: NewJob
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Who declares: a release of an app, and since when the store knows it."""
+
+    name: str = ""
+    since_us: int = 0
+
+
+class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A schedule as the store holds it."""
+
+    name: str
+    timing: Timing  #: as declared
+    job: NewJob
+    anchor_us: int  #: where intervals are counted from
+    last_us: int  #: every fire up to here is dealt with
+    seen_us: int  #: when a live worker last said that it declares it
+    release: Release = Release()  #: whose declaration holds
+    changed: dict[str, Any] = {}  #: fields of the timing that an operator set
+    paused_us: int | None = None
+    retired_us: int | None = None
+    fires: tuple[FireNote, ...] = ()  #: the newest last
+
+    @property
+    def effective(self) -> Timing:
+        """When it fires, with what an operator changed."""
+        if not self.changed:
+            return self.timing
+        return msgspec.convert({**msgspec.to_builtins(self.timing), **self.changed}, Timing)
+
+    @property
+    def state(self) -> str:
+        """One word: `active`, `paused`, `retired` or `over`."""
+        if self.retired_us is not None:
+            return "retired"
+        if self.paused_us is not None:
+            return "paused"
+        return "over" if self.next_us is None else "active"
+
+    @property
+    def next_us(self) -> int | None:
+        """When it fires next; None while it is paused, retired or over."""
+        if self.retired_us is not None or self.paused_us is not None:
+            return None
+        return next(fires_after(self.effective, self.anchor_us, self.last_us), None)
+
+
+class Fired(NamedTuple):
+    """A schedule that has fired, and what is to be submitted with it."""
+
+    document: ScheduleDocument
+    jobs: tuple[NewJob, ...]
+    due: DueFires
+
+
+# ------------------------------------------------------------------------------------- as a record
+
+
+def schedule_id(name: str) -> RecordId:
+    """The record of a schedule."""
+    return RecordId(SCHEDULE_KIND, "", name)
+
+
+def read_schedule(document: bytes) -> ScheduleDocument:
+    """A schedule from the document of its record."""
+    return msgspec.json.decode(document, type=ScheduleDocument)
+
+
+def written_schedule(schedule: ScheduleDocument) -> bytes:
+    """A schedule as the document of its record."""
+    text = msgspec.json.encode(schedule)
+    if len(text) > DOCUMENT_BYTES_MAX:
+        raise ConfigError(
+            f"schedule {schedule.name!r} takes {len(text)} bytes, and {DOCUMENT_BYTES_MAX} are "
+            "kept: give its call a reference instead of the data"
+        )
+    return text
+
+
+# ---------------------------------------------------------------------------------------- declaring
+
+
+def declared(
+    before: ScheduleDocument | None,
+    new: ScheduleDeclaration,
+    release: Release,
+    now_us: int,
+    *,
+    holder_lives: bool = True,
+) -> ScheduleDocument | None:
+    """What a worker's declaration makes of a schedule; None: nothing that had to be written.
+
+    The newest release holds, until no worker of it lives (`holder_lives`). What an operator has
+    changed stays. Whoever declares it keeps it from being retired.
+    """
+    if before is None:
+        last_us = now_us - 1 if new.timing.at_start else now_us
+        return ScheduleDocument(
+            *(new.name, new.timing, new.job, now_us, last_us, now_us), release=release
+        )
+    same = (before.timing, before.job) == (new.timing, new.job)
+    holds = release.since_us >= before.release.since_us or not holder_lives
+    seen = msgspec.structs.replace(before, seen_us=now_us, retired_us=None)
+    if same or not holds:
+        fresh = now_us - before.seen_us < SEEN_EVERY_US and before.retired_us is None
+        takes_over = holds and before.release != release
+        if fresh and not takes_over:
+            return None
+        return msgspec.structs.replace(seen, release=release) if takes_over else seen
+    after = msgspec.structs.replace(seen, timing=new.timing, job=new.job, release=release)
+    return _from_now_on(before, after, now_us)
+
+
+def _from_now_on(
+    before: ScheduleDocument, after: ScheduleDocument, now_us: int
+) -> ScheduleDocument:
+    """What another time-table would have fired in the past was not missed."""
+    old, new = before.effective, after.effective
+    if all(getattr(old, name) == getattr(new, name) for name in _WHEN):
+        return after
+    return msgspec.structs.replace(after, last_us=max(after.last_us, now_us))
+
+
+# ------------------------------------------------------------------------------------------- firing
+
+
+def fired(schedule: ScheduleDocument, now_us: int) -> Fired | None:
+    """The schedule after its due fires, with a job for each; None: none is due."""
+    if schedule.retired_us is not None or schedule.paused_us is not None:
+        return None
+    timing = schedule.effective
+    limit = max(1, _FIRED_BYTES_MAX // (len(schedule.job.payload) + 1_000))
+    due = due_fires(timing, schedule.anchor_us, schedule.last_us, now_us, limit=limit)
+    if not due.fires and not due.missed:
+        return None
+    jobs = tuple(_job(schedule, timing, fire) for fire in due.fires)
+    notes = tuple(FireNote(fire, now_us, job.id) for fire, job in zip(due.fires, jobs, strict=True))
+    return Fired(
+        msgspec.structs.replace(
+            schedule, last_us=due.last_us, fires=(*schedule.fires, *notes)[-_NOTES_MAX:]
+        ),
+        jobs,
+        due,
+    )
+
+
+def fired_by_hand(schedule: ScheduleDocument, job_id: str, now_us: int) -> Fired:
+    """The schedule after an operator had it run now; its time-table goes on as it is."""
+    job = _as_fire(schedule, job_id, now_us)
+    notes = (*schedule.fires, FireNote(now_us, now_us, job_id, by_hand=True))
+    after = msgspec.structs.replace(schedule, fires=notes[-_NOTES_MAX:])
+    return Fired(after, (job,), DueFires((now_us,), False, schedule.last_us, schedule.next_us))
+
+
+def _job(schedule: ScheduleDocument, timing: Timing, fire_us: int) -> NewJob:
+    """The job of a fire: its id follows from schedule and instant, so that none is there twice."""
+    digest = hashlib.sha256(f"schedule\0{schedule.name}\0{fire_us}".encode()).hexdigest()
+    job_id = f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+    job = _as_fire(schedule, job_id, fire_us)
+    starts_us = jittered_us(timing, schedule.name, fire_us)
+    return job if starts_us == fire_us else msgspec.structs.replace(job, scheduled_us=starts_us)
+
+
+def _as_fire(schedule: ScheduleDocument, job_id: str, fire_us: int) -> NewJob:
+    options = msgspec.structs.replace(
+        schedule.job.options or JobOptions(), schedule=schedule.name, scheduled_for_us=fire_us
+    )
+    return msgspec.structs.replace(
+        schedule.job, id=job_id, trace_id=job_id.replace("-", ""), options=options
+    )
+
+
+def refused(schedule: ScheduleDocument, reasons: Mapping[str, str]) -> ScheduleDocument:
+    """The schedule with what was said of the jobs that were not stored, by their ids."""
+    notes = tuple(
+        msgspec.structs.replace(note, refused=reasons.get(note.job_id, note.refused))
+        for note in schedule.fires
+    )
+    return msgspec.structs.replace(schedule, fires=notes)
+
+
+# ------------------------------------------------------------------------------- by an operator
+
+
+def paused(schedule: ScheduleDocument, now_us: int) -> ScheduleDocument:
+    """It fires no more until it is resumed."""
+    return msgspec.structs.replace(schedule, paused_us=schedule.paused_us or now_us)
+
+
+def resumed(schedule: ScheduleDocument, now_us: int) -> ScheduleDocument:
+    """It fires again from now on; what fell into the pause was not missed."""
+    if schedule.paused_us is None:
+        return schedule
+    last_us = max(schedule.last_us, now_us)
+    return msgspec.structs.replace(schedule, paused_us=None, last_us=last_us)
+
+
+def edited(
+    schedule: ScheduleDocument, changes: Mapping[str, Any] | None, now_us: int
+) -> ScheduleDocument:
+    """It goes by these fields of its timing, whatever code declares; None: as declared again."""
+    kept = {} if changes is None else {**schedule.changed, **changes}
+    after = msgspec.structs.replace(schedule, changed=msgspec.to_builtins(kept))
+    check_timing(after.effective, f"schedule {schedule.name!r}")
+    return _from_now_on(schedule, after, now_us)
+
+
+# --------------------------------------------------------------------------------------- retiring
+
+
+def is_forgotten(schedule: ScheduleDocument, now_us: int) -> bool:
+    """Whether no live worker has declared it for too long."""
+    return schedule.retired_us is None and now_us - schedule.seen_us >= RETIRED_AFTER_US
+
+
+def retired(schedule: ScheduleDocument, now_us: int) -> ScheduleDocument:
+    """It fires no more, unless it is declared again; then it goes on where it was."""
+    return msgspec.structs.replace(schedule, retired_us=now_us)
