@@ -12,6 +12,7 @@ from packhorse.errors import (
     PackhorseError,
     PayloadError,
     ResultTimeout,
+    ScheduleNotFound,
     SchemaOutOfDate,
     StoreUnavailable,
     UsageError,
@@ -89,7 +90,7 @@ def exit_code_of(error: PackhorseError) -> ExitCode:
             return ExitCode.APP_NOT_LOADED
         case SchemaOutOfDate():
             return ExitCode.SCHEMA
-        case JobNotFound() | NothingMatched():
+        case JobNotFound() | NothingMatched() | ScheduleNotFound():
             return ExitCode.NOTHING_MATCHED
         case ConfigError() | PayloadError() | UsageError():
             return ExitCode.USAGE

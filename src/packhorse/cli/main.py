@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "contract": ("packhorse.cli.contract:contract", "Show and compare what tasks promise."),
         "check": ("packhorse.cli.check:check", "List waiting jobs that this code could not run."),
         "queues": ("packhorse.cli.queues:queues", "List, pause, close and limit queues."),
+        "schedules": ("packhorse.cli.schedules:schedules", "Show, run, pause, change schedules."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),
         "breakers": ("packhorse.cli.breakers:breakers", "List and reset circuit breakers."),

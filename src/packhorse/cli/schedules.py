@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse schedules`: list, show, next, history, run, pause, resume, edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packhorse.cli.options import duration, json_option, on_store
+from packhorse.cli.output import age, note, print_fields, print_json, print_table, print_text
+from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.durations import span_text
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.client.schedules import ScheduleInfo
+    from packhorse.core.schedules import FireNote
+
+__all__ = [
+    "edit_schedule",
+    "list_schedules",
+    "next_fires",
+    "past_fires",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
+    "schedules",
+    "show_schedule",
+]
+
+_NAME = click.argument("name", metavar="NAME")
+
+
+@click.group()
+def schedules() -> None:
+    """List, show, run, pause and change schedules."""
+
+
+@schedules.command("list")
+@json_option
+@on_store
+def list_schedules(app: Packhorse, *, as_json: bool) -> None:
+    """List every schedule that the store holds."""
+    found = app.schedules.all()
+    if as_json:
+        print_json({"schedules": [_document(each) for each in found]})
+    elif found:
+        headers = ("SCHEDULE", "STATE", "NEXT", "TASK", "LAST", "WHEN")
+        print_table(headers, map(_row, found))
+    else:
+        note("No schedules. Workers of an app that declares some write them down when they start.")
+
+
+def _row(schedule: ScheduleInfo) -> tuple[object, ...]:
+    last = schedule.fires[-1] if schedule.fires else None
+    changed = " (changed by hand)" if schedule.changed else ""
+    return (
+        schedule.name,
+        _state(schedule),
+        _instant(schedule.next_at),
+        schedule.task,
+        "-" if last is None else _instant(to_datetime(last.fire_us)),
+        f"{schedule.words}{changed}",
+    )
+
+
+def _state(schedule: ScheduleInfo) -> str:
+    if schedule.overdue_s >= _OVERDUE_S:
+        return f"overdue {age(schedule.overdue_s)}"
+    return schedule.state
+
+
+#: From then on no worker seems to look.
+_OVERDUE_S = 30
+
+
+@schedules.command("show")
+@_NAME
+@json_option
+@on_store
+def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
+    """Show one schedule, its next fires and its last ones."""
+    found = app.schedules.get(name)
+    if as_json:
+        print_json(_document(found))
+        return
+    timing = found.timing
+    print_fields(
+        [
+            ("schedule", found.name),
+            ("state", _state(found)),
+            ("when", found.words),
+            ("changed by hand", found.changed),
+            ("catch up", timing.catch_up),
+            ("jitter", span_text(timing.jitter_us) if timing.jitter_us else None),
+            ("task", found.task),
+            ("queue", found.queue),
+            ("next", [_instant(moment) for moment in app.schedules.fires(name, 3)]),
+        ]
+    )
+    if found.overdue_s >= _OVERDUE_S:
+        note("It is overdue: see with 'packhorse workers list' whether a worker runs.")
+    _print_fires(app, found, limit=5)
+
+
+@schedules.command("next")
+@_NAME
+@click.option("--count", type=click.IntRange(1, 1_000), default=10, help="How many; 10.")
+@json_option
+@on_store
+def next_fires(app: Packhorse, *, name: str, count: int, as_json: bool) -> None:
+    """List the next fires, in UTC and in the schedule's time zone."""
+    from zoneinfo import ZoneInfo
+
+    found = app.schedules.get(name)
+    fires = app.schedules.fires(name, count)
+    zone = ZoneInfo(found.timing.timezone)
+    if as_json:
+        both = [
+            {"at": _instant(each), "local": each.astimezone(zone).isoformat()} for each in fires
+        ]
+        print_json({"schedule": name, "fires": both})
+    elif fires:
+        rows = [(_instant(each), _local(each.astimezone(zone))) for each in fires]
+        print_table(("UTC", found.timing.timezone), rows)
+    else:
+        note(f"Schedule {name} is {found.state}: it does not fire.")
+
+
+@schedules.command("history")
+@_NAME
+@json_option
+@on_store
+def past_fires(app: Packhorse, *, name: str, as_json: bool) -> None:
+    """List the last fires, how late each was, and what became of its job."""
+    found = app.schedules.get(name)
+    if as_json:
+        print_json({"schedule": name, "fires": list(_fire_documents(app, found))})
+    elif not _print_fires(app, found, limit=None):
+        note(f"Schedule {name} has not fired yet.")
+
+
+@schedules.command("run")
+@_NAME
+@json_option
+@on_store
+def run_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
+    """Submit the schedule's call now; when it fires by itself stays as it is."""
+    job = app.schedules.run(name)
+    if as_json:
+        print_json({"schedule": name, "jobId": job.id, "deduplicated": job.deduplicated})
+    elif job.deduplicated:
+        print_text(f"Job {job.id} of schedule {name} is there already, and only one may be.")
+    else:
+        print_text(f"Job {job.id} of schedule {name} was submitted.")
+
+
+@schedules.command("pause")
+@_NAME
+@json_option
+@on_store
+def pause_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
+    """Let a schedule fire no more until it is resumed; deploys do not change that."""
+    _tell(app.schedules.pause(name), as_json=as_json)
+
+
+@schedules.command("resume")
+@_NAME
+@json_option
+@on_store
+def resume_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
+    """Let a paused schedule fire again; what fell into the pause is left out."""
+    _tell(app.schedules.resume(name), as_json=as_json)
+
+
+@schedules.command("edit")
+@_NAME
+@click.option("--cron", help="Five fields: minute, hour, day, month, weekday.")
+@click.option("--timezone", help="Of the cron expression, such as Europe/Berlin.")
+@click.option("--every", type=duration, help="An interval, such as 15m.")
+@click.option("--catch-up", type=click.Choice(["skip", "latest", "all"]), help="Of missed fires.")
+@click.option("--jitter", type=duration, help="Start jobs up to so long after the fire.")
+@click.option("--declared", is_flag=True, help="End what was changed: code decides again.")
+@json_option
+@on_store
+def edit_schedule(
+    app: Packhorse, *, name: str, declared: bool, as_json: bool, **options: Any
+) -> None:
+    """Change when a schedule fires, whatever code declares now or later.
+
+    What is not named stays as it is.
+
+        packhorse schedules edit nightly --cron "30 4 * * *"
+
+        packhorse schedules edit nightly --declared
+    """
+    chosen = {option: value for option, value in options.items() if value is not None}
+    if declared == bool(chosen):
+        raise click.UsageError("give what to change, or --declared, and not both")
+    _tell(app.schedules.edit(name, **chosen), as_json=as_json)
+
+
+def _tell(schedule: ScheduleInfo, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_document(schedule))
+        return
+    then = "" if schedule.next_at is None else f"; next at {_instant(schedule.next_at)}"
+    print_text(f"Schedule {schedule.name} is {schedule.state}: {schedule.words}{then}.")
+
+
+def _print_fires(app: Packhorse, schedule: ScheduleInfo, *, limit: int | None) -> bool:
+    rows = [
+        (_instant(to_datetime(fire.fire_us)), _lateness(fire), outcome, fire.job_id)
+        for fire, outcome in _outcomes(app, schedule, limit)
+    ]
+    if rows:
+        print_table(("FIRED FOR", "LATE", "OUTCOME", "JOB"), rows)
+    return bool(rows)
+
+
+def _outcomes(
+    app: Packhorse, schedule: ScheduleInfo, limit: int | None
+) -> Iterator[tuple[FireNote, str]]:
+    """Each fire, the newest first, and the status of its job."""
+    for fire in schedule.fires[::-1][:limit]:
+        if fire.refused:
+            yield fire, f"refused: {fire.refused}"
+            continue
+        record = app.store.run(app.store.inspection.job(fire.job_id))
+        yield fire, "removed" if record is None else str(record.status)
+
+
+def _lateness(fire: FireNote) -> str:
+    if fire.by_hand:
+        return "by hand"
+    return span_text(max(0, fire.submitted_us - fire.fire_us)) or "0s"
+
+
+def _document(schedule: ScheduleInfo) -> dict[str, Any]:
+    from packhorse.cli.display import document_of
+
+    return document_of(schedule)
+
+
+def _fire_documents(app: Packhorse, schedule: ScheduleInfo) -> Iterator[dict[str, Any]]:
+    for fire, outcome in _outcomes(app, schedule, None):
+        yield {
+            "firedFor": _instant(to_datetime(fire.fire_us)),
+            "lateMs": max(0, fire.submitted_us - fire.fire_us) * 1_000 // SECOND_US,
+            "byHand": fire.by_hand,
+            "outcome": outcome,
+            "jobId": fire.job_id,
+        }
+
+
+def _instant(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _local(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S %Z (%a)}"
