@@ -39,6 +39,8 @@ WITHOUT_TWIN: Final = {
         "middleware",
         "lifespan",
         "tool",
+        "schedule",
+        "every",
         "consumer",
     },
     "Task": {"call", "using", "job", "upcast"},

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -275,7 +276,7 @@ class Schedules:
         yield from self._change(name, lambda schedule, now_us: (change(schedule, now_us), ()))
         return (yield from self._get(name))
 
-    def _change(self, name: str, change: _Change) -> _Asking[Changed]:
+    def _change(self, name: str, change: _ScheduleChange) -> _Asking[Changed]:
         """Write what `change` makes of a schedule, unless another change came before; then again.
 
         One that changes nothing is written all the same: it is an operator's, and rare.
@@ -301,7 +302,7 @@ class Schedules:
         return record, page.now_us
 
 
-class _Change(Protocol):
+class _ScheduleChange(Protocol):
     def __call__(
         self, schedule: ScheduleDocument, now_us: int, /
     ) -> tuple[ScheduleDocument, tuple[Any, ...]]: ...
@@ -329,21 +330,14 @@ def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     chosen = chosen_options(options, TimingOptions, where)
     if not chosen:
         return None
-    names = [_FIELDS[name] for name in chosen]
+    names = [_FIELDS.get(name, name) for name in chosen]
     if set(names) & {"cron", "every_us", "at_us"}:
         names += [name for name in ("cron", "every_us", "at_us") if name not in names]
     return {name: getattr(timing, name) for name in names}
 
 
-_FIELDS: Final = {
-    "cron": "cron",
-    "timezone": "timezone",
-    "every": "every_us",
-    "at": "at_us",
-    "at_start": "at_start",
-    "catch_up": "catch_up",
-    "jitter": "jitter_us",
-}
+#: The options whose fields of a timing have another name.
+_FIELDS: Final = MappingProxyType({"every": "every_us", "at": "at_us", "jitter": "jitter_us"})
 
 
 def _timing(options: Mapping[str, Any], where: str) -> Timing:

@@ -176,7 +176,7 @@ def declared(
     """What a worker's declaration makes of a schedule; None: nothing that had to be written.
 
     The newest release holds, until no worker of it lives (`holder_lives`). What an operator has
-    changed stays. Whoever declares it keeps it from being retired.
+    changed stays. Each declaration keeps it from being retired.
     """
     if before is None:
         last_us = now_us - 1 if new.timing.at_start else now_us

@@ -238,7 +238,7 @@ class QueueStarving(Event, frozen=True, kw_only=True):
 
 
 class ScheduleMissed(Event, frozen=True, kw_only=True):
-    """Fires of a schedule were missed while no worker looked, and its `catch_up` left some out."""
+    """Fires were missed while no worker looked, and `catch_up` left some out."""
 
     name = "schedule.missed"
     schedule: str
@@ -375,16 +375,10 @@ class SpoolRefused(Event, frozen=True, kw_only=True):
 
 def about_record(record: JobRecord, *, worker: str = "") -> dict[str, Any]:
     """The fields of every event about a job; `attempt` is the number of its last one."""
-    return {
-        "job_id": record.id,
-        "worker_id": worker,
-        "queue": record.queue,
-        "task": record.task,
-        "tenant": record.tenant,
-        "attempt": record.counters.attempts,
-        "trace_id": record.trace_id,
-        "upstream_request_id": record.upstream_request_id,
-    }
+    names = ("queue", "task", "tenant", "trace_id", "upstream_request_id")
+    own = {name: getattr(record, name) for name in names}
+    attempt = record.counters.attempts
+    return {**own, "job_id": record.id, "worker_id": worker, "attempt": attempt}
 
 
 def dead_event(record: JobRecord, *, worker: str = "") -> JobDead:

@@ -131,30 +131,34 @@ class Ticker:
 
     async def _declare(self, release: Release) -> None:
         """Write each schedule that is new, is declared otherwise, or was not seen for long."""
-        open_declarations = {each.name: each for each in self._declarations}
-        while open_declarations:
-            stored, now_us = await self._stored(open_declarations)
+        left = {each.name: each for each in self._declarations}
+        while left:
+            stored, now_us = await self._stored(left)
             puts = []
-            lives: dict[str, bool] = {release.name: True}
-            for name, declaration in list(open_declarations.items()):
-                record = stored.get(name)
-                before = None if record is None else read_schedule(record.document)
-                if before is not None and before.release.name not in lives:
-                    lives[before.release.name] = await self._lives(before.release.name)
-                after = declared(
-                    *(before, declaration, release, now_us),
-                    holder_lives=before is None or lives[before.release.name],
-                )
-                if after is None:
-                    del open_declarations[name]
+            for name, declaration in list(left.items()):
+                put = await self._declared(stored.get(name), declaration, release, now_us)
+                if put is None:
+                    del left[name]
                 else:
-                    puts.append(_put(after, 0 if record is None else record.version))
+                    puts.append(put)
             for begin in range(0, len(puts), _TOGETHER):
                 part = puts[begin : begin + _TOGETHER]
+                changed = await self._change(*part)
                 # What conflicts was declared by another worker meanwhile: compare again.
-                if (await self._change(*part)).applied:
-                    for put in part:
-                        del open_declarations[put.id.key]
+                for put in part if changed.applied else ():
+                    del left[put.id.key]
+
+    async def _declared(
+        self,
+        record: Record | None,
+        declaration: ScheduleDeclaration,
+        release: Release,
+        now_us: int,
+    ) -> Put | None:
+        before = None if record is None else read_schedule(record.document)
+        lives = before is None or before.release == release or await self._lives(before.release)
+        after = declared(before, declaration, release, now_us, holder_lives=lives)
+        return None if after is None else _put(after, 0 if record is None else record.version)
 
     async def _stored(self, wanted: Mapping[str, object]) -> tuple[dict[str, Record], int]:
         found: dict[str, Record] = {}
@@ -167,8 +171,8 @@ class Ticker:
             if after is None:
                 return found, page.now_us
 
-    async def _lives(self, release: str) -> bool:
-        named = self._release._replace(key=release)
+    async def _lives(self, release: Release) -> bool:
+        named = self._release._replace(key=release.name)
         return await self._store.arun(self._store.records.record(named)) is not None
 
     # ------------------------------------------------------------------------------------ firing
