@@ -187,7 +187,7 @@ def resume_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
 @json_option
 @on_store
 def edit_schedule(
-    app: Packhorse, *, name: str, declared: bool, as_json: bool, **options: Any
+    app: Packhorse, /, *, name: str, declared: bool, as_json: bool, **options: Any
 ) -> None:
     """Change when a schedule fires, whatever code declares now or later.
 

@@ -102,14 +102,3 @@ def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
     except StopIteration as finished:
         result: T = finished.value
         return result
-
-
-async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
-    """As `drive`, where answers are awaited."""
-    answer: Any = None
-    try:
-        while True:
-            answer = await execute(steps.send(answer))
-    except StopIteration as finished:
-        result: T = finished.value
-        return result
