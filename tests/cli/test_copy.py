@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from packhorse import Packhorse, StoreCopied
@@ -222,6 +223,26 @@ def test_a_journey_through_every_store_ends_where_it_began(
         assert shown(stores[1]) == shown(stores[0])
     finally:
         clear_namespace(redis_url(), namespace)
+        schemas().give(schema)
+
+
+def test_what_transactions_asked_for_is_carried_too(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    schema = schemas().take()
+    url = schemas().url_of(schema)
+    app = Packhorse(url)
+    try:
+        app.store.migrate()
+        with psycopg.connect(url.partition("?")[0]) as connection:
+            connection.execute("select 1")
+            job = app.task(name="send")(lambda: None).using(tx=connection).enqueue()
+        told = copied(Project(folder), url, TARGET)
+        assert told["carried"] == 1
+        record = stores[1].run(stores[1].inspection.job(job.id))
+        assert record is not None
+    finally:
+        app.close()
         schemas().give(schema)
 
 

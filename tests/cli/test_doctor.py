@@ -120,6 +120,10 @@ def test_a_sound_store_has_nothing_to_report() -> None:
         ({"unreadable": Counter(k1=2)}, "keys", "problem", "2 jobs of the oldest 20 that wait"),
         ({"parked": Counter(old=3)}, "tasks", "problem", "3 jobs of task old set aside"),
         ({"tasks": ("add", "new")}, "tasks", "warning", "no live worker knows: new"),
+        (
+            {"facts": {"intake": "3 waiting"}, "workers": ()},
+            *("transactions", "warning", "3 waiting, and no worker is live"),
+        ),
         ({"dead": 9, "dead_recently": 2}, "dead letters", "warning", "2 jobs died in the last"),
         (
             {"orphaned_workers": 1},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 
 from packhorse import JobStatus, Packhorse
-from packhorse.errors import JobNotFound
+from packhorse.errors import ConfigError, JobNotFound
 from packhorse.runtime.services import upkeep
 from tests.servers.schemas import schemas
 from tests.transactions.support import Orders
@@ -159,6 +160,26 @@ async def test_a_commit_can_carry_the_wake_up(
             postgres.send.using(tx=open_one.tx, notify=True).enqueue("a")
         while "a" not in postgres.ran:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("bad", ["no JSON", '{"job": 1}', None])
+def test_what_cannot_be_admitted_stops_no_other(postgres: Orders, bad: str | None) -> None:
+    schema = postgres.url.partition("schema=")[2]
+    long = secrets.token_hex(4000)  # more than an index takes
+    unfit = f'{{"job":{{"id":"{long}","task":"send","payload":"e30="}}}}'
+    with postgres.driver() as open_one:
+        postgres.send.using(tx=open_one.tx).enqueue("a")
+        open_one.tx.execute(
+            f'insert into "{schema}".intake (at_us, request) values (1, %s)', (bad or unfit,)
+        )
+        postgres.send.using(tx=open_one.tx).enqueue("b")
+
+    assert postgres.run() == ["a", "b"]
+
+
+def test_a_name_that_no_index_takes_is_refused_at_once(orders: Orders) -> None:
+    with orders.driver() as open_one, pytest.raises(ConfigError, match="shorter"):
+        orders.send.using(tx=open_one.tx, job_id="x" * 1_001).enqueue("a")
 
 
 def test_two_admitters_leave_it_to_one(postgres: Orders) -> None:

@@ -249,6 +249,15 @@ def _keys(survey: Survey) -> Iterator[_Result]:
         )
 
 
+def _intake(survey: Survey) -> Iterator[_Result]:
+    waiting = survey.facts.get("intake", "empty")
+    if waiting != "empty" and not _live(survey):
+        yield _warning(
+            f"jobs and cancels of transactions (tx=) are not admitted: {waiting}, and no worker is "
+            "live to do it; start one"
+        )
+
+
 def _dead_letters(survey: Survey) -> Iterator[_Result]:
     if survey.dead_recently:
         yield _warning(
@@ -291,6 +300,7 @@ _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = 
     ("queues", _queues),
     ("tasks", _tasks),
     ("keys", _keys),
+    ("transactions", _intake),
     ("dead letters", _dead_letters),
     ("workers", _workers),
 )

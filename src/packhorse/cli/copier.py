@@ -25,6 +25,7 @@ __all__ = [
     "CopyTally",
     "Remaining",
     "Side",
+    "admit_all",
     "carry_jobs",
     "carry_records",
     "carry_settings",
@@ -116,6 +117,13 @@ def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
         if name not in known:
             hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
             raise NothingMatched(f"{source.label} has no queue {name!r}; {hint}")
+
+
+def admit_all(source: Store) -> None:
+    """Let in what transactions of users have asked for, so that it is carried too."""
+    intake = source.intake
+    while intake is not None and source.run(intake.admit(wait=True)):
+        pass
 
 
 def remaining_in(source: Store, queues: Sequence[str]) -> Remaining:

@@ -65,7 +65,7 @@ def copy(
 
 
 def _carry(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **options: Any) -> None:
-    from packhorse.cli.copier import plan_copy, refuse_unknown, remaining_in
+    from packhorse.cli.copier import admit_all, plan_copy, refuse_unknown, remaining_in
     from packhorse.cli.discovery import existing_store
     from packhorse.stores import open_store
 
@@ -75,6 +75,7 @@ def _carry(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **opti
         existing_store(source)
         refuse_unknown(source, options["queues"])
         _refuse_at_work(source, force=options["force"])
+        admit_all(source)
         queues, batch = options["queues"], options["batch"]
         if dry_run:
             planned = plan_copy(source, target if _exists(target) else None, queues, batch)
@@ -181,6 +182,7 @@ def _tell_left(left: Remaining, verb: str) -> None:
 
 def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
     from packhorse.cli.copier import (
+        admit_all,
         carry_jobs,
         carry_records,
         carry_settings,
@@ -195,6 +197,7 @@ def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
     if not queues:
         # Mark before the first job is in both; the target is in use from now on.
         source.run(source.transfer.mark(Copied(target.label, SystemClock().now_us())))
+        admit_all(source)  # nothing is added from now on, save by transactions that are open
         target.run(target.transfer.mark(None))
     settings = carry_settings(source, target, queues)
     tally = carry_jobs(source, target, queues, batch, lambda seen: show_progress(seen, expected))

@@ -35,6 +35,7 @@ __all__ = [
     "ATOMIC_JOBS_MAX",
     "PART_BYTES_MAX",
     "PART_JOBS_MAX",
+    "TX_TEXT_BYTES_MAX",
     "Submission",
     "cut_short",
     "idempotency_rule",
@@ -52,6 +53,10 @@ PART_BYTES_MAX: Final = 4 * 1024 * 1024
 #: The same where the caller asked for one transaction. Others may have to wait for all of it.
 ATOMIC_JOBS_MAX: Final = 5_000
 ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Choices that decide nothing about the job itself.
+_TX_ALONE: Final = {"tx": None}.keys()
+#: Of an id, a tenant, a tag or another name of a job that is stored when a transaction commits.
+TX_TEXT_BYTES_MAX: Final = 1_000
 _UNCHANGED: Final = "nothing was stored"
 
 
@@ -235,15 +240,28 @@ class _Within(NamedTuple):
 
     def parts(self, jobs: Sequence[NewJob]) -> Iterator[Written]:
         """What is written with each statement."""
+        for job in jobs:
+            _refuse_long(job)
         for part in parts(jobs, atomic=False):
             yield Written([IntakeRequest(job) for job in part], self.notify)
+
+
+def _refuse_long(job: NewJob) -> None:
+    """What an index may not hold would be found out after the commit only."""
+    for text in (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags):
+        if len(text.encode()) > TX_TEXT_BYTES_MAX:
+            raise ConfigError(
+                f"a name of a job with tx= begins with {text[:20]!r} and has more than "
+                f"{TX_TEXT_BYTES_MAX} bytes; nothing was stored: give a shorter one"
+            )
 
 
 def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
     """Return a call as it is stored: under the id its caller chose, or this one."""
     task = call.definition
     fields: dict[str, Any] = {}
-    if call.choices is not NO_CHOICES or task.adds_fields:
+    values = call.choices.values
+    if task.adds_fields or not (call.choices is NO_CHOICES or values.keys() == _TX_ALONE):
         fields = _fields(call, declarations)
     if declarations.tracing and declarations.traces_uniquely(fields.get("queue", task.queue)):
         fields["id"] = fields["trace_id"] = _one_name(fields, task.queue) or job_id

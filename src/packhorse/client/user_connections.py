@@ -21,6 +21,8 @@ _ACCEPTED: Final = (
     "that Django is configured with"
 )
 _BEGIN: Final = "no transaction is open on it: begin one first, since the job is to commit with it"
+#: As libpq has them.
+_IN_TRANSACTION, _IN_ERROR = 2, 3
 _FAILED: Final = "its transaction has failed: roll it back, and begin another"
 
 #: Called with the queues that something was asked for in.
@@ -155,9 +157,12 @@ class _Psycopg(_Direct):
         self._module = module
 
     def refuse(self) -> None:
+        status = self._connection.pgconn.transaction_status
+        if status == _IN_TRANSACTION:
+            return
         if self._connection.closed:
             raise _refused(self._connection, "it is closed: give one that is open")
-        _refuse_status(self._connection, self._connection.info.transaction_status.name)
+        raise _refused(self._connection, _FAILED if status == _IN_ERROR else _BEGIN)
 
     def key(self) -> object:
         return self._connection
@@ -180,14 +185,6 @@ class _AsyncPsycopg(_Awaited, _Psycopg):
 
     async def change(self, statement: UserStatement) -> Any:
         return (await self._execute(self._module.AsyncCursor, statement)).rowcount
-
-
-def _refuse_status(tx: object, status: str) -> None:
-    """Of a connection of libpq."""
-    if status == "INERROR":
-        raise _refused(tx, _FAILED)
-    if status != "INTRANS":
-        raise _refused(tx, _BEGIN)
 
 
 def _with_percent(text: str) -> str:

@@ -56,13 +56,20 @@ class IntakeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return IntakeRequest(due)
 
 
+class _Job(NewJob, frozen=True, omit_defaults=True, gc=False):
+    """As it is written: without what most jobs leave as it is."""
+
+
 _request: Final = msgspec.json.Decoder(IntakeRequest)
 _encode: Final = msgspec.json.Encoder().encode
+_values_of: Final = msgspec.structs.astuple
 
 
 def written_requests(requests: Sequence[IntakeRequest]) -> str:
     """The JSON text of a list of requests."""
-    return _encode(requests).decode()
+    return _encode(
+        [one if one.job is None else IntakeRequest(_Job(*_values_of(one.job))) for one in requests]
+    ).decode()
 
 
 def read_request(text: str, at_us: int) -> IntakeRequest:
@@ -113,13 +120,17 @@ class Intake(Protocol):
         """Wake workers with the commit; None: it cannot carry a wake-up."""
         ...
 
-    def admit(self, *, wait: bool = False) -> Plan[int]:
+    def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
         """Do what committed transactions ask for, in order; says how many requests those were.
 
         Only one process does so at a time. `wait`: until it is done, instead of leaving it to that.
         Jobs are stored as by `RecordStore.change`. One that is refused is dead `rejected`. Where
         another job answers for one, its id becomes another name of that job.
         """
+        ...
+
+    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
+        """Take out the first request, which cannot be admitted; `keep`: as a dead letter."""
         ...
 
     def holder(self, job_id: str) -> Plan[str | None]:

@@ -11,8 +11,9 @@ from typing import Final, Protocol
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
 from packhorse.core.job import PRIORITY_BY_NAME, Job
+from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.events import EventBus, JobDead, QueueStarving, TasksParked, dead_event
-from packhorse.stores.intake import ADMITTED_MAX
+from packhorse.stores.intake import ADMITTED_MAX, Intake
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Counts
 
@@ -141,7 +142,15 @@ class Admitter:
     async def run_once(self) -> float:
         """Admit one batch."""
         intake = self._store.intake
-        admitted = 0 if intake is None else await self._store.arun(intake.admit())
+        if intake is None:
+            return self.interval_s
+        try:
+            admitted = await self._store.arun(intake.admit())
+        except StoreUnavailable:
+            raise
+        except Exception:
+            await self._isolate(intake)
+            raise
         now = self._monotonic()
         if admitted:
             self._seen_at = now
@@ -151,6 +160,22 @@ class Admitter:
         return spread(
             _INTAKE_S if now < self._seen_at + _LATELY_S else self.interval_s, self._chance
         )
+
+    async def _isolate(self, intake: Intake) -> None:
+        """Find the request that cannot be admitted, and give it up: it stops all others."""
+        run = self._store.arun
+        for _ in range(ADMITTED_MAX):
+            try:
+                if not await run(intake.admit(wait=True, limit=1)):
+                    return
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - kept with the job, and told by the caller
+                try:
+                    await run(intake.give_up(repr(error), keep=True))
+                except (PackhorseError, ValueError):  # it cannot even be kept
+                    await run(intake.give_up(repr(error), keep=False))
+                return
 
 
 class Promoter:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from psycopg import Connection
 
@@ -12,6 +12,8 @@ from packhorse.stores.postgres.settings import PostgresSettings
 
 __all__ = ["facts"]
 
+#: Requests in the intake that are counted.
+_COUNTED_MAX: Final = 1_000
 _ASK = """\
 select current_setting('server_version'), current_database(), current_user,
        current_setting('synchronous_commit'), current_setting('fsync'),
@@ -39,9 +41,22 @@ def facts(connection: Connection[Any], settings: PostgresSettings) -> dict[str, 
         "synchronous_commit": commit,
         "survives a power cut": _durability(commit, fsync, pages),
         "statement timeout": f"{timeout} on the server, {settings.statement_timeout_s:g}s asked",
+        "intake": _intake(connection, settings),
         "connections at most": f"{settings.hot_pool} hot, {settings.pool} others, 1 listening",
         "writable": "no" if read_only else "yes",
     }
+
+
+def _intake(connection: Connection[Any], settings: PostgresSettings) -> str:
+    """How much transactions of users have asked for that was not admitted yet."""
+    table = f'"{settings.schema}"."{settings.prefix}intake"'
+    found = connection.execute("select to_regclass(%s)", (table,)).fetchone()
+    if found is None or found[0] is None:
+        return "empty"
+    text = f"select count(*) from (select 1 from {table} limit {_COUNTED_MAX}) as waiting"  # noqa: S608 - names of the settings
+    row = connection.execute(text.encode()).fetchone()
+    waiting = 0 if row is None else row[0]
+    return f"{waiting}{'+' if waiting == _COUNTED_MAX else ''} waiting" if waiting else "empty"
 
 
 def _durability(commit: str, fsync: str, pages: str) -> str:

@@ -20,7 +20,9 @@ from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.locking import INTAKE, LockLevel
 from packhorse.stores.postgres.statements import Lock, Once, Send, sql
-from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan
+from packhorse.stores.postgres.texts import SERVER_CLOCK, SERVER_NOW
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan, reject
 from packhorse.stores.sql.statements import Rows
 
 __all__ = ["PostgresIntake"]
@@ -48,6 +50,7 @@ class PostgresIntake:
         self._keys_of = keys_of
         self._tell = tell
         self._notice = UserStatement(notice)
+        self._texts: dict[str, str] = {}  # at most one a statement
 
     def probe(self) -> UserStatement:
         return UserStatement(self._rendered(sql("intake_probe")))
@@ -79,15 +82,27 @@ class PostgresIntake:
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
         written = written_requests(requests)
         if len(requests) == 1:
-            text = self._rendered(sql("intake_append_one"))
-            return UserStatement(text.replace("%s", "?"), (written[1:-1],))
-        return UserStatement(self._rendered(sql("intake_append")).replace("%s", "?"), (written,))
+            return UserStatement(self._text("intake_append_one"), (written[1:-1],))
+        return UserStatement(self._text("intake_append"), (written,))
+
+    def _text(self, name: str) -> str:
+        """A statement of users' connections; one without an instant in it is made once."""
+        text = self._texts.get(name)
+        if text is None:
+            text = self._rendered(sql(name)).replace("%s", "?")
+            if SERVER_NOW in text:
+                text = self._texts[name] = text.replace(SERVER_NOW, SERVER_CLOCK)
+        return text
 
     def notice(self) -> UserStatement | None:
         return self._notice
 
-    def admit(self, *, wait: bool = False) -> Plan[int]:
-        return Plan("admit", partial(self._admit, self._level(), wait=wait), look=_is_empty)
+    def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
+        steps = partial(self._admit, self._level(), limit, wait=wait)
+        return Plan("admit", steps, look=_is_empty)
+
+    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
+        return Plan("give_up", lambda: _give_up(reason, keep=keep))
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(POSTGRES, job_id)
@@ -96,14 +111,14 @@ class PostgresIntake:
         del queues  # who admits tells their workers
         self._tell((INTAKE_TOPIC,))
 
-    def _admit(self, level: LockLevel, *, wait: bool) -> Steps[int]:
+    def _admit(self, level: LockLevel, limit: int, *, wait: bool) -> Steps[int]:
         if wait:
             yield Lock(INTAKE)
         else:
             [(alone,)] = yield Rows(sql("intake_alone"))
             if not alone:
                 return 0
-        rows = yield Rows(sql("intake_waiting"), (ADMITTED_MAX,))
+        rows = yield Rows(sql("intake_waiting"), (limit,))
         if not rows:
             return 0
         requests = [read_request(text, at_us) for _, at_us, text in rows]
@@ -116,6 +131,18 @@ class PostgresIntake:
         yield from admit_requests(POSTGRES, requests, level)
         yield Send(sql("intake_remove"), ([number for number, _, _ in rows],))
         return len(rows)
+
+
+def _give_up(reason: str, *, keep: bool) -> Steps[None]:
+    yield Lock(INTAKE)
+    level = yield from POSTGRES.go_alone()
+    rows = yield Rows(sql("intake_waiting"), (1,))
+    for number, at_us, text in rows:
+        yield Send(sql("intake_remove"), ([number],))
+        job = read_request(text, at_us).job if keep else None
+        if job is not None:
+            refused = RefusedJob(job.id, "STORE_ERROR", reason)
+            yield from reject(POSTGRES, job, refused, level)
 
 
 def _is_empty() -> Steps[int | None]:

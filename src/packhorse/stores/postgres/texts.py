@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple
 from packhorse.errors import PayloadError
 from packhorse.stores.postgres.statements import Parameters
 
-__all__ = ["SERVER_NOW", "Bound", "Statement", "Texts", "bound"]
+__all__ = ["SERVER_CLOCK", "SERVER_NOW", "Bound", "Statement", "Texts", "bound"]
 
-#: An InitPlan, so that an index can be asked for what lies before it.
-SERVER_NOW: Final = "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint)"
+#: The clock, and as an InitPlan, so that an index can be asked for what lies before it.
+SERVER_CLOCK: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+SERVER_NOW: Final = f"(select {SERVER_CLOCK})"
 _MARK: Final = re.compile(r"\{(=?)([a-z_][a-z0-9_]*)\}")
 _PARAMETER: Final = re.compile(r"%(?:\(([a-z_0-9]+)\))?(.)", re.DOTALL)
 

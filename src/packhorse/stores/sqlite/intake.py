@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packhorse.core.clock import Clock
-from packhorse.stores.intake import IntakeRequest, UserStatement, written_requests
+from packhorse.stores.intake import ADMITTED_MAX, IntakeRequest, UserStatement, written_requests
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.sql.intake import holder_plan
 from packhorse.stores.sqlite.connection import file_at
@@ -63,16 +63,25 @@ class SqliteIntake:
     def notice(self) -> UserStatement | None:
         return None
 
-    def admit(self, *, wait: bool = False) -> Plan[int]:
+    def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
         """The runner has done it before the first step."""
-        del wait
+        del wait, limit
         return Plan("admit", _nothing_left, writes=False)
+
+    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
+        """The runner has done that too."""
+        del reason, keep
+        return Plan("give_up", _nothing, writes=False)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(SQLITE, job_id)
 
     def wake(self, queues: Sequence[str]) -> None:
         self._send([f"queue:{queue}" for queue in queues])
+
+
+def _nothing() -> Steps[None]:
+    yield from ()
 
 
 def _nothing_left() -> Steps[int]:
