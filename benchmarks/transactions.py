@@ -105,7 +105,7 @@ def _turn(pipes: list[Any], side: str, seconds: float) -> float:
 
 def _empty(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("truncate orders, outbox, packhorse.intake")
+        connection.execute("truncate orders, outbox, packhorse.requests")
 
 
 def _serve(url: str, pipe: Pipe[Any, Any]) -> None:

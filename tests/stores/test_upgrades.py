@@ -29,6 +29,8 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, JobFilter, Renewal
 from packhorse.stores.sqlite import migrate as sqlite_migrate
+from packhorse.stores.sqlite import runner as runners
+from packhorse.stores.sqlite.submit import unload_jobs
 from packhorse.testing.conformance.samples import (
     ANNA,
     LEASE_US,
@@ -57,6 +59,10 @@ class Version2:
         self._patch = patch
         self._path = folder / "jobs.db"
         self.url = f"sqlite:///{self._path}" if kind == "sqlite" else schemas().url_of(_SCHEMA)
+        if kind == "sqlite":  # it knows of jobs in the intake, not of users' transactions
+            jobs = "select 1 from packhorse_intake limit 1"
+            patch.setattr(runners, "is_loaded", lambda one: bool(one.execute(jobs).fetchall()))
+            patch.setattr(runners, "unload", lambda connection, _: unload_jobs(connection))
         self.opened_by_old().close()
         (self._fill_sqlite if kind == "sqlite" else self._fill_postgres)()
 

@@ -170,7 +170,7 @@ def test_what_cannot_be_admitted_stops_no_other(postgres: Orders, bad: str | Non
     with postgres.driver() as open_one:
         postgres.send.using(tx=open_one.tx).enqueue("a")
         open_one.tx.execute(
-            f'insert into "{schema}".intake (at_us, request) values (1, %s)', (bad or unfit,)
+            f'insert into "{schema}".requests (at_us, request) values (1, %s)', (bad or unfit,)
         )
         postgres.send.using(tx=open_one.tx).enqueue("b")
 

@@ -49,7 +49,7 @@ def facts(connection: Connection[Any], settings: PostgresSettings) -> dict[str, 
 
 def _intake(connection: Connection[Any], settings: PostgresSettings) -> str:
     """How much transactions of users have asked for that was not admitted yet."""
-    table = f'"{settings.schema}"."{settings.prefix}intake"'
+    table = f'"{settings.schema}"."{settings.prefix}requests"'
     found = connection.execute("select to_regclass(%s)", (table,)).fetchone()
     if found is None or found[0] is None:
         return "empty"

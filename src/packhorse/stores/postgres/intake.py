@@ -64,7 +64,7 @@ class PostgresIntake:
 
     def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
         [(table, *where, may_insert)] = answer
-        table_name = self._rendered("{intake}")
+        table_name = self._rendered("{requests}")
         if table is None:
             return (
                 f"its database has no table {table_name}: give a connection to the database of "

@@ -2,7 +2,7 @@
 """What users' transactions put into the intake of a SQLite file.
 
 The runner admits it as it unloads the intake, before the first step of every other plan. So no
-plan meets it there, and the order of submitting is kept among all that waits there.
+plan meets it there, and no worker has to look for it.
 """
 
 from __future__ import annotations

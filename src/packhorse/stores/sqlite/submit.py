@@ -12,7 +12,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import groupby
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
@@ -45,6 +44,7 @@ __all__ = [
     "short_submit",
     "submit_steps",
     "unload",
+    "unload_jobs",
     "waiting_job",
 ]
 
@@ -163,9 +163,6 @@ _PLACES: Final = (
     *(int(Lane.READY), int(Lane.WAITING), PASSES),
 )
 
-#: Numbers in the intake.
-_EVERYTHING: Final = (-(2**63), 2**63 - 1)
-
 
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
@@ -187,7 +184,7 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:
-    """Whether jobs wait in the intake."""
+    """Whether jobs wait in the intake, or requests of users' transactions."""
     return connection.execute(sql("intake_any")).fetchone() is not None
 
 
@@ -203,21 +200,19 @@ def unload(
 ) -> None:
     """Give the jobs of the intake their numbers and places; inside a transaction that writes.
 
-    What users' transactions have put there is handed to `admit`, each in its turn.
+    What users' transactions ask for is handed to `admit` behind them.
     """
     if not is_loaded(connection):
         return
-    last, requested = connection.execute(sql("intake_last")).fetchone()
-    if not requested:
-        connection.execute(sql("intake_unload"), (*_PLACES, last, *_EVERYTHING))
-    else:
-        rows = connection.execute(sql("intake_rows")).fetchall()
-        for is_job, group in groupby(rows, key=lambda row: row[2] is None):
-            part = list(group)
-            if is_job:
-                last, _ = connection.execute(sql("intake_last")).fetchone()
-                ends = (part[0][0], part[-1][0])
-                connection.execute(sql("intake_unload"), (*_PLACES, last, *ends))
-            else:
-                admit([read_request(text, at_us) for _, at_us, text in part])
+    unload_jobs(connection)
+    requests = connection.execute(sql("intake_waiting")).fetchall()
+    if requests:
+        admit([read_request(text, at_us) for at_us, text in requests])
+        connection.execute(sql("intake_admitted"))
+
+
+def unload_jobs(connection: sqlite3.Connection) -> None:
+    """As `unload`, without what users' transactions ask for."""
+    (last,) = connection.execute(sql("intake_last")).fetchone()
+    connection.execute(sql("intake_unload"), (*_PLACES, last))
     connection.execute(sql("intake_empty"))

@@ -69,7 +69,7 @@ create table {attachments} (
 
 -- What users' transactions ask for, until it is admitted: see `stores/intake.py`. Those who append
 -- need the right to insert here and to read `copied`, and no other.
-create table {intake} (
+create table {requests} (
     number bigint generated always as identity primary key,
     at_us bigint not null,
     request text not null                    -- JSON

@@ -206,7 +206,7 @@ where
 
 -- name: intake_any
 -- Whether users' transactions ask for something.
-select 1::bigint from {intake} limit 1
+select 1::bigint from {requests} limit 1
 
 -- name: intake_alone
 -- Whether no other process admits now; if so, none does before this transaction ends.
@@ -214,22 +214,22 @@ select pg_try_advisory_xact_lock({lock_key}('intake'))
 
 -- name: intake_waiting
 -- The first of what committed transactions ask for.
-select number, at_us, request from {intake} order by number limit ?
+select number, at_us, request from {requests} order by number limit ?
 
 -- name: intake_remove
 -- Take out what was done.
-delete from {intake} where number {in_numbers ?}
+delete from {requests} where number {in_numbers ?}
 
 -- name: intake_append
 -- Add what a user's transaction asks for, unless the store was copied to another one.
-insert into {intake} (at_us, request)
+insert into {requests} (at_us, request)
 select {now}, one.value::text
 from json_array_elements(cast(? as json)) as one
 where not exists (select 1 from {copied})
 
 -- name: intake_append_one
 -- As `intake_append`, for one request.
-insert into {intake} (at_us, request)
+insert into {requests} (at_us, request)
 select {now}, cast(? as text)
 where not exists (select 1 from {copied})
 
@@ -240,4 +240,4 @@ select
     (select cast(oid as bigint) from pg_database where datname = current_database()),
     cast(extract(epoch from pg_postmaster_start_time()) * 1000000 as bigint),
     has_table_privilege(found.name, 'insert')
-from (select to_regclass('{intake}') as name) as found
+from (select to_regclass('{requests}') as name) as found

@@ -60,5 +60,10 @@ when new.lane = 4 and new.payload = '' and exists (
 )
 begin select raise(abort, 'large payloads need a newer release: upgrade Packhorse here'); end;
 
--- What users' transactions ask for waits in the intake too, as JSON; the other columns say nothing then.
-alter table packhorse_intake add column request text;
+-- What users' transactions ask for, until it is admitted: see `stores/intake.py`. A table of its own, so that
+-- processes of older releases leave it alone.
+create table packhorse_requests (
+    number integer primary key,              -- from 1, as it empties
+    at_us integer not null,
+    request text not null                    -- JSON
+);

@@ -66,8 +66,8 @@ insert or ignore into {intake} (
 )
 
 -- name: intake_any
--- Whether jobs stand in the intake.
-select 1 from {intake} limit 1
+-- Whether jobs stand in the intake, or users' transactions ask for something.
+select 1 where exists (select 1 from {intake}) or exists (select 1 from {requests})
 
 -- name: intake_empty
 -- Once they have their places.
@@ -90,27 +90,29 @@ from (
         0 as cancel_requested, null as parked_us, null as ordering_key, null as concurrency_key,
         null as rate_key, 1 as weight
     from {intake} as job
-    where job.id = ?1 and job.request is null
+    where job.id = ?1
 )
 
 -- name: intake_last
--- The last number given out as sequence or place, and how much of the intake users' transactions
--- have put there.
+-- The last number given out as sequence or place.
 select
     max(
         coalesce((select max(seq) from {jobs}), 0),
         (select value from {sequence})
-    ),
-    (select count(request) from {intake})
+    )
 
--- name: intake_rows
--- What stands in the intake, in order; of jobs only their numbers.
-select number, created_us, request from {intake} order by number
+-- name: intake_waiting
+-- What committed transactions ask for, in order.
+select at_us, request from {requests} order by number
+
+-- name: intake_admitted
+-- Once it was done.
+delete from {requests}
 
 -- name: intake_append
 -- Add what a user's transaction asks for, unless the store was copied to another one.
-insert into {intake} (id, task, queue, priority, created_us, due_us, payload, request)
-select '', '', '', 0, ?, 0, '', one.value
+insert into {requests} (at_us, request)
+select ?, one.value
 from json_each(?) as one
 where not exists (select 1 from {copied})
 order by one.key
@@ -119,12 +121,12 @@ order by one.key
 -- The file that a connection has as its main database, and whether the intake there is ready.
 select
     (select file from pragma_database_list where name = 'main'),
-    exists (select 1 from pragma_table_info('{intake}', 'main') where name = 'request')
+    exists (select 1 from pragma_table_info('{requests}', 'main'))
 
 -- name: intake_unload
--- Give the jobs of a part of the intake their numbers and places, behind the last one: that is asked
--- for before, since what reads the table it adds to goes through a temporary one. Their ids were
--- new; one that is there all the same was put down again after a commit in doubt.
+-- Give every job of the intake its number and its place, behind the last one: that is asked for
+-- before, since what reads the table it adds to goes through a temporary one. Their ids were new;
+-- one that is there all the same was put down again after a commit in doubt.
 insert into {jobs} (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, tenant, trace_id, extra, payload
@@ -149,6 +151,6 @@ select
     job.extra,
     job.payload
 from {intake} as job
-where job.number between ?7 and ?8
+where true
 order by job.number
 on conflict (id) do nothing
