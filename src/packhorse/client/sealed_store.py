@@ -23,7 +23,7 @@ from packhorse.core.policies.explain import JobFacts
 from packhorse.core.policies.records import Record, RecordChange, RecordId
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
-from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
+from packhorse.stores.intake import ADMITTED_MAX, Intake, IntakeRequest, UserStatement
 from packhorse.stores.plan import Plan, Wakeups
 from packhorse.stores.protocol import (
     InspectionStore,
@@ -310,8 +310,11 @@ class _SealedIntake:
     def notice(self) -> UserStatement | None:
         return self._intake.notice()
 
-    def admit(self, *, wait: bool = False) -> Plan[int]:
-        return self._intake.admit(wait=wait)
+    def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
+        return self._intake.admit(wait=wait, limit=limit)
+
+    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
+        return self._intake.give_up(reason, keep=keep)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return self._intake.holder(job_id)

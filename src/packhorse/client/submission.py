@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from packhorse.call import NO_CHOICES, Call
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
-from packhorse.client.transactions import Written
+from packhorse.client.transactions import Within
 from packhorse.core.clock import new_ids
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
 from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
@@ -26,7 +26,6 @@ from packhorse.core.keys import taken_key
 from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
 from packhorse.handle import JobHandle
-from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.requests import Submitted
 from packhorse.unique import Unique, payload_digest, unique_rule
 
@@ -35,7 +34,6 @@ __all__ = [
     "ATOMIC_JOBS_MAX",
     "PART_BYTES_MAX",
     "PART_JOBS_MAX",
-    "TX_TEXT_BYTES_MAX",
     "Submission",
     "cut_short",
     "idempotency_rule",
@@ -55,8 +53,6 @@ ATOMIC_JOBS_MAX: Final = 5_000
 ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Choices that decide nothing about the job itself.
 _TX_ALONE: Final = {"tx": None}.keys()
-#: Of an id, a tenant, a tag or another name of a job that is stored when a transaction commits.
-TX_TEXT_BYTES_MAX: Final = 1_000
 _UNCHANGED: Final = "nothing was stored"
 
 
@@ -83,7 +79,7 @@ class Submission:
         calls = list(calls)
         jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
         if within is not None:
-            for written in within.parts(jobs):
+            for written in map(within.written, parts(jobs, atomic=False)):
                 self.connection.transactions.write(self.connection.store, within.tx, written)
             return self._admitted_later(jobs, tenant)
         if in_event_loop():
@@ -111,7 +107,7 @@ class Submission:
         jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
         if within is not None:
             store = await self.connection.astore()
-            for written in within.parts(jobs):
+            for written in map(within.written, parts(jobs, atomic=False)):
                 await self.connection.transactions.awrite(store, within.tx, written)
             return self._admitted_later(jobs, tenant)
         handles: list[JobHandle[R]] = []
@@ -157,7 +153,7 @@ class Submission:
 
     def _batch(
         self, calls: Sequence[Call[Any]], tx: object = None
-    ) -> tuple[list[NewJob], int | None, bool, _Within | None]:
+    ) -> tuple[list[NewJob], int | None, bool, Within | None]:
         """Build and check the jobs of these calls.
 
         Also return how long they wait for room, as the least patient one, if all ids are new, and
@@ -174,7 +170,7 @@ class Submission:
         if tx is None and not chosen:
             return jobs, None, True, None
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        within = _Within.of(calls, tx)
+        within = Within.of(calls, tx)
         return jobs, wait_us, [job.id for job in jobs] == ids, within
 
     def _check(self, jobs: Sequence[NewJob]) -> None:
@@ -216,44 +212,6 @@ class Submission:
             RuntimeWarning,
             stacklevel=_user_stacklevel(),
         )
-
-
-class _Within(NamedTuple):
-    """The transaction of a user that calls are part of."""
-
-    tx: object
-    notify: bool
-
-    @classmethod
-    def of(cls, calls: Sequence[Call[Any]], tx: object) -> _Within | None:
-        """That which was given, or which all calls name; None: they are part of none."""
-        values = [call.choices.values for call in calls]
-        given = tx if tx is not None else next((one["tx"] for one in values if "tx" in one), None)
-        if given is None:
-            return None
-        if any(one.get("tx", tx) is not given for one in values):
-            raise UsageError(
-                "calls that are submitted together name different transactions, or some name none; "
-                "nothing was stored: give one tx to enqueue_many(), or submit them apart"
-            )
-        return cls(given, any(one.get("notify") for one in values))
-
-    def parts(self, jobs: Sequence[NewJob]) -> Iterator[Written]:
-        """What is written with each statement."""
-        for job in jobs:
-            _refuse_long(job)
-        for part in parts(jobs, atomic=False):
-            yield Written([IntakeRequest(job) for job in part], self.notify)
-
-
-def _refuse_long(job: NewJob) -> None:
-    """What an index may not hold would be found out after the commit only."""
-    for text in (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags):
-        if len(text.encode()) > TX_TEXT_BYTES_MAX:
-            raise ConfigError(
-                f"a name of a job with tx= begins with {text[:20]!r} and has more than "
-                f"{TX_TEXT_BYTES_MAX} bytes; nothing was stored: give a shorter one"
-            )
 
 
 def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:

@@ -8,15 +8,19 @@ import weakref
 from collections.abc import Callable, Generator, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from packhorse.call import Call
 from packhorse.client.user_connections import Action, UserConnection, recognised
-from packhorse.errors import StoreCopied, StoreUnavailable, UsageError
+from packhorse.core.job import NewJob
+from packhorse.errors import ConfigError, StoreCopied, StoreUnavailable, UsageError
 from packhorse.stores.intake import Intake, IntakeRequest
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
-__all__ = ["Transactions", "Written"]
+__all__ = ["TX_TEXT_BYTES_MAX", "Transactions", "Within", "Written"]
 
 _LOCKED: Final = "database is locked"
+#: Of an id, a tenant, a tag or another name of a job that is stored when a transaction commits.
+TX_TEXT_BYTES_MAX: Final = 1_000
 
 
 class Written(NamedTuple):
@@ -29,6 +33,43 @@ class Written(NamedTuple):
     def queues(self) -> list[str]:
         """The queues that jobs are asked for in."""
         return list(dict.fromkeys([one.job.queue for one in self.requests if one.job is not None]))
+
+
+class Within(NamedTuple):
+    """The transaction of a user that calls are part of."""
+
+    tx: object
+    notify: bool
+
+    @classmethod
+    def of(cls, calls: Sequence[Call[Any]], tx: object) -> Within | None:
+        """That which was given, or which all calls name; None: they are part of none."""
+        values = [call.choices.values for call in calls]
+        given = tx if tx is not None else next((one["tx"] for one in values if "tx" in one), None)
+        if given is None:
+            return None
+        if any(one.get("tx", tx) is not given for one in values):
+            raise UsageError(
+                "calls that are submitted together name different transactions, or some name none; "
+                "nothing was stored: give one tx to enqueue_many(), or submit them apart"
+            )
+        return cls(given, any(one.get("notify") for one in values))
+
+    def written(self, jobs: Sequence[NewJob]) -> Written:
+        """What is written with one statement."""
+        for job in jobs:
+            _refuse_long(job)
+        return Written([IntakeRequest(job) for job in jobs], self.notify)
+
+
+def _refuse_long(job: NewJob) -> None:
+    """What an index may not hold would be found out after the commit only."""
+    for text in (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags):
+        if len(text.encode()) > TX_TEXT_BYTES_MAX:
+            raise ConfigError(
+                f"a name of a job with tx= begins with {text[:20]!r} and has more than "
+                f"{TX_TEXT_BYTES_MAX} bytes; nothing was stored: give a shorter one"
+            )
 
 
 #: An action on the user's connection, or a plan for the store's own.
