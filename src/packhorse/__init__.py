@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         StoreRefused,
         StoreUnavailable,
         TenantRequired,
+        TransactionRefused,
         UsageError,
         WaitTimeout,
     )
@@ -120,6 +121,7 @@ __all__ = [
     "Task",
     "TenantRequired",
     "TenantView",
+    "TransactionRefused",
     "Unique",
     "UsageError",
     "WaitTimeout",
@@ -158,6 +160,7 @@ _HOMES: Final = MappingProxyType(
             "StoreRefused",
             "StoreUnavailable",
             "TenantRequired",
+            "TransactionRefused",
             "UsageError",
             "WaitTimeout",
         ),

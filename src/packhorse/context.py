@@ -12,6 +12,7 @@
     ctx.each(items)         go through items, behind those that an earlier attempt was through with
     ctx.sleep("cool", "1h") end this attempt, and go on behind this line in an hour
     ctx.wait_for("paid")    the same, until `job.signal("paid", value)` comes
+    ctx.transaction()       rows of your own and the end of the job, committed together
     ctx.snooze("5m")        call me again later
     ctx.breaker("stripe")   call another system, unless it has failed too often of late
     ctx.log                 a logger whose lines carry the job's fields
@@ -40,11 +41,12 @@ from packhorse.breaker import Breaker
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
-from packhorse.errors import PayloadError
+from packhorse.errors import PayloadError, UsageError
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
 from packhorse.tools import NO_TOOLS, Tools
+from packhorse.transaction import JobTransaction
 
 if TYPE_CHECKING:
     import asyncio
@@ -117,7 +119,7 @@ class Context(StepVerbs):
 
     __slots__ = (
         *("_awaited", "_cancelled", "_job", "_link", "_log", "_steps", "_view", "_waited"),
-        *("_worker", "state", "tools"),
+        *("_transaction", "_worker", "state", "tools"),
     )
 
     def __init__(
@@ -138,6 +140,7 @@ class Context(StepVerbs):
         self._view: JobView | None = None
         self._log: JobLog | None = None
         self._steps: StepRunner | None = None
+        self._transaction: JobTransaction | None = None
         # Made only for a handler that waits: most never do.
         self._waited: threading.Event | None = None
         self._awaited: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -178,8 +181,30 @@ class Context(StepVerbs):
         whose = [job.trace_id, job.id] if own is None else [job.tenant, job.task, own]
         return _digest([*whose, step])
 
+    def transaction(self) -> JobTransaction:
+        """Write rows and complete the job in one commit; see `JobTransaction`.
+
+        `async with` in coroutines, `with` in plain functions. The block completes the job with
+        `tx.complete(result)`, or is rolled back; so it is when it raises, when the job was
+        cancelled, and when another worker holds the job by now (`TransactionRefused`). One that
+        was rolled back may be followed by another.
+        """
+        before = self._transaction
+        if before is not None and (before.open or before.over):
+            raise UsageError(
+                "ctx.transaction() was asked for a second time; it completes the job, so that an "
+                "attempt has one"
+            )
+        self._transaction = JobTransaction(self._link.transaction())
+        return self._transaction
+
     @property
     def _runner(self) -> StepRunner:
+        if self._transaction is not None and self._transaction.exclusive:
+            raise UsageError(
+                "SQLite keeps no steps while ctx.transaction() holds its write lock: do them "
+                "before the block"
+            )
         if self._steps is None:
             self._steps = StepRunner(
                 self._job, self._link, self, lambda text: self.log.warning("%s", text)

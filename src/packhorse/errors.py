@@ -15,7 +15,8 @@
     │   ├── JobConflict             the job is in a state that refuses the request
     │   ├── IdempotencyMismatch     the same key was used with another payload
     │   ├── KeyUnavailable          it is encrypted, and its key is not here (has .key)
-    │   ├── StepRefused               another worker may hold the job: nothing was kept
+    │   ├── StepRefused             another worker may hold the job: nothing was kept
+    │   ├── TransactionRefused      the job cannot be completed by it: nothing was kept
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
@@ -65,6 +66,7 @@ __all__ = [
     "TenantRequired",
     "ToolNotAllowed",
     "ToolNotFound",
+    "TransactionRefused",
     "UsageError",
     "WaitTimeout",
 ]
@@ -252,6 +254,12 @@ class StepRefused(JobError):
     """Another worker may hold the job by now, so that what this attempt says counts no more."""
 
     code = "STEP_REFUSED"
+
+
+class TransactionRefused(JobError):
+    """A transaction of a handler was rolled back: its job cannot be completed by it any more."""
+
+    code = "TRANSACTION_REFUSED"
 
 
 class StepMismatch(PackhorseError):

@@ -3,14 +3,62 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
+from packhorse.errors import UsageError
 
-__all__ = ["AttemptHost", "DetachedHost"]
+__all__ = ["AttemptHost", "DetachedHost", "HostTransaction"]
+
+
+class HostTransaction(Protocol):
+    """A transaction that can complete the job of an attempt, as its context sees it."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection, once it has begun."""
+        ...
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nothing else can be written to the store meanwhile."""
+        ...
+
+    @property
+    def committed(self) -> bool:
+        """Whether it is, and the job completed."""
+        ...
+
+    def check(self, result: Any) -> Any:
+        """What `commit` is to be given; raises if the task does not declare such a result."""
+        ...
+
+    def begin(self) -> None:
+        """Begin it in the caller's thread."""
+        ...
+
+    async def abegin(self) -> None:
+        """As `begin`, for the running event loop."""
+        ...
+
+    def commit(self, completion: Any) -> None:
+        """Complete the job and commit; raises if that is not to be, with all of it undone."""
+        ...
+
+    async def acommit(self, completion: Any) -> None:
+        """As `commit`; one that has begun goes on to its end, and a cancel is raised after it."""
+        ...
+
+    def roll_back(self) -> None:
+        """Undo all of it."""
+        ...
+
+    async def aroll_back(self) -> None:
+        """As `roll_back`."""
+        ...
 
 
 class AttemptHost(Protocol):
@@ -70,6 +118,10 @@ class AttemptHost(Protocol):
         """As `attach`, without blocking the event loop."""
         ...
 
+    def transaction(self) -> HostTransaction:
+        """A new one, not begun; raises where there is none."""
+        ...
+
 
 class DetachedHost:
     """The `AttemptHost` of a context that belongs to no job; steps are kept in memory."""
@@ -114,3 +166,9 @@ class DetachedHost:
 
     async def aattach(self, values: dict[str, bytes]) -> bool:
         return self.attach(values)
+
+    def transaction(self) -> HostTransaction:
+        raise UsageError(
+            "a handler that is called directly has no job that ctx.transaction() could complete: "
+            "submit it, and let a worker or TestApp.run_jobs() run it"
+        )

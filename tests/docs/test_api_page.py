@@ -45,7 +45,15 @@ WITHOUT_TWIN: Final = {
     },
     "Task": {"call", "using", "job", "upcast"},
     "TenantView": {"job"},
-    "Context": {"breaker", "progress", "idempotency_key", "snooze", "request_cancel", "detached"},
+    "Context": {
+        "breaker",
+        "transaction",
+        "progress",
+        "idempotency_key",
+        "snooze",
+        "request_cancel",
+        "detached",
+    },
 }
 _CALL: Final = re.compile(r"`(?:await )?(?:ctx\.)?(\w+)\(([^`)]*)\)")
 

@@ -9,12 +9,14 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from faults.records import Recorder
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.events import JobCompleted, JobStale
+from packhorse.stores.postgres import transactions as postgres_transactions
 
 record = Recorder()
 
@@ -30,6 +32,7 @@ def create_app(url: str | None = None) -> Packhorse:
         app.task(handler)
     app.task(max_crashes=1)(take_down)
     app.task(pay)
+    app.task(transact)
     app.task(name="pay_in_process", executor="process")(pay)
     often = RetryPolicy(max_retries=50, backoff="fixed", initial_delay=0.05)
     app.task(retry=often)(guarded)
@@ -153,3 +156,40 @@ async def fail(ctx: Context) -> None:
     """Fails for good."""
     record.write("start", ctx)
     raise ValueError("as asked")
+
+
+def transact(ctx: Context, table: str, place: str) -> str:
+    """Write a row and complete the job together; its process is killed there the first time."""
+    doomed = place if ctx.job.attempt == 1 else ""
+    with ctx.transaction() as tx:
+        tx.connection.execute(f"insert into {table} values ('{ctx.job.id}')")
+        _die_at("row", doomed)
+        tx.complete(place)
+        _die_at("completion", doomed)
+        if doomed == "commit":  # with the completion written, and COMMIT not sent
+            postgres_transactions._LastSteps._commit = _die  # type: ignore[assignment]
+            tx.connection.execute = _DyingAtCommit(tx.connection.execute)
+    _die_at("after", doomed)
+    return ""
+
+
+class _DyingAtCommit:
+    """Stands for `execute` of SQLite's connection."""
+
+    def __init__(self, execute: Callable[..., Any]) -> None:
+        self._execute = execute
+
+    def __call__(self, statement: str, *parameters: Any) -> Any:
+        if statement == "commit":
+            _die()
+        return self._execute(statement, *parameters)
+
+
+def _die_at(place: str, doomed: str) -> None:
+    if place == doomed:
+        _die()
+
+
+def _die(*_: object) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError

@@ -45,6 +45,7 @@ from packhorse.stores.requests import (
     RedriveAnswer,
     Submitted,
 )
+from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
 __all__ = ["SealedStore", "plain_store"]
@@ -116,6 +117,10 @@ class SealedStore:
     @property
     def wakeups(self) -> Wakeups:
         return self.plain.wakeups
+
+    @property
+    def transactions(self) -> TransactionStore | None:
+        return self.plain.transactions
 
     @property
     def label(self) -> str:

@@ -38,6 +38,7 @@ from packhorse.stores.requests import (
     TaskSettings,
     WorkerRecord,
 )
+from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
 __all__ = [
@@ -354,6 +355,11 @@ class Contracts(Protocol):
     @property
     def intake(self) -> Intake | None:
         """What users' transactions can write to; None: nothing, as this is no SQL store."""
+        ...
+
+    @property
+    def transactions(self) -> TransactionStore | None:
+        """None where users have no rows beside the jobs."""
         ...
 
 

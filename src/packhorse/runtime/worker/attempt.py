@@ -11,7 +11,7 @@ import msgspec
 
 from packhorse.core.job import Job
 from packhorse.core.outcome import Outcome
-from packhorse.core.settlement import Verdict
+from packhorse.core.settlement import Settlement, Verdict
 
 if TYPE_CHECKING:
     from packhorse.context import Context
@@ -51,8 +51,8 @@ class Settling(msgspec.Struct, eq=False):
 class Attempt(msgspec.Struct, eq=False):
     """The worker's record of one claimed job; touched by its event loop's thread.
 
-    A thread that runs the handler only reads, save `stage` at the start. A struct, since it is made
-    once per job.
+    A thread that runs the handler only reads, save `stage` at the start, and `settled`. A struct,
+    since it is made once per job.
     """
 
     job: Job
@@ -78,6 +78,7 @@ class Attempt(msgspec.Struct, eq=False):
     handling: asyncio.Task[None] | None = None  #: of its handler, inside middlewares
     about: dict[str, Any] | None = None  #: its fields in events, once an observer wants them
     settling: Settling | None = None  #: a caller that waits for the store's answer
+    settled: Settlement | None = None  #: written already, in a transaction of the handler's
 
     @property
     def live_tasks(self) -> list[asyncio.Task[None]]:

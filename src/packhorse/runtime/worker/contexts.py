@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from packhorse.breaker import BreakerBook
@@ -13,9 +13,12 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job, JobRecord, JobStatus, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.settlement import Verdict
+from packhorse.hosts import HostTransaction
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import WorkerLease
 from packhorse.runtime.worker.progress import ProgressWriter
+from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
 
 __all__ = ["ContextFactory", "StoreHost", "breaker_book"]
@@ -26,17 +29,18 @@ class ContextFactory:
 
     def __init__(
         self,
-        store: Store,
+        env: Environment,
         lease: WorkerLease,
         progress: ProgressWriter,
         worker: str,
-        monotonic: Callable[[], float],
+        lease_us: int,
     ) -> None:
-        self.store = store
-        self.monotonic = monotonic
+        self.store = env.store
+        self.monotonic = env.clock.monotonic
         self.lease = lease
         self.progress = progress
         self.worker = worker
+        self.lease_s = lease_us / SECOND_US
         self.state: Mapping[str, Any] = {}  #: what the lifespan hooks yielded
         self.breakers = breaker_book(store, monotonic)
 
@@ -136,3 +140,13 @@ class _WorkerHost(StoreHost):
     def now_us(self) -> int:
         # At most: a step that slept must not find itself early when the store says it is due.
         return int(self._factory.monotonic() * SECOND_US) + self._attempt.offset_us_max
+
+    def transaction(self) -> HostTransaction:
+        factory, attempt = self._factory, self._attempt
+        return WorkerTransaction(
+            attempt,
+            factory.store,
+            lease_s=factory.lease_s,
+            lease_lost=self.lease_lost,
+            progress=factory.progress.take_last,
+        )

@@ -38,6 +38,7 @@ from packhorse.core.sealing import key_of
 from packhorse.core.text import bounded_stack, stack_of, text_of
 from packhorse.core.versions import OtherVersion, set_aside
 from packhorse.errors import (
+    ContractError,
     KeyUnavailable,
     PayloadError,
     ShapeError,
@@ -62,10 +63,12 @@ from packhorse.steps import StepRunner
 __all__ = [
     "KEY_WAIT_US",
     "Executor",
+    "ResultRefused",
     "answered",
     "as_error_object",
     "described",
     "ended_by_worker",
+    "judged",
     "keyless",
     "oversized",
     "raised",
@@ -164,12 +167,18 @@ def _unwritten(attempt: Attempt) -> StepRunner | None:
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
     """What a returned value means."""
+    if attempt.settled is not None:
+        return _NOTHING  # its transaction has completed the job
     if attempt.ending is not None:
         # It was told to stop and ended in its own way: what it made of that does not count.
         return ended_by_worker(attempt, attempt.ending)
-    if value is None and attempt.plan.returns_nothing:
+    return judged(attempt.plan, value)
+
+
+def judged(plan: CallPlan, value: Any) -> Outcome:
+    """What a result means, by what its task declares."""
+    if value is None and plan.returns_nothing:
         return _NOTHING
-    plan = attempt.plan
     if isinstance(value, _SPOKEN):
         if isinstance(value, WorkerResponse):
             return answered(plan, value)
@@ -220,13 +229,21 @@ def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
     return outcome.carrying(error) if isinstance(outcome, Failed | GivenUp) else outcome
 
 
+class ResultRefused(ContractError):
+    """A handler gave a result that its task does not declare; `outcome` is what that comes to."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
 def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
     """What an attempt came to in which this was raised; the worker's own ending comes first."""
     if attempt.ending is not None:
         return ended_by_worker(attempt, attempt.ending)
     if isinstance(error, UnreadableArguments) and isinstance(error.__cause__, Exception):
         return _unreadable(attempt, error.__cause__)
-    return raised(error)
+    return error.outcome if isinstance(error, ResultRefused) else raised(error)
 
 
 def _unreadable(attempt: Attempt, error: Exception) -> Outcome:

@@ -37,6 +37,7 @@ class ProgressWriter:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._newest: dict[Attempt, Progress] = {}  # at most one entry per held job
+        self._under_way: dict[Attempt, Progress] = {}  # its write may come too late
         self._scheduled = False
         self._written_at = float("-inf")
         self._writer: asyncio.Task[None] | None = None
@@ -60,6 +61,11 @@ class ProgressWriter:
         """Write what these said last, before their settlements end the right to say anything."""
         await self._write(self._take(attempts))
 
+    def take_last(self, attempt: Attempt) -> Progress | None:
+        """What it said last and may not be written, for who writes it; callable by its thread."""
+        with self._lock:
+            return self._newest.pop(attempt, None) or self._under_way.get(attempt)
+
     def _schedule(self) -> None:
         wait_s = max(0.0, self._written_at + _INTERVAL_S - self._monotonic())
         self._loop.call_later(wait_s, self._start_writing)
@@ -70,9 +76,9 @@ class ProgressWriter:
     async def _write_all(self) -> None:
         with self._lock:
             self._scheduled = False
-            everybody = list(self._newest)
+            notes, self._newest = self._newest, {}
+            self._under_way = notes
         self._written_at = self._monotonic()
-        notes = self._take(everybody)
         try:
             await self._write(notes)
         except Exception as error:  # noqa: BLE001 - the store is in trouble; the notes wait
@@ -80,6 +86,8 @@ class ProgressWriter:
             self._put_back(notes)
             if self.pending:
                 return
+        finally:
+            self._under_way = {}
         self._health.worked("progress")  # or need not be written any more
 
     async def _write(self, notes: dict[Attempt, Progress]) -> None:

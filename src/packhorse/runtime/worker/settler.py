@@ -11,6 +11,7 @@ in words that it can, after its neighbours were told apart from it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -31,6 +32,7 @@ from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
 
 __all__ = ["BACKLOG_MAX", "Settler"]
 
+_LOG: Final = logging.getLogger("packhorse.worker")
 #: While more than this wait to be written, nothing new is claimed.
 BACKLOG_MAX: Final = 2_000
 _BATCH_MAX: Final = 1_000
@@ -93,6 +95,9 @@ class Settler:
 
         A retry waits for `retry_us`, or for as long as the policy says.
         """
+        if attempt.settled is not None:
+            self._tell_settled(attempt, attempt.settled, outcome)
+            return
         job = attempt.job
         limits = limits_of(job, attempt.plan)
         settlement = settle(job, outcome, limits, roll=self._chance.roll())
@@ -104,6 +109,19 @@ class Settler:
         self._attempts.append(attempt)
         if type(outcome) is Limited:
             self._limited(attempt)
+
+    def _tell_settled(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
+        """Its handler completed the job in a transaction, so that nothing is left to write."""
+        if type(outcome) is not Succeeded:
+            _LOG.warning(
+                "job %s was completed by ctx.transaction(), so that what its handler did after the "
+                "block does not count: %s",
+                attempt.job.id,
+                _words_of(outcome),
+                extra={"job_id": attempt.job.id, "queue": attempt.job.queue},
+            )
+        self._answered([settlement], [attempt], [_APPLIED])
+        self._wrote.set()
 
     def consider(self, *, idle: bool) -> None:
         """Look whether to write now; `idle` when nothing runs that could still join the batch."""
@@ -278,10 +296,19 @@ class Settler:
                 if wants_completed:
                     announcer.completed(attempt)
                 continue
-            counters.count(settlement, verdict)
+            said, found = settlement, verdict
+            if verdict is Verdict.STALE and attempt.settled is not None:
+                # Its handler was given up, and had committed before that was written.
+                said, found = attempt.settled, _APPLIED
+            counters.count(said, found)
             if wanted:
-                announcer.settled(attempt, settlement, verdict)
+                announcer.settled(attempt, said, found)
             attempt.outcome = None  # its exception holds the frames that hold the attempt
+
+
+def _words_of(outcome: Outcome) -> str:
+    error = getattr(outcome, "error", None)
+    return type(outcome).__name__ if error is None else f"{error.type}: {error.message}"
 
 
 def _is_repeated(settling: Settling, verdict: Verdict) -> bool:

@@ -53,9 +53,7 @@ class WorkerRuntime(Runtime):
         self._started = False
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
-        self.contexts = ContextFactory(
-            env.store, self.lease, self.progress, worker, env.clock.monotonic
-        )
+        self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         executor = Executor(self.contexts.make, worker)
         self.threads = ThreadRunner(
             executor,

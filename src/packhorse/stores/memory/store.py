@@ -31,6 +31,7 @@ from packhorse.stores.protocol import (
     UpkeepStore,
     Wakeups,
 )
+from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
 __all__ = ["Faults", "MemoryStore", "MemoryWakeups"]
@@ -149,6 +150,7 @@ class MemoryStore:
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
         self.intake: Intake | None = None
+        self.transactions: TransactionStore | None = None  # users have no rows here
         self._clock = clock or SystemClock()
         self._faults = faults
         self._lock = threading.Lock()

@@ -17,7 +17,13 @@ from packhorse.core.clock import SystemClock
 from packhorse.stores.postgres.pipeline import Exchange, PipelinedConnection
 from packhorse.stores.postgres.settings import PostgresSettings
 
-__all__ = ["LoopConnection", "StartupOptions", "ThreadConnection", "connection_arguments"]
+__all__ = [
+    "LoopConnection",
+    "StartupOptions",
+    "ThreadConnection",
+    "connection_arguments",
+    "plain_arguments",
+]
 
 T = TypeVar("T")
 
@@ -62,17 +68,22 @@ class StartupOptions:
 
 def connection_arguments(settings: PostgresSettings, options: StartupOptions) -> dict[str, Any]:
     """What psycopg is given besides the URL."""
-    arguments: dict[str, Any] = {
-        "autocommit": True,
-        "client_encoding": "utf8",
-        "connect_timeout": max(2, round(settings.connect_timeout_s)),
-        "prepare_threshold": None,
-    }
+    arguments = plain_arguments(settings)
     if options.hold:
         asked = str(conninfo_to_dict(settings.conninfo).get("options") or "")
         ours = [f"-c {name}={value}" for name, value in settings.server_settings.items()]
         arguments["options"] = " ".join([asked, *ours]).strip()
     return arguments
+
+
+def plain_arguments(settings: PostgresSettings) -> dict[str, Any]:
+    """The same for connections that others run statements on, which our settings are not for."""
+    return {
+        "autocommit": True,
+        "client_encoding": "utf8",
+        "connect_timeout": max(2, round(settings.connect_timeout_s)),
+        "prepare_threshold": None,
+    }
 
 
 class ThreadConnection(PipelinedConnection):
@@ -103,6 +114,14 @@ class ThreadConnection(PipelinedConnection):
             return result
         finally:
             exchange.close()
+
+    def lend(self) -> Connection[Any]:
+        """Psycopg's own connection, for a user; `take_back` ends that."""
+        self.pgconn.exit_pipeline_mode()
+        return self._connection
+
+    def take_back(self) -> None:
+        self.pgconn.enter_pipeline_mode()
 
     def close(self) -> None:
         self._connection.close()
@@ -161,6 +180,17 @@ class LoopConnection(PipelinedConnection):
             self._timer = self._loop.call_at(self._until, self._check_timeout)
         self._step(None)
         return future
+
+    def lend(self) -> AsyncConnection[Any]:
+        """Psycopg's own connection, for a user, who watches the socket too; see `take_back`."""
+        self._unwatch()
+        self.pgconn.exit_pipeline_mode()
+        return self._connection
+
+    def take_back(self) -> None:
+        self.pgconn.enter_pipeline_mode()
+        self._loop.add_reader(self._socket, self._on_readable)
+        self._watched = True
 
     def close(self) -> None:
         """Close it in the loop's own thread, or when the loop does not run."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from psycopg import AsyncConnection, Connection, OperationalError
-from psycopg.adapt import Loader, Transformer
+from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.errors import Error, lookup
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -67,21 +67,30 @@ class _JsonLoader(Loader):
         return bytes(data).decode()
 
 
+class _Adapted(NamedTuple):
+    """See `psycopg.abc.AdaptContext`."""
+
+    adapters: AdaptersMap
+    connection: Connection[Any] | AsyncConnection[Any]
+
+
 class PipelinedConnection:
     """One connection with its prepared statements; subclasses wait for its socket."""
 
     def __init__(
         self, connection: Connection[Any] | AsyncConnection[Any], *, prepares: bool
     ) -> None:
-        connection.adapters.register_loader("json", _JsonLoader)
-        connection.adapters.register_loader("jsonb", _JsonbLoader)
         self.pgconn: PGconn = connection.pgconn
         self.prepares = prepares
         #: The last group commits, and its result is not known yet.
         self.committing = False
         #: A part of the plan is committed: the plan cannot be run again from its beginning.
         self.committed = False
-        self._transformer = Transformer(connection)
+        # Of its own, since a connection may be lent to users, who want jsonb as psycopg loads it.
+        adapters = AdaptersMap(connection.adapters)
+        adapters.register_loader("json", _JsonLoader)
+        adapters.register_loader("jsonb", _JsonbLoader)
+        self._transformer = Transformer(_Adapted(adapters, connection))
         self._prepared: dict[_Key, bytes] = {}
         self._unread = select.poll()
         self._unread.register(self.pgconn.socket, select.POLLIN)

@@ -18,7 +18,12 @@ from packhorse.core.clock import Clock
 from packhorse.errors import PackhorseError
 from packhorse.stores.intake import INTAKE_TOPIC, found_later
 from packhorse.stores.plan import Plan, Steps, adrive, drive
-from packhorse.stores.postgres.connection import LoopConnection, StartupOptions, ThreadConnection
+from packhorse.stores.postgres.connection import (
+    LoopConnection,
+    StartupOptions,
+    ThreadConnection,
+    plain_arguments,
+)
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.errors import translated
 from packhorse.stores.postgres.facts import facts
@@ -39,6 +44,11 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
+from packhorse.stores.postgres.transactions import (
+    LentToLoop,
+    LentToThread,
+    PostgresTransactions,
+)
 from packhorse.stores.postgres.verbs import PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
 from packhorse.stores.sql.attachments import SqlAttachments
@@ -130,6 +140,8 @@ class PostgresStore:
         self._notices.close()
         self.wakeups.close()
         self._pools.close()
+        for pool in self._own:
+            pool.close()
 
     def _set_up(self) -> None:
         """New locks and pools; nothing is opened before it is needed."""
@@ -142,7 +154,9 @@ class PostgresStore:
             hot_async=LoopPools(lambda: self._async_pool(settings.hot_pool)),
             other_async=LoopPools(lambda: self._async_pool(settings.pool)),
         )
-        self._opener.close_idle = self._pools.close_idle
+        own = dataclasses.replace(settings, prepare=False)  # users' connections are not for that
+        self._own = self._own_pools(own)
+        self._opener.close_idle = self._close_idle
         self._opener.stop_listening = self.wakeups.pause
         self._notices = Notices(self._notify)
         context = StoreContext(
@@ -153,6 +167,7 @@ class PostgresStore:
             due=self._notices.due,
             settings_hold=lambda: self._options.hold,
         )
+        self.transactions = PostgresTransactions(*self._own, context)
         self._sync = SyncRunner(self._pools, context, self._stop_preparing)
         self._async = AsyncRunner(self._pools, context, self._stop_preparing)
 
@@ -169,6 +184,25 @@ class PostgresStore:
 
         patience_s = self._settings.connect_timeout_s
         return AsyncPool(connect, self._opener, size=size, patience_s=patience_s)
+
+    def _own_pools(self, settings: PostgresSettings) -> tuple[SyncPool, LoopPools]:
+        """As many connections again, for transactions of handlers."""
+        conninfo, arguments = settings.conninfo, plain_arguments(settings)
+        bounds: Any = {"size": settings.pool, "patience_s": settings.connect_timeout_s}
+
+        def connect() -> ThreadConnection:
+            return ThreadConnection(LentToThread.connect(conninfo, **arguments), settings)
+
+        async def aconnect() -> LoopConnection:
+            return LoopConnection(await LentToLoop.connect(conninfo, **arguments), settings)
+
+        threads = SyncPool(connect, self._opener, **bounds)
+        return threads, LoopPools(lambda: AsyncPool(aconnect, self._opener, **bounds))
+
+    def _close_idle(self) -> None:
+        self._pools.close_idle()
+        for pool in self._own:
+            pool.close_idle()
 
     def _new_listener_thread(self, deserted: Any) -> ListenerThread:
         return ListenerThread(
@@ -238,7 +272,7 @@ class PostgresStore:
         To close them here would end the parent's sessions, so they are kept, unused.
         """
         listening = self.wakeups.forget()
-        self._left_to_parent.append((self._pools, self._notices, listening))
+        self._left_to_parent.append((self._pools, self._own, self._notices, listening))
         self._set_up()
 
 

@@ -53,6 +53,7 @@ class RedisStore:
         self.records = RedisRecords()
         self.attachments = RedisAttachments()
         self.intake: Intake | None = None
+        self.transactions = None  # users have no rows here
         self._settings = settings
         self._route = Route(settings)
         self._runner = Runner(settings, self._route, clock)

@@ -117,7 +117,12 @@ class SqliteSettings:
         return cls(Path(path).absolute(), synchronous, busy_timeout_s)
 
 
-def connect(settings: SqliteSettings, *, patient: bool = True) -> sqlite3.Connection:
+def connect(
+    settings: SqliteSettings,
+    *,
+    patient: bool = True,
+    kind: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
     """A connection in autocommit mode; transactions are begun by hand.
 
     One that is not patient fails at once when another connection has the lock.
@@ -134,6 +139,7 @@ def connect(settings: SqliteSettings, *, patient: bool = True) -> sqlite3.Connec
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_CACHED,
+            factory=kind,
         )
     except sqlite3.Error as error:
         raise translated(error, settings.path) from error

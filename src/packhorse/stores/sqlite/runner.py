@@ -99,6 +99,21 @@ class PlanRunner:
                 answers[index] = answer
             return answers
 
+    def begin(self, *, patient: bool) -> sqlite3.Connection:
+        """Begin a transaction that the caller ends, once the lock lets us; or at once, or not."""
+        connection = self._connected()
+        if patient:
+            self._patiently(lambda: connection.execute("begin immediate"))
+        else:
+            connection.execute("begin immediate")
+        return connection
+
+    def inside(self, steps: Callable[[], Steps[T]]) -> tuple[T, list[str]]:
+        """Take steps in a transaction that `begin` began; also what to send once it is over."""
+        wakes: list[str] = []
+        self._unload(wakes)
+        return self._drive(steps(), wakes), wakes
+
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use reopens it."""
         with self._lock:

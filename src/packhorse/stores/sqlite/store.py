@@ -31,6 +31,7 @@ from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
+from packhorse.stores.sqlite.transactions import SqliteTransactions
 from packhorse.stores.sqlite.verbs import SqliteInspection, SqliteJobs, SqliteLeases
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
@@ -113,6 +114,7 @@ class SqliteStore:
         self._writer.close()
         self._reader.close()
         self._local.close()
+        self.transactions.close()
         self.wakeups.close()
 
     def _set_up(self) -> None:
@@ -125,14 +127,15 @@ class SqliteStore:
         self._local = LocalRunner(lambda: PlanRunner(parts))
         self._writer = OwnerThread("packhorse-sqlite-writer", PlanRunner(parts))
         self._reader = OwnerThread("packhorse-sqlite-reader", PlanRunner(parts))
+        self.transactions = SqliteTransactions(parts, self._connect)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         """A connection to a file whose schema is up to date."""
         with self._migrating:
             if self._migrated is None or self._migrated != file_at(self._settings.path):
                 self.migrate()
                 self._migrated = file_at(self._settings.path)
-        return connect(self._settings, patient=False)
+        return connect(self._settings, patient=False, kind=kind)
 
     def hold(self) -> None:
         """Before a fork: finish the plans that run, and close every connection."""
@@ -154,7 +157,8 @@ class SqliteStore:
         here would disturb the parent, so they are kept, unused.
         """
         sockets = self.wakeups.forget()
-        self._left_to_parent.append((self._local, self._writer, self._reader, sockets))
+        ours = (self._local, self._writer, self._reader, self.transactions)
+        self._left_to_parent.append((*ours, sockets))
         self._set_up()
 
 

@@ -32,7 +32,8 @@ from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Progress
 from packhorse.core.outcome import Outcome
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, UsageError
+from packhorse.hosts import HostTransaction
 from packhorse.runtime.supervisor.posix import (
     adopt_orphans,
     child_pids,
@@ -282,6 +283,12 @@ class _ProcessHost(StoreHost):
 
     def now_us(self) -> int:
         return SystemClock().now_us()
+
+    def transaction(self) -> HostTransaction:
+        raise UsageError(
+            "ctx.transaction() is not there for tasks with executor='process': use a plain or an "
+            "'async def' handler, or ctx.step()"
+        )
 
 
 def _breakers_of(app: Any) -> Callable[[], BreakerBook]:

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""Complete a job in a transaction of its handler's own.
+
+    check ──▶ begin ──▶ the handler's rows ──▶ commit: completion and COMMIT ──▶ attempt.settled
+                                                   └─ answer lost ──▶ read whether it is completed
+
+What is written is the settlement that a returned result would come to; once it is committed the
+worker has nothing left to write about the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from packhorse.core.job import JobRecord, JobStatus, Progress
+from packhorse.core.lifecycle import settle
+from packhorse.core.outcome import Succeeded
+from packhorse.core.settlement import Settlement, Verdict
+from packhorse.errors import StoreUnavailable, TransactionRefused, UsageError
+from packhorse.runtime.worker.attempt import Attempt, Stage
+from packhorse.runtime.worker.executor import ResultRefused, judged
+from packhorse.runtime.worker.plans import limits_of
+from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import ProgressNote
+from packhorse.stores.transactions import OpenTransaction
+
+__all__ = ["WorkerTransaction"]
+
+#: Waits between two looks at a store that cannot be reached, after the answer to a commit was lost.
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
+
+
+class WorkerTransaction:
+    """See `HostTransaction`."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        store: Store,
+        *,
+        lease_s: float,
+        lease_lost: Callable[[], bool],
+        progress: Callable[[Attempt], Progress | None],
+    ) -> None:
+        if store.transactions is None:
+            raise UsageError(
+                f"ctx.transaction() needs jobs and rows in one database, and {store.label} has no "
+                "rows of yours: keep jobs in PostgreSQL or SQLite, or use ctx.step() and "
+                "ctx.idempotency_key()"
+            )
+        self._transactions = store.transactions
+        self._store = store
+        self._attempt = attempt
+        self._lease_s = lease_s
+        self._lease_lost = lease_lost
+        self._progress = progress
+        self._open: OpenTransaction | None = None
+
+    @property
+    def connection(self) -> Any:
+        return self._begun.connection
+
+    @property
+    def exclusive(self) -> bool:
+        return self._transactions.exclusive
+
+    @property
+    def committed(self) -> bool:
+        return self._attempt.settled is not None
+
+    @property
+    def _begun(self) -> OpenTransaction:
+        assert self._open is not None  # noqa: S101 - the block is entered first
+        return self._open
+
+    def check(self, result: Any) -> Settlement:
+        attempt = self._attempt
+        outcome = judged(attempt.plan, result)
+        if not isinstance(outcome, Succeeded):
+            error = getattr(outcome, "error", None)
+            problem = type(outcome).__name__ if error is None else error.message
+            raise ResultRefused(
+                f"tx.complete() was given what task {attempt.plan.name} does not declare as its "
+                f"result: {problem}",
+                outcome,
+            )
+        return settle(attempt.job, outcome, limits_of(attempt.job, attempt.plan), roll=0.0)
+
+    def begin(self) -> None:
+        self._require_wanted()
+        self._open = self._transactions.begin(self._lease_s)
+
+    async def abegin(self) -> None:
+        self._require_wanted()
+        self._open = await self._transactions.abegin(self._lease_s)
+
+    def roll_back(self) -> None:
+        self._begun.roll_back()
+
+    async def aroll_back(self) -> None:
+        await self._begun.aroll_back()
+
+    def commit(self, completion: Settlement) -> None:
+        try:
+            self._require_wanted()
+        except TransactionRefused:
+            self._begun.roll_back()
+            raise
+        try:
+            applied = self._begun.finish(self._last_steps(completion))
+        except StoreUnavailable as error:
+            if not (error.maybe_stored and self._find_completed()):
+                raise
+            applied = True
+        self._committed(completion, applied=applied)
+
+    async def acommit(self, completion: Settlement) -> None:
+        try:
+            self._require_wanted()
+        except TransactionRefused:
+            await self._begun.aroll_back()
+            raise
+        # From here on it goes to its end, so that a cancel cannot hide what came of it.
+        ending = asyncio.ensure_future(self._afinish(completion))
+        cancelled: asyncio.CancelledError | None = None
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except Exception:  # noqa: BLE001 - raised below
+                break
+        self._committed(completion, applied=ending.result())
+        if cancelled is not None:
+            raise cancelled
+
+    async def _afinish(self, completion: Settlement) -> bool:
+        try:
+            return await self._begun.afinish(self._last_steps(completion))
+        except StoreUnavailable as error:
+            if not (error.maybe_stored and await self._afind_completed()):
+                raise
+            return True
+
+    def _require_wanted(self) -> None:
+        """The worker ends an attempt that is late or cancelled, whatever it comes to."""
+        attempt = self._attempt
+        if attempt.ending is not None or attempt.stage is not Stage.RUNNING:
+            raise _refused(attempt, "its attempt was told to stop, or is over")
+
+    def _last_steps(self, completion: Settlement) -> Callable[[], Steps[bool]]:
+        """What this attempt said last of its progress, and the completion, as any other's."""
+        jobs, job = self._store.jobs, self._attempt.job
+        said = self._progress(self._attempt)
+        notes = [] if said is None else [ProgressNote(job.id, job.fence, said)]
+        noted, plan = jobs.note_progress(notes), jobs.settle([completion])
+
+        def steps() -> Steps[bool]:
+            if notes:
+                yield from noted.steps()
+            [verdict] = yield from plan.steps()
+            return verdict is Verdict.APPLIED
+
+        return steps
+
+    def _committed(self, completion: Settlement, *, applied: bool) -> None:
+        if not applied:
+            raise _refused(self._attempt, "it was cancelled, or another worker holds it by now")
+        self._attempt.settled = completion
+
+    # ---------------------------------------------------------------------------- a lost answer
+
+    def _find_completed(self) -> bool:
+        """Read, and never write again, whether the commit whose answer was lost has happened."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return self._is_completed(self._store.run(self._look()))
+            except StoreUnavailable:
+                if self._lease_lost():
+                    raise
+            threading.Event().wait(pause_s)
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    async def _afind_completed(self) -> bool:
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return self._is_completed(await self._store.arun(self._look()))
+            except StoreUnavailable:
+                if self._lease_lost():
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    def _look(self) -> Plan[JobRecord | None]:
+        return self._store.inspection.job(self._attempt.job.id)
+
+    def _is_completed(self, record: JobRecord | None) -> bool:
+        """Under this fence no other could have completed it."""
+        if record is None or record.status is not JobStatus.COMPLETED:
+            return False
+        return record.fence == self._attempt.job.fence
+
+
+def _refused(attempt: Attempt, why: str) -> TransactionRefused:
+    job_id = attempt.job.id
+    return TransactionRefused(
+        f"the transaction of job {job_id} was rolled back: {why}", job_id=job_id
+    )
