@@ -21,7 +21,7 @@ MUTATORS := $(VENV)/.mutators
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks pgbouncer postgres-versions redis-versions coverage clean
+.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ leaks: $(TOOLS) ## Put a million jobs through one worker and see whether it grow
 
 faults: $(TOOLS) ## Kill, stop, cut off and fill up, and count what broke; STORE=postgres, redis or all
 	@$(BIN)/python -m faults.run --store $(STORE) $(OPTIONS)
+
+effects: $(TOOLS) ## Kill workers in handlers with steps, transactions and keyed effects; count what was twice
+	@$(BIN)/python -m faults.effects $(OPTIONS)
 
 mutants: $(MUTATORS) ## Change the code here and there, and see whether a test notices; OPTIONS="--mutants 5"
 	@$(BIN)/python -m scripts.mutants $(OPTIONS)

@@ -17,7 +17,7 @@ from faults.checking.rescues import BEYOND_LEASE_US
 from faults.collecting import Findings
 from packhorse.core.clock import SECOND_US
 
-__all__ = ["lines", "page", "write"]
+__all__ = ["lines", "machine", "page", "write"]
 
 #: Sentences shown of what one rule has found.
 _SHOWN_MAX: Final = 10
@@ -82,7 +82,7 @@ def page(found: Findings) -> str:
         f"# {_TITLES[plan.store]}",
         _how(found),
         *([_EVERYSEC] if plan.store == "redis-everysec" else []),
-        _table("", "", {**_machine(), **found.store}),
+        _table("", "", {**machine(), **found.store}),
         "## Faults",
         _kind_table(found),
         "## What must be 0",
@@ -144,7 +144,8 @@ def _table(left: str, right: str, rows: Mapping[str, Any]) -> str:
     return "\n".join([*head, *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """Where it ran."""
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
     return {
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
@@ -166,7 +167,7 @@ def _document(found: Findings) -> dict[str, Any]:
     return {
         "plan": found.plan,
         "seconds": found.seconds,
-        "where": {**_machine(), **found.store},
+        "where": {**machine(), **found.store},
         "clean": found.verdict.clean,
         "rules": found.verdict.counts,
         "cases": found.verdict.cases,
