@@ -41,7 +41,7 @@ from packhorse.breaker import Breaker
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
-from packhorse.errors import PayloadError, UsageError
+from packhorse.errors import PayloadError
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
@@ -184,27 +184,16 @@ class Context(StepVerbs):
     def transaction(self) -> JobTransaction:
         """Write rows and complete the job in one commit; see `JobTransaction`.
 
-        `async with` in coroutines, `with` in plain functions. The block completes the job with
-        `tx.complete(result)`, or is rolled back; so it is when it raises, when the job was
-        cancelled, and when another worker holds the job by now (`TransactionRefused`). One that
-        was rolled back may be followed by another.
+        `async with` in coroutines, `with` in plain functions. A block that was rolled back may be
+        followed by another.
         """
-        before = self._transaction
-        if before is not None and (before.open or before.over):
-            raise UsageError(
-                "ctx.transaction() was asked for a second time; it completes the job, so that an "
-                "attempt has one"
-            )
-        self._transaction = JobTransaction(self._link.transaction())
+        self._transaction = JobTransaction.following(self._transaction, self._link)
         return self._transaction
 
     @property
     def _runner(self) -> StepRunner:
-        if self._transaction is not None and self._transaction.exclusive:
-            raise UsageError(
-                "SQLite keeps no steps while ctx.transaction() holds its write lock: do them "
-                "before the block"
-            )
+        if self._transaction is not None:
+            self._transaction.let_steps()
         if self._steps is None:
             self._steps = StepRunner(
                 self._job, self._link, self, lambda text: self.log.warning("%s", text)

@@ -11,21 +11,26 @@ does, and `runtime.worker.transactions` for what a worker makes of it.
 
 from __future__ import annotations
 
+import inspect
 import os
 from types import TracebackType
 from typing import Any, Self
 
 from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
-from packhorse.hosts import HostTransaction
+from packhorse.hosts import AttemptHost, HostTransaction
 
 __all__ = ["JobTransaction"]
 
 
 class JobTransaction:
-    """A block whose rows commit with the job's completion."""
+    """A block whose rows commit with the job's completion.
 
-    __slots__ = ("_completion", "_host", "_pid", "open", "over")
+    It completes the job with `complete(result)`, or is rolled back; so it is when it raises, when
+    the job was cancelled, and when another worker holds it by now (`TransactionRefused`).
+    """
+
+    __slots__ = ("_completion", "_host", "_pid", "_sqlalchemy", "open", "over")
 
     def __init__(self, host: HostTransaction) -> None:
         self.open = False  #: its block has begun, and not ended
@@ -33,6 +38,7 @@ class JobTransaction:
         self._host = host
         self._completion: Any = None
         self._pid = os.getpid()
+        self._sqlalchemy: Any = None
 
     @property
     def connection(self) -> Any:
@@ -41,10 +47,23 @@ class JobTransaction:
             raise UsageError("tx.connection is there inside the block of ctx.transaction() only")
         return self._host.connection
 
-    @property
-    def exclusive(self) -> bool:
-        """Whether nothing else can be written to the store while the block is open."""
-        return self.open and self._host.exclusive
+    @classmethod
+    def following(cls, before: Self | None, host: AttemptHost) -> Self:
+        """Another one, if the one before was rolled back."""
+        if before is not None and (before.open or before.over):
+            raise UsageError(
+                "ctx.transaction() was asked for a second time; it completes the job, so that an "
+                "attempt has one"
+            )
+        return cls(host.transaction())
+
+    def let_steps(self) -> None:
+        """Raise if no step can be kept now."""
+        if self.open and self._host.exclusive:
+            raise UsageError(
+                "SQLite keeps no steps while ctx.transaction() holds its write lock: do them "
+                "before the block"
+            )
 
     def complete(self, result: Any = None) -> None:
         """Complete the job with this result when the block ends, in the same commit.
@@ -58,6 +77,19 @@ class JobTransaction:
         if self._completion is not None:
             raise UsageError("tx.complete() was called twice; a job is completed once")
         self._completion = self._host.check(result)
+
+    def sqlalchemy(self) -> Any:
+        """SQLAlchemy's `Connection` on top of `tx.connection`; the block ends it.
+
+        Sessions on it commit by savepoints, with `join_transaction_mode="create_savepoint"`.
+        """
+        if self._sqlalchemy is None:
+            if inspect.iscoroutinefunction(self.connection.execute):
+                raise UsageError(
+                    "tx.sqlalchemy() is there in plain functions; coroutines use tx.connection"
+                )
+            self._sqlalchemy = _on_top(self.connection)
+        return self._sqlalchemy
 
     def __enter__(self) -> Self:
         if in_event_loop():
@@ -77,7 +109,7 @@ class JobTransaction:
     ) -> None:
         if self._is_copy():
             return
-        self.open = False
+        self._end()
         if error is None and self._completion is not None:
             try:
                 self._host.commit(self._completion)
@@ -102,7 +134,7 @@ class JobTransaction:
     ) -> None:
         if self._is_copy():
             return
-        self.open = False
+        self._end()
         if error is None and self._completion is not None:
             try:
                 await self._host.acommit(self._completion)
@@ -117,9 +149,47 @@ class JobTransaction:
         if self.open or self.over or self._completion is not None:
             raise UsageError("a block of ctx.transaction() is entered once; ask for another one")
 
+    def _end(self) -> None:
+        self.open = False
+        if self._sqlalchemy is not None:
+            # It would roll back first.
+            self._sqlalchemy.dialect.do_rollback = _nothing
+            self._sqlalchemy.close()
+
     def _is_copy(self) -> bool:
         """Whether a handler has forked inside its block: what is open belongs to the original."""
         return os.getpid() != self._pid
+
+
+def _on_top(connection: Any) -> Any:
+    from sqlalchemy import create_engine  # noqa: PLC0415 - an extra
+    from sqlalchemy.pool import StaticPool  # noqa: PLC0415 - an extra
+
+    in_file = type(connection).__module__.startswith("packhorse.stores.sqlite")
+    engine = create_engine(
+        "sqlite://" if in_file else "postgresql+psycopg://",
+        creator=lambda: connection,
+        poolclass=StaticPool,
+        pool_reset_on_return=None,
+    )
+    ends: Any = engine.dialect
+    # It ends the transaction in which it looks at a new connection, which is the user's here.
+    ends.do_rollback = ends.do_commit = _nothing
+    opened = engine.connect()
+    opened.begin()
+    ends.do_rollback = ends.do_commit = _refused
+    return opened
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+def _refused(_: object) -> None:
+    raise UsageError(
+        "ctx.transaction() commits when its block ends, and rolls back when it raises; sessions "
+        "commit by savepoints with join_transaction_mode='create_savepoint'"
+    )
 
 
 def _incomplete() -> UsageError:

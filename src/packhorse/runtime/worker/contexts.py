@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from packhorse.breaker import BreakerBook
@@ -42,7 +42,7 @@ class ContextFactory:
         self.worker = worker
         self.lease_s = lease_us / SECOND_US
         self.state: Mapping[str, Any] = {}  #: what the lifespan hooks yielded
-        self.breakers = breaker_book(store, monotonic)
+        self.breakers = breaker_book(env.store, env.clock.monotonic)
 
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
