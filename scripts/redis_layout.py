@@ -27,6 +27,7 @@ POLICY = {
     "SLOTS": SLOTS,
     "ALLOWANCE_US_MAX": ALLOWANCE_US_MAX,
     "HISTORY_EACH_END": layout.HISTORY_EACH_END,
+    "SCHEMA": layout.SCHEMA,
 }
 #: The largest array whose MessagePack header is one byte.
 SHORT_ARRAY_MAX = 15

@@ -22,6 +22,7 @@ from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
+from packhorse.testing.conformance.journaling import BATCH, member
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.places import clear_namespace
 from tests.cli.project import Project
@@ -270,6 +271,46 @@ def test_records_are_carried_through_every_store_as_they_were(
     assert [one["settings"][-1] for one in told] == ["40 records", "40 records", "39 records"]
     after = target.run(target.records.records(None, limit=100)).records
     assert (after[0].document, after[1:]) == (b"its own", before[1:])
+
+
+def test_the_journal_is_carried_through_every_store_once(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    other = BATCH._replace(run="2")
+    for name, group, kind in (
+        ("done", BATCH, SettlementKind.COMPLETED),
+        ("dead", BATCH, SettlementKind.DEAD),
+        ("other", other, SettlementKind.DEAD),
+    ):
+        source.run(source.jobs.submit([member(name, group)]))
+        [job] = [one for one in claim(source) if one.id == name]
+        counted = msgspec.structs.replace(settlement_of(kind, job), counted=(2**40, 1))
+        source.run(source.jobs.settle([counted]))
+    source.run(source.leases.leave("worker"))
+    source.run(source.records.change([Put(BATCH.record, b"{}"), Put(other.record, b"{}")]))
+    source.run(source.jobs.redrive(["dead"]))
+    target.run(target.records.change([Put(other.record, b"its own")]))
+    before = source.run(source.journal.journal(BATCH, limit=100))
+    schema, namespace = schemas().take(), f"test-{new_id()}"
+    postgres, redis = schemas().url_of(schema), f"{redis_url()}?namespace={namespace}"
+    try:
+        for pair in pairwise((SOURCE, postgres, redis, TARGET)):
+            for _ in range(2):  # nothing is told twice
+                copied(Project(folder), *pair)
+    finally:
+        clear_namespace(redis_url(), namespace)
+        schemas().give(schema)
+
+    after = target.run(target.journal.journal(BATCH, limit=100))
+    assert [msgspec.structs.replace(line, id=0) for line in after] == [
+        msgspec.structs.replace(line, id=0) for line in before
+    ]
+    assert len(after) == 3
+    assert target.run(target.journal.journal(other, limit=100)) == ()
+    target.run(target.jobs.redrive(["other"]))  # which goes on as a member, with what it counted
+    [line] = target.run(target.journal.journal(other, limit=100))
+    assert (line.job_id, line.items, line.failed) == ("other", 2**40, 1)
 
 
 # ------------------------------------------------------------------------------- the old store

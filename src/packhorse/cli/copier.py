@@ -13,6 +13,7 @@ import msgspec
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.output import did_you_mean
 from packhorse.core.job import JobStatus
+from packhorse.core.policies.journal import CARRIED_LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import CHANGE_BYTES_MAX, Carry, Record
 from packhorse.errors import StoreError
 from packhorse.stores.protocol import Store
@@ -166,11 +167,15 @@ def carry_jobs(
 
 
 def carry_records(source: Store, target: Store) -> CopyTally:
-    """Carry every record that has no namesake in the target."""
+    """Carry every record that has no namesake in the target, and that of a group with its journal.
+
+    Where the record of a group is there already, its lines are, or were folded.
+    """
     tally, after = CopyTally(conflicts=[]), None
     for _ in range(PAGES_MAX):
         page = source.run(source.records.records(None, after=after, limit=_RECORDS))
-        for part in _parts(page.records):
+        journals = {one.id: _journal_of(source, one) for one in page.records}
+        for part in _parts([one for one in page.records if not journals[one.id]]):
             changes = [Carry(record) for record in part]
             known = target.run(target.records.change(changes)).conflicts
             if known:
@@ -178,10 +183,30 @@ def carry_records(source: Store, target: Store) -> CopyTally:
                 target.run(target.records.change(new))
             tally.known += len(known)
             tally.carried += len(part) - len(known)
+        for head in [one for one in page.records if journals[one.id]]:
+            lines = journals[head.id]
+            folding = target.journal.fold(lines[0].group, (), [Carry(head)], carried=lines)
+            carried = target.run(folding).applied
+            tally.carried += carried
+            tally.known += not carried
         after = page.after
         if after is None:
             break
     return tally
+
+
+def _journal_of(source: Store, record: Record) -> tuple[JournalLine, ...]:
+    """The lines of a group, if it is the record of one."""
+    group = Group.of(record.id.text)
+    if group.record != record.id:
+        return ()
+    lines = source.run(source.journal.journal(group, limit=CARRIED_LINES_MAX + 1))
+    if len(lines) > CARRIED_LINES_MAX:
+        raise StoreError(
+            f"{group.kind} {group.key!r}, run {group.run!r}, has more than {CARRIED_LINES_MAX} "
+            f"lines in its journal: let workers of {source.label} go on with it first"
+        )
+    return lines
 
 
 def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -30,6 +30,7 @@ __all__ = [
     "JobOptions",
     "JobRecord",
     "JobStatus",
+    "Member",
     "NewJob",
     "OnConflict",
     "Priority",
@@ -190,6 +191,13 @@ class IdempotencyRule(msgspec.Struct, frozen=True):
     window_us: int  #: from the submit
 
 
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """What a job of a group says of it; `policies.journal.Group.member` makes it."""
+
+    group: str  #: `Group.text`
+    node: str  #: what the job is called in its group
+
+
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a call decided for its job alone; what is absent follows task, queue and defaults."""
 
@@ -201,6 +209,7 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str | None = None  #: of the contract that its payload was made for
     schedule: str | None = None  #: whose fire it is
     scheduled_for_us: int | None = None  #: when that fire was due
+    member: Member | None = None  #: of a group, whose journal tells when the job ends
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,6 +64,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     limit_us: int = 0  #: of a limited one: how long its task's rate gate is closed from now
     #: It waits for a signal, and has seen so many; None: it does not.
     waits: int | None = None
+    #: Items that the job was about, and those of them that failed: told to its group if it ends.
+    counted: tuple[int, int] | None = None
 
 
 class Verdict(StrEnum):

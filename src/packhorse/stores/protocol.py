@@ -17,6 +17,7 @@ from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore
 from packhorse.stores.intake import Intake
+from packhorse.stores.journal import JournalStore
 from packhorse.stores.plan import Listener, Plan, Wakeups
 from packhorse.stores.records import RecordStore
 from packhorse.stores.requests import (
@@ -46,6 +47,7 @@ __all__ = [
     "Contracts",
     "InspectionStore",
     "JobStore",
+    "JournalStore",
     "LeaseStore",
     "Listener",
     "QueueStore",
@@ -350,6 +352,8 @@ class Contracts(Protocol):
     def records(self) -> RecordStore: ...
     @property
     def attachments(self) -> AttachmentStore: ...
+    @property
+    def journal(self) -> JournalStore: ...
     @property
     def wakeups(self) -> Wakeups: ...
     @property

@@ -31,13 +31,14 @@ class Changed(msgspec.Struct, frozen=True):
     now_us: int  #: the store's clock
     conflicts: tuple[int, ...] = ()  #: which changes did not apply; then nothing was done
     early: bool = False  #: it is not `not_before` yet; then nothing was done
+    gone: tuple[int, ...] = ()  #: of a fold: lines that are not there; then nothing was done
     versions: tuple[int, ...] = ()  #: of each change's record afterwards; 0: there is none
     jobs: tuple[Submitted | RefusedJob, ...] = ()
 
     @property
     def applied(self) -> bool:
         """Whether everything was done."""
-        return not (self.conflicts or self.early)
+        return not (self.conflicts or self.early or self.gone)
 
 
 class RecordPage(msgspec.Struct, frozen=True):

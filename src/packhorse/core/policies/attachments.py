@@ -36,6 +36,8 @@ class Attachments(msgspec.Struct, frozen=True):
     values: dict[str, bytes] = {}
     signals: dict[str, tuple[bytes, ...]] = {}  #: by name, each in the order of coming
     waiting: bool = False  #: it waits until the next signal comes
+    #: Items and failed of the end of a job of a group (`Settlement.counted`).
+    counted: tuple[int, int] = (0, 0)
 
     @property
     def everything(self) -> list[bytes]:

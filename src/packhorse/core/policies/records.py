@@ -27,6 +27,7 @@ __all__ = [
     "RecordId",
     "Remove",
     "check_changes",
+    "check_id",
     "decide",
     "is_expired",
 ]
@@ -212,7 +213,7 @@ def check_changes(changes: Sequence[RecordChange]) -> None:
             "change them in parts"
         )
     for change in changes:
-        _check_id(change.id)
+        check_id(change.id)
         if isinstance(change, Put):
             _check_put(change)
     if sum(map(_bytes, changes)) > CHANGE_BYTES_MAX:
@@ -240,8 +241,8 @@ def _check_put(change: Put) -> None:
         raise ConfigError(f"the order of record {change.id} does not fit into 64 bits")
 
 
-def _check_id(named: RecordId) -> None:
-    """A kind is a plain name; tenant and key are texts that every store can keep and sort."""
+def check_id(named: RecordId) -> None:
+    """Refuse all but a plain name as kind, and texts as others that stores can keep and sort."""
     if not _KIND.fullmatch(named.kind):
         raise ConfigError(f"{named.kind!r} is no kind of record: use a-z, 0-9 and _")
     for part in named[1:]:

@@ -148,7 +148,7 @@ def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:
     if finished and _superseded(access, row):
         return RedriveAnswer.CONFLICT
     if row.status is JobStatus.COMPLETED:
-        row.attached = Attachments()
+        row.attached = Attachments(counted=row.attached.counted)
     with access.state.changing(row, access.now_us):
         row.status = JobStatus.QUEUED
         row.due_us = access.now_us

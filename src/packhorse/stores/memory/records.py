@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
+
+import msgspec
 
 from packhorse.core.job import NewJob
+from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import (
     Record,
     RecordChange,
@@ -15,12 +19,13 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
+from packhorse.stores.journal import Folded
 from packhorse.stores.memory.intake import admit_each
 from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
 
-__all__ = ["MemoryRecords", "forget_records"]
+__all__ = ["MemoryJournal", "MemoryRecords", "forget_records"]
 
 
 class MemoryRecords:
@@ -68,7 +73,38 @@ class MemoryRecords:
         not_before: int | None = None,
     ) -> Plan[Changed]:
         check_changes(changes)
-        return plan("change", partial(_change, tuple(changes), tuple(jobs), not_before))
+        return plan("change", partial(_change, tuple(changes), tuple(jobs), not_before, None))
+
+
+class MemoryJournal:
+    """See `JournalStore`."""
+
+    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+        def work(access: Access) -> tuple[Group, ...]:
+            groups = dict.fromkeys(line.group for line in access.state.journal.values())
+            return tuple(islice(groups, max(0, limit)))
+
+        return plan("journal_groups", work, writes=False)
+
+    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+        def work(access: Access) -> tuple[JournalLine, ...]:
+            lines = (line for line in access.state.journal.values() if line.group == group)
+            return tuple(islice(lines, max(0, limit)))
+
+        return plan("journal", work, writes=False)
+
+    def fold(
+        self,
+        group: Group,
+        line_ids: Sequence[int],
+        changes: Sequence[RecordChange] = (),
+        *,
+        jobs: Sequence[NewJob] = (),
+        carried: Sequence[JournalLine] = (),
+    ) -> Plan[Changed]:
+        check_changes(changes)
+        folded = Folded.of(group, line_ids, carried)
+        return plan("fold", partial(_change, tuple(changes), tuple(jobs), None, folded))
 
 
 def _place(record: Record, *, by_order: bool) -> tuple[int, str]:
@@ -79,15 +115,21 @@ def _change(
     changes: Sequence[RecordChange],
     jobs: Sequence[NewJob],
     not_before: int | None,
+    folded: Folded | None,
     access: Access,
 ) -> Changed:
     state, now_us = access.state, access.now_us
+    gone = () if folded is None else _gone(access, folded)
+    if gone:
+        return Changed(now_us, gone=gone)
     if not_before is not None and now_us < not_before:
         return Changed(now_us, early=True)
     decided = decide(changes, state.records, highest=state.highest_version, now_us=now_us)
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = admit_each(access, jobs)
+    if folded is not None:
+        _fold(access, folded)
     state.highest_version = decided.highest
     for named, record in decided.records.items():
         if record is None:
@@ -96,6 +138,25 @@ def _change(
             state.records[named] = record
         access.wake(f"record:{named.kind}")
     return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+
+
+def _gone(access: Access, folded: Folded) -> tuple[int, ...]:
+    lines = access.state.journal
+    return tuple(
+        line_id
+        for line_id in folded.line_ids
+        if line_id not in lines or lines[line_id].group != folded.group
+    )
+
+
+def _fold(access: Access, folded: Folded) -> None:
+    state = access.state
+    for line_id in folded.line_ids:
+        del state.journal[line_id]
+    for line in folded.carried:
+        line_id = state.next_line_id()
+        state.journal[line_id] = msgspec.structs.replace(line, id=line_id, group=folded.group)
+        state.journaled = True
 
 
 def forget_records(access: Access, limit: int) -> None:

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from itertools import count, islice, takewhile
 from typing import Final, TypeVar
 
-from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, NewJob
+import msgspec
+
+from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, Member, NewJob
 from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
+from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
@@ -120,6 +123,9 @@ class MemoryState:
         self.copied: Copied | None = None
         self.records: dict[RecordId, Record] = {}
         self.highest_version = 0  # of the records that are gone
+        self.journal: dict[int, JournalLine] = {}  # in order of their ids
+        self.next_line_id = count(1).__next__
+        self.journaled = False  # a line was appended, and those who listen are not woken yet
         self.paused: set[str] = set()
         #: Queues that a job with a tenant was submitted to: from then on they deal passes.
         self.tenanted: set[str] = set()
@@ -197,12 +203,25 @@ class MemoryState:
     @contextmanager
     def changing(self, row: JobRow, now_us: int) -> Iterator[None]:
         """The one way to change a job: its indexes follow what is done inside."""
+        was = row.status
         self._leave(row)
         row.updated_us = now_us
         try:
             yield
         finally:
             self._enter(row)
+            member = member_of(row.new.options)
+            if member is not None and was.is_final is not row.status.is_final:
+                self._append(row, member, was)
+
+    def _append(self, row: JobRow, member: Member, was: JobStatus) -> None:
+        """Tell in the journal that a member has ended, or goes on."""
+        line_id, group = self.next_line_id(), Group.of(member.group)
+        told = (row.new.id, member.node, row.status, was, *row.attached.counted)
+        self.journal[line_id] = JournalLine(line_id, group, *told)
+        self.journaled = True
+        if was.is_final:
+            row.attached = msgspec.structs.replace(row.attached, counted=(0, 0))
 
     def _enter(self, row: JobRow) -> None:
         self.counts[row.new.queue, row.status] += 1
@@ -300,6 +319,9 @@ def plan(verb: str, work: Callable[[Access], T], *, writes: bool = True) -> Plan
     def steps() -> Steps[T]:
         access: Access = yield
         answer = work(access)
+        if access.state.journaled:
+            access.state.journaled = False
+            access.wake("journal")
         for topic in access.wakes:
             yield Wake(topic)
         return answer

@@ -15,7 +15,7 @@ from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection
 from packhorse.stores.memory.jobs import MemoryJobs
 from packhorse.stores.memory.queues import MemoryQueues
-from packhorse.stores.memory.records import MemoryRecords
+from packhorse.stores.memory.records import MemoryJournal, MemoryRecords
 from packhorse.stores.memory.state import Access, MemoryState
 from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
@@ -24,6 +24,7 @@ from packhorse.stores.protocol import (
     AttachmentStore,
     InspectionStore,
     JobStore,
+    JournalStore,
     LeaseStore,
     Listener,
     QueueStore,
@@ -147,6 +148,7 @@ class MemoryStore:
         self.transfer: TransferStore = MemoryTransfer()
         self.records: RecordStore = MemoryRecords()
         self.attachments: AttachmentStore = MemoryAttachments()
+        self.journal: JournalStore = MemoryJournal()
         self._wakeups = MemoryWakeups()
         self.wakeups: Wakeups = self._wakeups
         self.intake: Intake | None = None

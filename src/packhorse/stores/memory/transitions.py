@@ -13,6 +13,7 @@ from packhorse.core.job import TERMINAL, AttemptRecord, DeadReason, JobStatus, N
 from packhorse.core.lifecycle import Resolved
 from packhorse.core.policies.fairness import aged_rank, claim_rank, next_pass, redealt, virtual_time
 from packhorse.core.policies.gates import rate_gate
+from packhorse.core.policies.journal import member_of
 from packhorse.core.policies.retention import Retention, first_expiry_us
 from packhorse.core.policies.uniqueness import (
     Identity,
@@ -322,6 +323,8 @@ def _end_as_settled(
         row.result = settlement.result
         row.error = None
         row.result_keep_us = settlement.result_keep_us
+    if settlement.counted is not None and member_of(row.new.options) is not None:
+        row.attached = msgspec.structs.replace(row.attached, counted=settlement.counted)
     dead = resolved.status is JobStatus.DEAD
     keep_us = settlement.dead_keep_us if dead else settlement.keep_us
     _end(access, row, resolved.status, resolved.dead_reason, keep_us)
@@ -341,6 +344,8 @@ def _end(
     row.keep_us = keep_us
     if status is JobStatus.COMPLETED:
         _keep_for_keys(row, access.now_us)
+    if member_of(row.new.options) is not None:
+        row.result_keep_us = None  # as long as the record
     result_keep_us = None if row.result is None else row.result_keep_us
     row.expires_us = first_expiry_us(access.now_us, row.keep_us, result_keep_us)
     if row.awaited:

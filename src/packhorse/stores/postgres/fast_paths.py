@@ -295,9 +295,10 @@ def complete_alike(settlements: Sequence[Settlement]) -> bool:
     """Whether these are completions of different jobs that are kept equally long."""
     if not settlements:
         return False
-    kept = settlements[0].keep_us, settlements[0].result_keep_us
+    kept = settlements[0].keep_us, settlements[0].result_keep_us, None
     alike = all(
-        one.kind is SettlementKind.COMPLETED and (one.keep_us, one.result_keep_us) == kept
+        one.kind is SettlementKind.COMPLETED
+        and (one.keep_us, one.result_keep_us, one.counted) == kept
         for one in settlements
     )
     return alike and len({one.job_id for one in settlements}) == len(settlements)

@@ -126,6 +126,8 @@ _FRAGMENTS: Final = MappingProxyType(
         "field": "({0}::json ->> '{1}')",
         "options": "{0}.options",
         "keep_options": "options = {0}::text",
+        "member": "({0}.options::json -> 'member' ->> 0)",
+        "bytes": "{0}::bytea",
         "created_by": "{0}.created_by",
         "has_ends": "(starts_with({0}, {1}::text) or right({0}, length({1}::text)) = {1}::text)",
         "payload": "payload",

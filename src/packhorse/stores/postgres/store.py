@@ -54,7 +54,7 @@ from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
-from packhorse.stores.sql.records import SqlRecords
+from packhorse.stores.sql.records import SqlJournal, SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 
@@ -81,6 +81,7 @@ class PostgresStore:
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
         self.attachments = SqlAttachments(POSTGRES)
         self.records = SqlRecords(POSTGRES, self.jobs.level_for)
+        self.journal = SqlJournal(POSTGRES, self.jobs.level_for)
         self.wakeups = PostgresWakeups(self._new_listener_thread)
         self._settings = settings
         self._clock = clock

@@ -2,7 +2,8 @@
 """From the text of a statement, as it is written, to what the server is sent.
 
 Marks name what lies in the store's schema: `{jobs}` is the table with its schema and prefix,
-`{=jobs_ready}` the bare name with its prefix, `{now}` the store's clock, `{schema}` the schema.
+`{=jobs_ready}` the bare name with its prefix, `{now}` the store's clock, `{schema}` the schema,
+`{channel}` the text of the channel on which wake-ups travel.
 Parameters are `%s` or `%(name)s`, and a percent sign is `%%`.
 """
 
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.errors import PayloadError
 from packhorse.stores.postgres.statements import Parameters
+from packhorse.stores.postgres.wakeups import channel_of
 
 __all__ = ["SERVER_CLOCK", "SERVER_NOW", "Bound", "Statement", "Texts", "bound"]
 
@@ -94,6 +96,8 @@ class Texts:
                 return now
             if name == "schema":
                 return f'"{self._schema}"'
+            if name == "channel":
+                return f"'{channel_of(self._schema, self._prefix)}'"
             own = f'"{self._prefix}{name}"'
             return own if bare else f'"{self._schema}".{own}'
 

@@ -30,8 +30,8 @@ __all__ = ["RedisAttachments", "attached_fields", "read_attached"]
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _VALUE, _SIGNAL, _SIGNALS = (FIELDS[name] for name in ("value", "signal", "signals"))
-_ATTACHED, _BYTES, _DELIVERED, _WAITS = (
-    FIELDS[name] for name in ("attached", "attached_bytes", "delivered", "waits")
+_ATTACHED, _BYTES, _DELIVERED, _WAITS, _COUNTED = (
+    FIELDS[name] for name in ("attached", "attached_bytes", "delivered", "waits", "counted")
 )
 
 
@@ -107,7 +107,8 @@ def read_attached(flat: Sequence[Any]) -> Attachments:
     waits = int(fields.get(_WAITS.encode(), b"-1"))
     waiting = STATUS[state.status] is JobStatus.PENDING and waits == state.fence
     ordered = {name: tuple(each[at] for at in sorted(each)) for name, each in signals.items()}
-    return Attachments(values, ordered, waiting)
+    items, failed = map(int, fields.get(_COUNTED.encode(), b"0 0").split())
+    return Attachments(values, ordered, waiting, (items, failed))
 
 
 def attached_fields(attached: Attachments, fence: int) -> list[Argument]:
@@ -117,6 +118,8 @@ def attached_fields(attached: Attachments, fence: int) -> list[Argument]:
         *(each for s in attached.signals.values() for each in s),
     ]
     fields: list[Argument] = [_WAITS, fence] if attached.waiting else []
+    if any(attached.counted):
+        fields += (_COUNTED, "{} {}".format(*attached.counted))
     if not everything:
         return fields
     fields += (_ATTACHED, len(everything), _BYTES, sum(map(len, everything)))

@@ -171,6 +171,7 @@ def _rest(settled: Settlement) -> bytes:
             settled.limit_us,
             error is not None and error.code == TASK_TIMEOUT,
             settled.waits,
+            *(settled.counted or ()),
         )
     )
 

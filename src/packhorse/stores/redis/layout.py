@@ -24,6 +24,7 @@ __all__ = [
     "KEYS",
     "RECORD_FIELDS",
     "SCHEMA",
+    "SCHEMA_WITHOUT_GROUPS",
     "STATUS",
     "VERDICTS",
     "Definition",
@@ -33,8 +34,10 @@ __all__ = [
     "SharedState",
 ]
 
-#: The version of the layout that this release reads and writes.
-SCHEMA: Final = 1
+#: The newest version of the layout that this release knows: with members of groups.
+SCHEMA: Final = 2
+#: The one that a store has until the first member comes: older releases may share it so long.
+SCHEMA_WITHOUT_GROUPS: Final = 1
 
 #: Statuses by their stored code.
 STATUS: Final[tuple[JobStatus, ...]] = (
@@ -125,6 +128,10 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "records_in_order": ":reco:",  # <kind>: their orders and names
         "records_expiring": ":recx",  # names by the instant they expire
         "removed_records": ":recv",  # the highest version of a record that is gone
+        # The journal: see lua/journal.lua.
+        "journal": ":jg",  # groups by the number of their oldest line
+        "journal_lines": ":jl:",  # <group>: packed lines by number
+        "journal_numbers": ":jn",  # the counter of lines
         "copied": ":copied",  # where the jobs of this store were carried to
         "wake": ":wake:",  # <topic>: channel
     }
@@ -162,6 +169,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "attached_bytes": "#b",
         "delivered": "#s",  # how many signals
         "waits": "w",  # the fence with which it was left to wait for a signal
+        "counted": "k",  # items and failed of the end of a member
     }
 )
 #: The fields that `rows.as_record` reads, in this order.
@@ -266,7 +274,10 @@ class NewJobParts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SettlementParts(msgspec.Struct, frozen=True, array_like=True):
-    """A settlement as the settle script takes it, save job, fence and result."""
+    """A settlement as the settle script takes it, save job, fence and result.
+
+    Behind these, of few settlements, what was counted: items and failed.
+    """
 
     kind: int
     status: int

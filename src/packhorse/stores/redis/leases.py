@@ -34,6 +34,7 @@ class _WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     expires_us: int
     lease_us: int
     totals: Totals = Totals()
+    schema: int = 1  #: the newest layout that it knows; older releases say nothing
 
 
 _read_row: Final = msgspec.msgpack.Decoder(_WorkerRow).decode

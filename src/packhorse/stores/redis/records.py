@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Records on Redis: read, decided about by `policies.records`, and written if nothing came between.
 
+The journal too, since a fold is a change; `lua/journal.lua` writes its lines.
 A record is one packed value, so that a digest of it tells whether it is as it was read.
 """
 
@@ -14,7 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.core.job import NewJob
+from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import (
+    Decided,
     Record,
     RecordChange,
     RecordId,
@@ -23,12 +26,14 @@ from packhorse.core.policies.records import (
     is_expired,
 )
 from packhorse.errors import StoreUnavailable
+from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+from packhorse.stores.redis.layout import CODE, STATUS
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.redis.submit import AdmittedJobs, deal
 
-__all__ = ["RedisRecords"]
+__all__ = ["RedisJournal", "RedisRecords"]
 
 #: Times that others may come between; each time one of them has got on.
 _TRIES_MAX: Final = 1_000
@@ -54,6 +59,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(_Packed).decode
+_unpack_line: Final = msgspec.msgpack.Decoder(tuple[int, str, str, int, int, int, int]).decode
 
 
 class RedisRecords:
@@ -88,7 +94,38 @@ class RedisRecords:
         not_before: int | None = None,
     ) -> Plan[Changed]:
         check_changes(changes)
-        return Plan("change", partial(_change, tuple(changes), tuple(jobs), not_before))
+        return Plan("change", partial(_change, tuple(changes), tuple(jobs), not_before, None))
+
+
+class RedisJournal:
+    """See `JournalStore`."""
+
+    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+        def steps() -> Steps[tuple[Group, ...]]:
+            names = yield Script("journal_groups", [limit])
+            return tuple([Group.of(name.decode()) for name in names])
+
+        return Plan("journal_groups", steps, writes=False)
+
+    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+        def steps() -> Steps[tuple[JournalLine, ...]]:
+            lines = yield Script("journal", [group.text, limit])
+            return tuple([_line(group, line) for line in lines])
+
+        return Plan("journal", steps, writes=False)
+
+    def fold(
+        self,
+        group: Group,
+        line_ids: Sequence[int],
+        changes: Sequence[RecordChange] = (),
+        *,
+        jobs: Sequence[NewJob] = (),
+        carried: Sequence[JournalLine] = (),
+    ) -> Plan[Changed]:
+        check_changes(changes)
+        folded = Folded.of(group, line_ids, carried)
+        return Plan("fold", partial(_change, tuple(changes), tuple(jobs), None, folded))
 
 
 def _page(bounds: PageBounds, kind: str, limit: int) -> Steps[RecordPage]:
@@ -113,8 +150,27 @@ def _page(bounds: PageBounds, kind: str, limit: int) -> Steps[RecordPage]:
     return as_page(found, limit, now_us, by_order=bool(kind))
 
 
+def _line(group: Group, line: bytes) -> JournalLine:
+    number, job_id, node, status, was, *counted = _unpack_line(line)
+    return JournalLine(number, group, job_id, node, STATUS[status], STATUS[was], *counted)
+
+
+def _folded(folded: Folded | None) -> bytes:
+    """What is folded as the script takes it."""
+    if folded is None:
+        return b""
+    lines = [
+        (one.job_id, one.node, CODE[one.status], CODE[one.was], one.items, one.failed)
+        for one in folded.carried
+    ]
+    return _pack((folded.group.text, folded.line_ids, lines))
+
+
 def _change(
-    changes: Sequence[RecordChange], jobs: Sequence[NewJob], not_before: int | None
+    changes: Sequence[RecordChange],
+    jobs: Sequence[NewJob],
+    not_before: int | None,
+    folded: Folded | None,
 ) -> Steps[Changed]:
     named = list(dict.fromkeys(change.id for change in changes))
     admitted = AdmittedJobs(jobs)
@@ -127,20 +183,31 @@ def _change(
         known = {one: _read(one, value) for one, value in stored.items() if value is not None}
         decided = decide(changes, known, highest=highest, now_us=now_us)
         if decided.conflicts:
-            return Changed(now_us, conflicts=decided.conflicts)
-        args: list[Argument] = [highest, decided.highest, len(decided.records)]
+            return (yield from _refused(decided, folded, now_us))
+        args: list[Argument] = [highest, decided.highest, len(decided.records), _folded(folded)]
         for one, record in decided.records.items():
             args += _arguments(one, stored[one], known.get(one), record)
         reply = yield Script("change_records", [*args, *admitted.arguments])
         if reply[0] == b"ok":
             answers = admitted.answers(reply[2:])
             return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+        if reply[0] == b"gone":
+            return Changed(now_us, gone=tuple(map(int, reply[1:])))
         if reply[0] == b"deal":
             yield from deal(reply[1])
     raise StoreUnavailable(
         f"records were changed by others {_TRIES_MAX} times while a change of them was decided; "
         "nothing was changed: try again"
     )
+
+
+def _refused(decided: Decided, folded: Folded | None, now_us: int) -> Steps[Changed]:
+    """The answer to changes that conflict; that a line is gone is told first."""
+    if folded is not None and folded.line_ids:
+        gone = yield Script("journal_gone", [folded.group.text, *folded.line_ids])
+        if gone:
+            return Changed(now_us, gone=tuple(map(int, gone)))
+    return Changed(now_us, conflicts=decided.conflicts)
 
 
 def _arguments(

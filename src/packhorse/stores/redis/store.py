@@ -22,13 +22,13 @@ from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
 from packhorse.stores.redis.faults import Lost, ReplyError, translated
 from packhorse.stores.redis.inspection import RedisInspection
 from packhorse.stores.redis.jobs import RedisJobs
-from packhorse.stores.redis.layout import KEYS, SCHEMA
+from packhorse.stores.redis.layout import KEYS, SCHEMA, SCHEMA_WITHOUT_GROUPS
 from packhorse.stores.redis.leases import RedisLeases
 from packhorse.stores.redis.listener import RedisWakeups, in_its_loop
 from packhorse.stores.redis.pipeline import SharedConnection
 from packhorse.stores.redis.pool import ConnectionPool
 from packhorse.stores.redis.queues import RedisQueues
-from packhorse.stores.redis.records import RedisRecords
+from packhorse.stores.redis.records import RedisJournal, RedisRecords
 from packhorse.stores.redis.runner import Runner
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.transfer import RedisTransfer
@@ -51,6 +51,7 @@ class RedisStore:
         self.inspection = RedisInspection()
         self.transfer = RedisTransfer()
         self.records = RedisRecords()
+        self.journal = RedisJournal()
         self.attachments = RedisAttachments()
         self.intake: Intake | None = None
         self.transactions = None  # users have no rows here
@@ -197,7 +198,7 @@ def _check_schema(connection: RedisConnection, settings: RedisSettings) -> int:
     Many processes may do so at once: the first one writes.
     """
     key = settings.tag + KEYS["schema"]
-    _asked(connection, "SET", key, SCHEMA, "NX")
+    _asked(connection, "SET", key, SCHEMA_WITHOUT_GROUPS, "NX")
     found = int(_asked(connection, "GET", key))
     if found > SCHEMA:
         raise SchemaOutOfDate(

@@ -21,6 +21,7 @@ from packhorse.errors import (
     PayloadError,
     QueueClosed,
     QueueFull,
+    SchemaOutOfDate,
 )
 from packhorse.stores.plan import Steps
 from packhorse.stores.records import RefusedJob
@@ -35,6 +36,7 @@ __all__ = [
     "are_of_one_kind",
     "arguments_of",
     "deal",
+    "is_member",
     "submit_steps",
 ]
 
@@ -82,8 +84,14 @@ def are_of_one_kind(jobs: Sequence[NewJob]) -> bool:
     """Whether the jobs share queue, task, priority and timeout and are unconstrained."""
     kind = _kind_of(jobs[0])
     return len({new.id for new in jobs}) == len(jobs) and all(
-        _kind_of(new) == kind and job_constraints(new) in _KNOWN for new in jobs
+        _kind_of(new) == kind and job_constraints(new) in _KNOWN and not is_member(new)
+        for new in jobs
     )
+
+
+def is_member(new: NewJob) -> bool:
+    """Whether a job belongs to a group: then its definition is read when it ends."""
+    return new.options is not None and new.options.member is not None
 
 
 def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
@@ -166,7 +174,7 @@ def _refused(new: NewJob, error: PackhorseError) -> RefusedJob:
 def arguments_of(new: NewJob) -> tuple[Argument, ...]:
     """See `layout.NewJobParts`."""
     check_weight(new.weight)
-    ruled = new.unique is not None or new.idempotency is not None
+    ruled = new.unique is not None or new.idempotency is not None or is_member(new)
     due = f"+{new.delay_us}" if new.scheduled_us is None else f"={new.scheduled_us}"
     return (
         new.id,
@@ -179,7 +187,7 @@ def arguments_of(new: NewJob) -> tuple[Argument, ...]:
         due,
         "" if new.deadline_us is None else new.deadline_us,
         "" if new.timeout_us is None else new.timeout_us,
-        _pack((new.tenant, new.unique, new.idempotency)) if ruled else b"",
+        _pack((new.tenant, new.unique, new.idempotency, is_member(new))) if ruled else b"",
     )
 
 
@@ -236,6 +244,13 @@ def _full(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
     raise QueueFull(queue.decode(), depth=depth, limit=limit)
 
 
+def _older(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
+    raise SchemaOutOfDate(
+        f"worker {told[0].decode()} is of a release that knows no groups of jobs, and would end "
+        "their members unseen; nothing was stored: upgrade or stop it first"
+    )
+
+
 _REFUSALS: Final[Mapping[str, Callable[[Sequence[Any], Sequence[NewJob]], None]]] = (
     MappingProxyType(
         {
@@ -245,6 +260,7 @@ _REFUSALS: Final[Mapping[str, Callable[[Sequence[Any], Sequence[NewJob]], None]]
             "mismatch": _mismatch,
             "stranger": _stranger,
             "full": _full,
+            "older": _older,
         }
     )
 )

@@ -36,7 +36,7 @@ from packhorse.stores.redis.rows import (
     signature_of,
 )
 from packhorse.stores.redis.scripts import Argument, Script
-from packhorse.stores.redis.submit import SUBMITTED_MAX, arguments_of
+from packhorse.stores.redis.submit import SUBMITTED_MAX, arguments_of, is_member
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
@@ -172,7 +172,7 @@ def _state(carried: CarriedJob) -> dict[str, Any]:
         "queue": job.queue,
         "task": job.task,
         "signature": signature_of(job),
-        "keyed": job.unique is not None or job.idempotency is not None or None,
+        "keyed": job.unique is not None or job.idempotency is not None or is_member(job) or None,
         "priority": int(job.priority),
         "created_us": carried.created_us,
         "due_us": carried.due_us,

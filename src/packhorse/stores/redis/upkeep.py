@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from packhorse.core.policies.journal import KEPT_US, MEMBER_LIFE_US_MAX
 from packhorse.core.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.scripts import Script
@@ -26,7 +27,8 @@ class RedisUpkeep:
         return Plan("park", partial(_park, after_us, limit))
 
     def prune(self, *, limit: int) -> Plan[int]:
-        return Plan("prune", partial(_counted, "prune", limit, GHOST_US))
+        spans = (GHOST_US, MEMBER_LIFE_US_MAX, KEPT_US)
+        return Plan("prune", partial(_counted, "prune", limit, *spans))
 
 
 def _counted(script: str, limit: int, *more: int) -> Steps[int]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,9 +27,14 @@ __all__ = [
     "SqlAttachments",
     "attachment_rows",
     "delivered_to",
+    "keep_counted",
     "read_attachments",
     "wait_for_signal",
 ]
+
+
+#: Under which number items and failed are kept, without a name.
+_COUNTED: Final = (-1, -2)
 
 
 class SqlAttachments:
@@ -167,6 +172,13 @@ def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps
     yield dialect.write(dialect.sql("attach"), kept)
 
 
+def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[None]:
+    """Keep what a member counted that is about to end: the journal tells it then, or later."""
+    for number, value in zip(_COUNTED, counted, strict=True):
+        kept = {"seq": seq, "number": number, "value": b"%d" % value}
+        yield dialect.write(dialect.sql("counted_keep"), kept)
+
+
 def read_attachments(
     dialect: Dialect, jobs: Mapping[int, tuple[JobStatus, int]]
 ) -> Steps[dict[int, Attachments]]:
@@ -182,14 +194,18 @@ def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -
     values: dict[str, bytes] = {}
     signals: dict[str, tuple[bytes, ...]] = {}
     waiting = False
+    counted = dict.fromkeys(_COUNTED, 0)
     for name, number, value in rows:
-        if not name:
+        if not name and number in counted:
+            counted[number] = int(value)
+        elif not name:
             waiting = status is JobStatus.PENDING and int(value) == fence
         elif number:
             signals[name] = (*signals.get(name, ()), bytes(value))
         else:
             values[name] = bytes(value)
-    return Attachments(values, signals, waiting)
+    items, failed = counted.values()
+    return Attachments(values, signals, waiting, (items, failed))
 
 
 def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[dict[str, Any]]:
@@ -199,6 +215,9 @@ def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[dict[st
         kept += [(name, number, value) for number, value in enumerate(signals, 1)]
     if attached.waiting:
         kept.append(("", 0, b"%d" % fence))
+    if any(attached.counted):
+        pairs = zip(_COUNTED, attached.counted, strict=True)
+        kept += [("", number, b"%d" % value) for number, value in pairs]
     return [
         {"seq": seq, "name": name, "number": number, "value": value} for name, number, value in kept
     ]

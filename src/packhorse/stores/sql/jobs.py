@@ -205,14 +205,16 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     now_us: int = yield NOW
     if STATUS[row.status] is JobStatus.COMPLETED:
         yield dialect.write(dialect.sql("attempt_keep"), (row.seq,))
-        yield dialect.write(dialect.sql("attached_forget"), (row.seq,))
     [place] = yield from dialect.take_places(1)
     queues = yield from dialect.queue_rows([row.keys.queue])
     newcomer = Newcomer(row.keys.queue, row.priority, row.keys.tenant)
     rank = yield from rank_of(dialect, newcomer, queues, now_us)
     again = {"seq": row.seq, "rank": rank, "place": place, "now": now_us}
     yield dialect.write(dialect.sql("redrive"), again)
-    if finished:
+    if finished:  # not before: the journal tells what the end had counted
+        completed = STATUS[row.status] is JobStatus.COMPLETED
+        forget = "attached_forget" if completed else "counted_forget"
+        yield dialect.write(dialect.sql(forget), (row.seq,))
         identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))
         yield from take_keys(dialect, row.id, identities)
         yield from _rejoin(dialect, row, place, queues, level)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Records of the SQL stores: rows are read and locked, `policies.records` decides, rows follow."""
+"""Records of the SQL stores: rows are read and locked, `policies.records` decides, rows follow.
+
+The journal too, since a fold is a change. Its lines are written by a trigger of the jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from packhorse.core.job import NewJob
+from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import (
     Decided,
     Record,
@@ -19,14 +23,18 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
+from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
-__all__ = ["SqlRecords", "expired_records", "forget_records", "write_changes"]
+__all__ = ["SqlJournal", "SqlRecords", "expired_records", "forget_records", "write_changes"]
+
+#: Lines among which groups are looked for.
+_LOOKED_AT: Final = 10_000
 
 
 class SqlRecords:
@@ -78,15 +86,67 @@ class SqlRecords:
         check_changes(changes)
         asked, new = tuple(changes), tuple(jobs)
         level = self._isolation(new)
-        return Plan("change", lambda: _change(self._dialect, asked, new, not_before, level))
+        return Plan(
+            "change", lambda: _change(self._dialect, asked, new, level, not_before=not_before)
+        )
+
+
+class SqlJournal:
+    """See `JournalStore`. `isolation` as of `SqlRecords`."""
+
+    def __init__(
+        self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
+    ) -> None:
+        self._dialect = dialect
+        self._isolation = isolation
+
+    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+        asked = {"looked_at": _LOOKED_AT, "limit": max(0, limit)}
+
+        def steps() -> Steps[tuple[Group, ...]]:
+            rows = yield Rows(self._dialect.sql("journal_groups"), asked)
+            return tuple([Group.of(name) for (name,) in rows])
+
+        return Plan("journal_groups", steps, writes=False)
+
+    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+        asked = {"group": group.text, "limit": max(0, limit)}
+
+        def steps() -> Steps[tuple[JournalLine, ...]]:
+            rows = yield Rows(self._dialect.sql("journal_lines"), asked)
+            return tuple(
+                [
+                    JournalLine(number, group, job, node, STATUS[status], STATUS[was], *counted)
+                    for number, job, node, status, was, *counted in rows
+                ]
+            )
+
+        return Plan("journal", steps, writes=False)
+
+    def fold(
+        self,
+        group: Group,
+        line_ids: Sequence[int],
+        changes: Sequence[RecordChange] = (),
+        *,
+        jobs: Sequence[NewJob] = (),
+        carried: Sequence[JournalLine] = (),
+    ) -> Plan[Changed]:
+        check_changes(changes)
+        folded = Folded.of(group, line_ids, carried)
+        asked, new = tuple(changes), tuple(jobs)
+        level = self._isolation(new)
+        return Plan("fold", lambda: _change(self._dialect, asked, new, level, folded=folded))
 
 
 def _change(
     dialect: Dialect,
     changes: Sequence[RecordChange],
     jobs: Sequence[NewJob],
-    not_before: int | None,
     level: Isolation,
+    *,
+    not_before: int | None = None,
+    folded: Folded | None = None,
 ) -> Steps[Changed]:
     yield from dialect.lock_records([change.id.text for change in changes])
     if jobs:
@@ -95,10 +155,15 @@ def _change(
     now_us: int = yield NOW
     if not_before is not None and now_us < not_before:
         return Changed(now_us, early=True)
+    gone = () if folded is None else (yield from _lines_gone(dialect, folded))
+    if gone:
+        return Changed(now_us, gone=gone)
     highest, decided = yield from _decided(dialect, changes, now_us)
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
+    if folded is not None:
+        yield from _fold_lines(dialect, folded)
     yield from _write(dialect, decided, highest)
     for kind in dict.fromkeys(change.id.kind for change in changes):
         yield Wake(f"record:{kind}")
@@ -118,6 +183,38 @@ def _decided(
     records = yield from _stored(dialect, [change.id.text for change in changes])
     [(highest,)] = yield Rows(dialect.sql("records_highest"))
     return highest, decide(changes, records, highest=highest, now_us=now_us)
+
+
+def _lines_gone(dialect: Dialect, folded: Folded) -> Steps[tuple[int, ...]]:
+    """Those of the lines to be folded that are not there."""
+    if not folded.line_ids:
+        return ()
+    asked = {"group": folded.group.text, "ids": dialect.many(folded.line_ids)}
+    rows = yield Rows(dialect.sql("journal_there"), asked)
+    there = {number for (number,) in rows}
+    return tuple([number for number in folded.line_ids if number not in there])
+
+
+def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
+    """Remove lines that are there, and append others."""
+    if folded.line_ids:
+        gone = (dialect.many(folded.line_ids),)
+        yield dialect.write(dialect.sql("journal_remove"), gone)
+    if folded.carried:
+        yield ChangeMany(dialect.sql("journal_add"), [_line(folded, one) for one in folded.carried])
+        yield Wake("journal")
+
+
+def _line(folded: Folded, line: JournalLine) -> dict[str, Any]:
+    return {
+        "group": folded.group.text,
+        "job": line.job_id,
+        "node": line.node,
+        "status": CODE[line.status],
+        "was": CODE[line.was],
+        "items": line.items,
+        "failed": line.failed,
+    }
 
 
 def _stored(dialect: Dialect, names: Sequence[str]) -> Steps[dict[RecordId, Record]]:

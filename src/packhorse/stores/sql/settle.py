@@ -13,7 +13,7 @@ from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.sql.attachments import delivered_to, wait_for_signal
+from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
 from packhorse.stores.sql.finish import aftermath, lifetimes
 from packhorse.stores.sql.ordering import gate_text
@@ -100,8 +100,8 @@ def _settle_all(
     dialect: Dialect, settlements: Sequence[Settlement], level: Isolation, needs: Needs | None
 ) -> Steps[tuple[Verdict, ...]]:
     now_us: int = yield NOW
-    completed = [one for one in settlements if one.kind is SettlementKind.COMPLETED]
-    others = [one for one in settlements if one.kind is not SettlementKind.COMPLETED]
+    completed = [one for one in settlements if _is_completion(one)]
+    others = [one for one in settlements if not _is_completion(one)]
     if len({one.job_id for one in settlements}) < len(settlements):
         others = list(settlements)  # one job twice: only one by one is the order kept
     elif completed:
@@ -115,8 +115,14 @@ def _settle_all(
     if len(others) == len(settlements):
         return tuple(each)
     verdicts = iter(each)
-    done = SettlementKind.COMPLETED
-    return tuple([Verdict.APPLIED if one.kind is done else next(verdicts) for one in settlements])
+    return tuple(
+        [Verdict.APPLIED if _is_completion(one) else next(verdicts) for one in settlements]
+    )
+
+
+def _is_completion(one: Settlement) -> bool:
+    """Whether it goes with others in one statement."""
+    return one.kind is SettlementKind.COMPLETED and one.counted is None
 
 
 def settle_each(
@@ -149,6 +155,8 @@ def settle_each(
         verdicts.append(resolved.verdict)
         if one.waits is not None and resolved.status not in TERMINAL:
             yield from wait_for_signal(dialect, job.seq, one)
+        if one.counted is not None and resolved.status in TERMINAL:
+            yield from keep_counted(dialect, job.seq, one.counted)
         change = yield from _change(dialect, one, job, resolved, now_us)
         if one.kind is SettlementKind.LIMITED:
             gate = gate_text(Gate(GateKind.TASK_RATE, _rate_name(job)))

@@ -157,7 +157,8 @@ def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[Carrie
 
 def _may_have(record: JobRecord) -> bool:
     """Whether something may be attached: it says so, or ran and waits, perhaps for a signal."""
-    attached = record.options is not None and record.options.attached
+    options = record.options
+    attached = options is not None and (options.attached or options.member is not None)
     return attached or (record.status is JobStatus.PENDING and record.fence > 0)
 
 

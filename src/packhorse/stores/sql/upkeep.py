@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from packhorse.core.job import DeadReason
+from packhorse.core.policies.journal import KEPT_US, MEMBER_LIFE_US_MAX
 from packhorse.core.policies.retention import GHOST_US
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import Parked
@@ -166,7 +167,10 @@ def _unknown(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
 
 
 def _expired_records(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    return _within(dialect, "expired_records", limit)
+    now_us = yield NOW
+    asked = {"now": now_us, "since": now_us - MEMBER_LIFE_US_MAX, "limit": limit}
+    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("expired_records"), asked)
+    return rows
 
 
 def _ghosts(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
@@ -192,11 +196,15 @@ def _prune(dialect: Dialect, limit: int) -> Steps[int]:
 
 def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
     rows = yield from _expired_records(dialect, limit)
-    yield from remove_steps(dialect, [seq for seq, whole in rows if whole])
-    fading = [seq for seq, whole in rows if not whole]
+    kept = [seq for seq, _, for_group in rows if for_group]
+    if kept:
+        now_us: int = yield NOW
+        yield dialect.write_each(dialect.sql("member_keep"), kept, now_us + KEPT_US)
+    yield from remove_steps(dialect, [seq for seq, whole, held in rows if whole and not held])
+    fading = [seq for seq, whole, held in rows if not (whole or held)]
     if fading:
         yield dialect.write_each(dialect.sql("result_drop"), fading)
-    return len(rows)
+    return len(rows) - len(kept)
 
 
 def _forget_ghosts(dialect: Dialect, limit: int) -> Steps[int]:

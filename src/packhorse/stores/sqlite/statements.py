@@ -30,6 +30,8 @@ _FRAGMENTS: Final = MappingProxyType(
         "field": "json_extract({0}, '$.{1}')",
         "options": "json_extract({0}.extra, '$.options')",
         "keep_options": ("extra = json_set(coalesce(extra, '{{}}'), '$.options', json({0}))"),
+        "member": "json_extract({0}.extra, '$.options.member[0]')",
+        "bytes": "{0}",
         "created_by": "json_extract({0}.extra, '$.created_by')",
         "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
         # That of a large job lies beside the row, where the payload is empty.

@@ -16,7 +16,7 @@ from packhorse.stores.intake import found_later
 from packhorse.stores.plan import Plan, adrive, drive
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.queues import SqlQueues
-from packhorse.stores.sql.records import SqlRecords
+from packhorse.stores.sql.records import SqlJournal, SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 from packhorse.stores.sqlite.connection import (
@@ -53,6 +53,7 @@ class SqliteStore:
         self.transfer = SqlTransfer(SQLITE, nothing)
         self.attachments = SqlAttachments(SQLITE)
         self.records = SqlRecords(SQLITE, lambda _: ONE_WRITER)
+        self.journal = SqlJournal(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
         self._clock = clock or SystemClock()

@@ -21,10 +21,13 @@ from packhorse.testing.conformance.exchanging import TestExchanging
 from packhorse.testing.conformance.explaining import TestExplaining
 from packhorse.testing.conformance.fairness import TestFairness
 from packhorse.testing.conformance.fencing import TestFencing
+from packhorse.testing.conformance.folding import TestFolding, TestJournalGroups, TestKeptMembers
 from packhorse.testing.conformance.harness import HarnessFactory
 from packhorse.testing.conformance.histories import TestHistories
 from packhorse.testing.conformance.idempotency import TestIdempotency
 from packhorse.testing.conformance.inspection import TestCounts, TestJobs, TestOutlook, TestSearch
+from packhorse.testing.conformance.journal_machine import TestJournalMachine
+from packhorse.testing.conformance.journaling import TestJournalLines, TestJournalPaths
 from packhorse.testing.conformance.leases import TestLeases, TestRenewalOfWhatIsHeld, TestWorkers
 from packhorse.testing.conformance.limited import TestLimited, TestOpenedGates
 from packhorse.testing.conformance.limits_machine import TestLimitsMachine
@@ -111,6 +114,11 @@ TOPICS: Final[tuple[type, ...]] = (
     TestRecords,
     TestRecordPages,
     TestRecordJobs,
+    TestJournalPaths,
+    TestJournalLines,
+    TestJournalGroups,
+    TestFolding,
+    TestKeptMembers,
     TestWakeups,
     TestRunners,
     TestRaces,
@@ -119,6 +127,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestLimitsMachine,
     TestAttachmentsMachine,
     TestRecordsMachine,
+    TestJournalMachine,
 )
 
 

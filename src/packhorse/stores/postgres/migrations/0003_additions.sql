@@ -74,3 +74,44 @@ create table {requests} (
     at_us bigint not null,
     request text not null                    -- JSON
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+-- What becomes of members of groups: see `stores/journal.py`.
+create table {journal} (
+    id bigint generated always as identity primary key,
+    group_name text collate "C" not null,
+    job text collate "C" not null,
+    node text not null,
+    status smallint not null,
+    was smallint not null,
+    items bigint not null,
+    failed bigint not null
+);
+create index {=journal_of} on {journal} (group_name, id);
+-- Here, so that no path can forget it, nor a worker of an older release. A member's result is kept as
+-- long as its record. What was counted lies with the attachments. The topic is `journal`, shortened.
+create function {journal_line}() returns trigger language plpgsql as $body$
+declare
+    member json := new.options::json -> 'member';
+begin
+    if member is null then
+        return null;
+    end if;
+    insert into {journal} (group_name, job, node, status, was, items, failed)
+    select
+        member ->> 0, new.id, member ->> 1, new.status, old.status,
+        coalesce(max(convert_from(value, 'UTF8')::bigint) filter (where number = -1), 0),
+        coalesce(max(convert_from(value, 'UTF8')::bigint) filter (where number = -2), 0)
+    from {attachments} where seq = new.seq and name = '' and number < 0;
+    if new.finished_us is not null then
+        update {jobs} set result_until_us = null, expires_us = record_until_us where id = new.id;
+    end if;
+    perform pg_notify({channel}, 'a553ee65b0bdcc15');
+    return null;
+end
+$body$;
+create trigger {=journal_line} after update of status on {jobs} for each row
+when (
+    new.options is not null and (new.status in (3, 5, 7)) <> (old.status in (3, 5, 7))
+    and strpos(new.options, '"member":[') > 0
+)
+execute function {journal_line}();

@@ -80,6 +80,7 @@ local function redrive(job)
   if job.status == COMPLETED then
     attachments.forget(job.id)
   end
+  local member, was = finished and journal.member(job), job.status
   index.leave(job)
   job.status, job.due_us, job.updated_us = QUEUED, clock.now, clock.now
   if job.deadline_us and job.deadline_us <= clock.now then
@@ -93,6 +94,9 @@ local function redrive(job)
   index.enter(job)
   jobs.save(job)
   uniqueness.take(job, unique, idempotency)
+  if member then
+    journal.resumed(job, member, was)
+  end
   wakes.queue(job.queue)
   return 'redriven'
 end

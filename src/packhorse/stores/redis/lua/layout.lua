@@ -26,7 +26,7 @@ local DEAD_REASON = {
 }
 local POLICY = {
   HOLD_GRACE_US = 30000000, DAY_US = 86400000000, STRIDE = 1048576, REDEALT_MAX = 10000, SLOTS = 64,
-  ALLOWANCE_US_MAX = 1000000, HISTORY_EACH_END = 25,
+  ALLOWANCE_US_MAX = 1000000, HISTORY_EACH_END = 25, SCHEMA = 2,
 }
 local KEY = {
   schema = ':schema', numbers = ':n', job = ':j:', all = ':all', counts = ':counts', line = ':l:',
@@ -42,12 +42,13 @@ local KEY = {
   pauses = ':pauses', rate_log = ':log:', rate_logs = ':logs', passes = ':pass:',
   running_passes = ':run:', last_pass = ':last:', highest_pass = ':high', dealt = ':dealt',
   record = ':rec:', records = ':recs', records_in_order = ':reco:', records_expiring = ':recx',
-  removed_records = ':recv', copied = ':copied', wake = ':wake:',
+  removed_records = ':recv', journal = ':jg', journal_lines = ':jl:', journal_numbers = ':jn',
+  copied = ':copied', wake = ':wake:',
 }
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',
   progress = 'o', attempt = 'a', value = 'v', signal = 'g', signals = 'n', attached = '#n',
-  attached_bytes = '#b', delivered = '#s', waits = 'w',
+  attached_bytes = '#b', delivered = '#s', waits = 'w', counted = 'k',
 }
 local GATE = {
   pause = 'P', order = 'O', task_concurrency = 'C', task_concurrency_key = 'K',

@@ -25,7 +25,7 @@ if known then
 end
 redis.call('ZADD', tag .. KEY.leases, expires, worker)
 redis.call('HSET', tag .. KEY.workers, worker,
-  cmsgpack.pack({ARGV[4], started, now, expires, lease, totals}))
+  cmsgpack.pack({ARGV[4], started, now, expires, lease, totals, POLICY.SCHEMA}))
 
 local function unknown_to_worker()
   local held, found = {}, {}

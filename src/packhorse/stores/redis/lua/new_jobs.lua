@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- New jobs, stored or stashed. A new job is a list as Python sends it: see NEW for the positions.
--- needs: places uniqueness
+-- needs: places uniqueness journal
 local new_jobs = {}
 
 -- When a new job is due: `+` is a delay from now, `=` an instant.
@@ -9,11 +9,11 @@ function new_jobs.due(new)
   return string.sub(new[NEW.due], 1, 1) == '+' and clock.now + value or value
 end
 
--- A new job's rules, {tenant, unique, idempotency}; nil for most.
+-- A new job's rules, {tenant, unique, idempotency, whether it is a member of a group}; nil for most.
 function new_jobs.rules(new)
   if new[NEW.rules] ~= '' then
     local rules = cmsgpack.unpack(new[NEW.rules])
-    local named = {unique = rules[2], idempotency = rules[3]}
+    local named = {unique = rules[2], idempotency = rules[3], member = rules[4]}
     named.unique_id = rules[2] and uniqueness.identity(rules[1], new[NEW.task], rules[2].key)
     named.idempotency_id = rules[3] and uniqueness.identity(rules[1], new[NEW.task], rules[3].key)
     return named
@@ -45,6 +45,9 @@ function new_jobs.enter(new, sequence, place, ready)
   local rules = new_jobs.rules(new)
   if rules then
     uniqueness.take(job, rules.unique_id, rules.idempotency_id)
+  end
+  if rules and rules.member then
+    journal.begin()
   end
   wakes.queue(job.queue)
   return job

@@ -81,31 +81,39 @@ return found
 
 -- script: change_records
 -- Writes records and stores jobs, if the records are as they were read.
--- Arguments: the highest version of a record that is gone, as it was and as it will be; how many records,
--- and for each its name, the digest of what was read or "", what is to be written or "", and the other
+-- Arguments: the highest version of a record that is gone, as it was and as it will be; how many records;
+-- a group, the lines of it that are folded and those that are appended, packed, or ""; for each record its name, the digest of what was read or "", what is to be written or "", and the other
 -- arguments of `records.write`; then the parts of each job: see NEW.
--- Answer: "again" if they are not, "deal" queue: run `deal` first; else as of `submit`.
+-- Answer: "again" if they are not, "gone" and lines that are not there, "deal" queue: run `deal` first; else as of `submit`.
 -- needs: records submit
 local PARTS = 7
 local count = tonumber(ARGV[4])
+local folded = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5])
+local gone = folded and journal.gone(folded[1], folded[2]) or {}
+if #gone > 0 then
+  return {'gone', unpack(gone)}
+end
 if (redis.call('GET', tag .. KEY.removed_records) or '0') ~= ARGV[2] then
   return {'again'}
 end
-for at = 5, 4 + count * PARTS, PARTS do
+for at = 6, 5 + count * PARTS, PARTS do
   local value = redis.call('GET', records.key(ARGV[at]))
   if (value and redis.sha1hex(value) or '') ~= ARGV[at + 1] then
     return {'again'}
   end
 end
 local given = {}
-for first = 5 + count * PARTS, #ARGV, NEW_PARTS do
+for first = 6 + count * PARTS, #ARGV, NEW_PARTS do
   given[#given + 1] = {unpack(ARGV, first, first + NEW_PARTS - 1)}
 end
 local first = decide_each(given)
 if first then
   return first
 end
-for at = 5, 4 + count * PARTS, PARTS do
+if folded then
+  journal.fold(unpack(folded))
+end
+for at = 6, 5 + count * PARTS, PARTS do
   records.write(ARGV[at], unpack(ARGV, at + 2, at + PARTS - 1))
   wakes.add('record:' .. ARGV[at + 4])
 end

@@ -54,8 +54,8 @@ local function remember_attempt(job, settled, status, fields)
 end
 
 -- End a job, which is in no index now; the caller puts it back and saves it.
-local function finish(job, status, reason, keep)
-  local now = clock.now
+local function finish(job, status, reason, keep, counted)
+  local now, was = clock.now, job.status
   job.status, job.finished_us, job.parked_us, job.keep_us = status, now, nil, keep
   if status == DEAD then
     local conf = queues.get(job.queue).conf
@@ -65,6 +65,10 @@ local function finish(job, status, reason, keep)
     local record, result = uniqueness.keep_until(job)
     job.keep_us = job.keep_us and math.max(job.keep_us, record - now)
     job.result_keep_us = job.result_keep_us and math.max(job.result_keep_us, result - now)
+  end
+  local member = journal.member(job)
+  if member then
+    journal.ended(job, member, was, counted)
   end
   job.expires_us = jobs.first_expiry_us(job)
   if job.awaited then
@@ -157,7 +161,8 @@ local function end_as_settled(job, settled, status, reason, fields, result)
       redis.call('HDEL', keys.job(job.id), FIELD.error)
     end
   end
-  finish(job, status, reason, status == DEAD and settled.dead_keep_us or status ~= DEAD and settled.keep_us or nil)
+  local keep = status == DEAD and settled.dead_keep_us or status ~= DEAD and settled.keep_us or nil
+  finish(job, status, reason, keep, settled.counted)
 end
 
 -- Write a settlement that has been found to count; answers with its verdict.
@@ -252,6 +257,10 @@ local function settle_one(id, fence, result, text)
   end
   settlements[text] = settlements[text] or unpack_settlement(text)
   local settled = settlements[text]
+  if job.keyed then
+    local counted = {unpack(cmsgpack.unpack(text), 21, 22)}
+    settled.counted = counted[1] and counted
+  end
   if job.settled_fence == fence and job.settled_kind == settled.kind then
     return VERDICT.APPLIED
   elseif job.status ~= PROCESSING or job.fence ~= fence then

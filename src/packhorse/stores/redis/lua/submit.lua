@@ -116,6 +116,10 @@ local function consider(new)
     return problem
   end
   local rules, holder = new_jobs.rules(new), nil
+  local older = rules and rules.member and journal.older_worker()
+  if older then
+    return {'older', older}
+  end
   if rules then
     holder, problem = same(rules)
     if problem then
@@ -287,7 +291,7 @@ end
 -- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
 -- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
 -- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
--- "full" queue depth limit; or "deal" queue: run `deal` first.
+-- "full" queue depth limit, "older" worker; or "deal" queue: run `deal` first.
 -- needs: submit
 local problem = decide(new_parts())
 if problem then

@@ -160,6 +160,9 @@ local function take_over(id, definition, payload, state, flags, fields, stashed)
   pending.put(tag .. KEY.all, job.sequence, id)
   index.enter(job)
   uniqueness.take(job, unique, idempotency)
+  if journal.member(job) then
+    journal.begin()
+  end
   if unique and #stashed > 0 then
     redis.call('HSET', tag .. KEY.stash, unique, cmsgpack.pack(stashed))
   end

@@ -136,7 +136,8 @@ return {told, dead}
 -- script: prune
 -- Removes records and results whose lifetime has passed, workers gone for long, and gates and logs
 -- that are over.
--- Arguments: how many jobs and workers at most, how long a worker is kept after its lease has ended.
+-- Arguments: how many jobs and workers at most, how long a worker is kept after its lease has ended,
+-- how long a member is kept for its group, and after how long it is looked at again.
 -- Answer: how many jobs and workers.
 -- needs: settle settings records
 local GATES_MAX = 1000 -- closings that one script looks at, and logs it removes
@@ -153,10 +154,30 @@ local function drop_result(job)
   redis.call('HDEL', keys.job(job.id), FIELD.result)
 end
 
+-- Whether a member is kept because the record of its group is there.
+local function kept(job)
+  local member = job.finished_us + tonumber(ARGV[4]) > now and journal.member(job)
+  local group = member and redis.call('EXISTS', records.key(member[1])) == 1
+  local expires = group and redis.call('ZSCORE', tag .. KEY.records_expiring, member[1])
+  return group and (not expires or tonumber(expires) > now)
+end
+
+-- Look at a member again later.
+local function keep(job)
+  index.leave(job)
+  job.expires_us = now + tonumber(ARGV[5])
+  index.enter(job)
+  jobs.save(job)
+end
+
+local spared = 0
 local expired = redis.call('ZRANGEBYSCORE', tag .. KEY.expiring, '-inf', keys.number(now), 'LIMIT', 0, ARGV[2])
 for _, member in ipairs(expired) do
   local job = jobs.load(keys.numbered_id(member))
-  if job.keep_us and job.finished_us + job.keep_us <= now then
+  if kept(job) then
+    spared = spared + 1
+    keep(job)
+  elseif job.keep_us and job.finished_us + job.keep_us <= now then
     settle.forget(job)
   else
     drop_result(job)
@@ -197,4 +218,4 @@ if redis.call('EXISTS', tag .. KEY.rate_logs) == 1 then
     redis.call('DEL', tag .. KEY.rate_log .. gate)
   end
 end
-return #expired + forgotten
+return #expired - spared + forgotten

@@ -1,9 +1,17 @@
 -- name: expired_records
--- Finished jobs of which something may go: the whole record, or only the result.
-select seq, record_until_us is not null and record_until_us <= :now as whole
-from {jobs}
-where finished_us is not null and expires_us is not null and expires_us <= :now
-order by expires_us, seq
+-- Finished jobs of which something may go: the whole record, or only the result. Members are kept
+-- while the records of their groups are there, unless they ended before `since`.
+select
+    seq, record_until_us is not null and record_until_us <= :now as whole,
+    finished_us > :since and exists (
+        select 1 from {records} as head
+        where
+            head.name = {member job} and (head.expires_us is null or head.expires_us > :now)
+        {apart}
+    ) as kept
+from {jobs} as job
+where job.finished_us is not null and job.expires_us is not null and job.expires_us <= :now
+order by job.expires_us, job.seq
 limit :limit
 
 -- name: result_drop

@@ -67,3 +67,41 @@ create table packhorse_requests (
     at_us integer not null,
     request text not null                    -- JSON
 );
+
+-- What becomes of members of groups: see `stores/journal.py`. No id comes again.
+create table packhorse_journal (
+    id integer primary key autoincrement,
+    group_name text not null,
+    job text not null,
+    node text not null,
+    status integer not null,
+    was integer not null,
+    items integer not null,
+    failed integer not null
+);
+create index packhorse_journal_of on packhorse_journal (group_name, id);
+-- Here, so that no path can forget it, nor a worker of an older release. A member's result is kept as
+-- long as its record. What was counted lies with the attachments.
+create trigger packhorse_journal_line after update of status on packhorse_jobs
+when
+    new.extra is not null and (new.status in (3, 5, 7)) <> (old.status in (3, 5, 7))
+    and instr(new.extra, '"member":[') > 0
+begin
+    insert into packhorse_journal (group_name, job, node, status, was, items, failed)
+    select
+        json_extract(new.extra, '$.options.member[0]'), new.id,
+        json_extract(new.extra, '$.options.member[1]'), new.status, old.status,
+        coalesce((
+            select cast(cast(value as text) as integer) from packhorse_attachments
+            where seq = new.seq and name = '' and number = -1
+        ), 0),
+        coalesce((
+            select cast(cast(value as text) as integer) from packhorse_attachments
+            where seq = new.seq and name = '' and number = -2
+        ), 0)
+    where json_extract(new.extra, '$.options.member[0]') is not null;
+    update packhorse_jobs set result_until_us = null, expires_us = record_until_us
+    where
+        seq = new.seq and finished_us is not null
+        and json_extract(new.extra, '$.options.member[0]') is not null;
+end;

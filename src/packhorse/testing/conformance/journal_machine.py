@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""The state machine once more, with members of groups, whose lines are folded at times.
+
+It goes beside the reference as `machine.StoreMachine` does, and compares the journals too. Lines of
+different jobs may come in any order, so each job's are compared by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from packhorse.core.job import JobOptions, NewJob
+from packhorse.core.policies.journal import Group, JournalLine, member_of
+from packhorse.core.policies.records import Put, Remove
+from packhorse.core.settlement import Settlement
+from packhorse.stores.requests import Submitted
+from packhorse.testing.conformance.machine import StoreMachine
+from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
+
+__all__ = ["JournalMachine", "TestJournalMachine"]
+
+_GROUPS: Final = (Group("batch", "", "a", "1"), Group("batch", "acme", "a", "1"))
+_groups = st.sampled_from(_GROUPS)
+
+
+class TestJournalMachine:
+    """Whatever happens to members of groups, the store tells what the reference tells."""
+
+    def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
+        class Machine(JournalMachine):
+            def __init__(self) -> None:
+                super().__init__(trials, runner)
+
+        run_state_machine_as_test(Machine, settings=machine_settings())
+
+
+class JournalMachine(StoreMachine):
+    """The rules of `StoreMachine`, about jobs most of which are members of groups."""
+
+    def __init__(self, trials: Trials, runner: RunnerName) -> None:
+        super().__init__(trials, runner)
+        self.folded: Counter[str] = Counter()  # by job id: ends, less those taken back
+        self.removed: Counter[str] = Counter()  # the same of jobs that are gone
+
+    def stored(self, jobs: Sequence[NewJob], *, singly: bool) -> list[Submitted]:
+        """Two of three are members."""
+        return super().stored([_as_member(job) for job in jobs], singly=singly)
+
+    def _settle(self, settlements: list[Settlement]) -> None:
+        """Some count."""
+        counted = [None, (2, 1), (3, 0)]
+        super()._settle(
+            [
+                msgspec.structs.replace(one, counted=counted[(one.fence + at) % 3])
+                for at, one in enumerate(settlements)
+            ]
+        )
+
+    @rule(group=_groups, there=st.booleans())
+    def begin_or_end(self, group: Group, *, there: bool) -> None:
+        """While the record of a group is there, its members are kept."""
+        change = Put(group.record, b"{}") if there else Remove(group.record)
+        self.both(lambda store: store.records.change([change]))
+
+    @rule(group=_groups, most=st.integers(1, 3), gone=st.sampled_from([False, False, True]))
+    def fold(self, group: Group, most: int, *, gone: bool) -> None:
+        """Fold the oldest lines of a job, or try to, in each store by their own numbers."""
+        lines = _lines(self.reference, group)
+        job_id = lines[0].job_id if lines else ""
+        for trial in (self.reference, self.subject):
+            own = [line for line in _lines(trial, group) if line.job_id == job_id][:most]
+            ids = [line.id for line in own] + [10**9] * gone
+            answer = trial.run(trial.store.journal.fold(group, ids, [Put(group.record, b"1")]))
+            assert answer.gone == ((10**9,) if gone else ())
+            if trial is self.subject and not gone:
+                self._fold_seen(own)
+
+    def _fold_seen(self, lines: Sequence[JournalLine]) -> None:
+        for line in lines:
+            self.folded[line.job_id] += 1 if line.status.is_final else -1
+
+    @invariant()
+    def the_journals_tell_the_same(self) -> None:
+        standing = Counter(self.folded)
+        for group in _GROUPS:
+            seen, expected = _lines(self.subject, group), _lines(self.reference, group)
+            assert _by_job(seen) == _by_job(expected)
+            for line in seen:
+                standing[line.job_id] += 1 if line.status.is_final else -1
+        named = [set(_named(trial)) for trial in (self.subject, self.reference)]
+        assert named[0] == named[1]
+        self._each_end_has_its_line(standing)
+
+    def _each_end_has_its_line(self, standing: Counter[str]) -> None:
+        """A job is final if one more line has told so than has told the contrary."""
+        records = self.before.records
+        for job_id in standing.keys() - records.keys():
+            self.removed[job_id] = standing[job_id]  # its id may come again
+        for job_id, record in records.items():
+            if member_of(record.options) is not None:
+                assert standing[job_id] - self.removed[job_id] == record.status.is_final
+
+
+def _as_member(job: NewJob) -> NewJob:
+    number = int(job.id.rpartition("-")[2]) % 3
+    if number == len(_GROUPS):
+        return job
+    options = job.options or JobOptions()
+    member = _GROUPS[number].member(job.id)
+    return msgspec.structs.replace(job, options=msgspec.structs.replace(options, member=member))
+
+
+def _lines(trial: Trial, group: Group) -> tuple[JournalLine, ...]:
+    return trial.run(trial.store.journal.journal(group, limit=EVERYTHING))
+
+
+def _named(trial: Trial) -> tuple[Group, ...]:
+    return trial.run(trial.store.journal.journal_groups(limit=EVERYTHING))
+
+
+def _by_job(lines: Sequence[JournalLine]) -> dict[str, list[Any]]:
+    """What is told of each job, in order. What was shed at once may never have been ready."""
+    found: dict[str, list[Any]] = {}
+    for line in lines:
+        told = (line.node, line.status, line.was.is_final, line.items, line.failed)
+        found.setdefault(line.job_id, []).append(told)
+    return found

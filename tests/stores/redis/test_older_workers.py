@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""Workers of a release without groups are kept from ending members without a line."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from packhorse.errors import SchemaOutOfDate
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.redis import store as redis_store
+from packhorse.stores.redis.store import RedisStore
+from packhorse.testing.conformance.journaling import BATCH, member
+from packhorse.testing.conformance.samples import ANNA, new_job
+from tests.stores.redis.support import asking, names_in, renewing
+
+
+def _become_old(store: RedisStore, namespace: str, worker: str) -> None:
+    """Leave of a worker what a release without groups writes."""
+    workers = f"{{{namespace}}}:workers"
+    row = msgspec.msgpack.decode(store.run(asking("HGET", workers, worker)))
+    store.run(asking("HSET", workers, worker, msgspec.msgpack.encode(row[:6])))
+
+
+def test_no_member_is_stored_while_an_older_worker_lives(store: RedisStore, namespace: str) -> None:
+    store.run(store.leases.renew(renewing(ANNA)))
+    _become_old(store, namespace, ANNA)
+
+    with pytest.raises(SchemaOutOfDate, match="worker anna is of a release that knows no groups"):
+        store.run(store.jobs.submit([new_job("plain"), member("a")]))
+    changed = store.run(store.journal.fold(BATCH, (), jobs=[member("a"), new_job("plain")]))
+
+    assert isinstance(changed.jobs[0], RefusedJob)
+    assert changed.jobs[0].code == SchemaOutOfDate.code
+    assert names_in(store) == ["plain"]
+    assert store.migrate() == 1
+
+
+def test_once_the_older_worker_has_gone_members_are_stored(
+    store: RedisStore, namespace: str
+) -> None:
+    store.run(store.leases.renew(renewing(ANNA)))
+    _become_old(store, namespace, ANNA)
+    store.run(store.leases.leave(ANNA))
+    store.run(store.leases.renew(renewing("of this release")))
+
+    store.run(store.jobs.submit([member("a")]))
+
+    assert names_in(store) == ["a"]
+
+
+def test_a_process_of_an_older_release_is_refused_once_there_are_members(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.run(store.jobs.submit([new_job("plain")]))
+    assert store.migrate() == 1
+    store.run(store.jobs.submit([member("a")]))
+    assert store.migrate() == 2
+
+    monkeypatch.setattr(redis_store, "SCHEMA", 1)
+    older = RedisStore(store._settings)
+    try:
+        with pytest.raises(SchemaOutOfDate, match="upgrade packhorse"):
+            older.run(older.jobs.cancel("a"))
+    finally:
+        older.close()
