@@ -6,8 +6,10 @@ from __future__ import annotations
 import pytest
 
 from packhorse import JobStatus, Unique
-from packhorse.core.job import DeadReason
+from packhorse.core.job import DeadReason, IdempotencyRule
 from packhorse.errors import JobDead, JobNotFound
+from packhorse.stores.intake import IntakeRequest
+from packhorse.testing.conformance.journaling import BATCH, member
 from tests.transactions.support import Orders
 
 
@@ -84,6 +86,23 @@ def test_what_is_refused_at_admission_is_a_dead_letter(orders: Orders) -> None:
         refused.result(timeout=1)
     assert {kept.status(), last.status(), first.status()} == {JobStatus.QUEUED}
     assert orders.run() == ["a", "kept", "last"]
+
+
+def test_a_member_that_is_refused_at_admission_is_told_in_the_journal(orders: Orders) -> None:
+    store = orders.app.store
+    assert store.intake is not None
+    rules = [IdempotencyRule("k", digest, 10**9) for digest in ("a:1", "a:2")]
+    store.run(store.jobs.submit([member("first", idempotency=rules[0])]))
+    refused = IntakeRequest(member("refused", idempotency=rules[1]))
+    with orders.plain() as connection:
+        text, parameters = store.intake.append([refused])
+        mark = "?" if orders.is_sqlite else "%s"
+        connection.execute(text.replace("?", mark), parameters)
+        connection.commit()
+
+    assert orders.app.job("refused").status() is JobStatus.DEAD
+    [line] = store.run(store.journal.journal(BATCH, limit=10))
+    assert (line.job_id, line.node, line.status) == ("refused", "node", JobStatus.DEAD)
 
 
 def test_an_id_that_is_another_jobs_leaves_that_one_alone(orders: Orders) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import AttemptError, Counters, DeadReason, JobStatus, NewJob
+from packhorse.core.policies.journal import member_of
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import PayloadError
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest
@@ -19,12 +20,12 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.jobs import cancel_steps
-from packhorse.stores.sql.records import write_changes
+from packhorse.stores.sql.records import append_line, write_changes
 from packhorse.stores.sql.rows import payload_text
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import is_keyed
 from packhorse.stores.sql.transfer import carry_in_steps
-from packhorse.stores.transfer import CarriedJob
+from packhorse.stores.transfer import CarriedJob, CarryAnswer
 
 __all__ = ["admit_requests", "alias_names", "holder_plan", "reject"]
 
@@ -92,7 +93,10 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation)
         dead_reason=DeadReason.REJECTED,
         finished_us=now_us,
     )
-    yield from carry_in_steps(dialect, (dead,), _stay)
+    [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
+    member = member_of(job.options)
+    if member is not None and answer is CarryAnswer.CARRIED:
+        yield from append_line(dialect, job.id, member)
 
 
 def _stay() -> Steps[None]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.job import NewJob
+from packhorse.core.job import JobStatus, Member, NewJob
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import (
     Decided,
@@ -31,7 +31,14 @@ from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
-__all__ = ["SqlJournal", "SqlRecords", "expired_records", "forget_records", "write_changes"]
+__all__ = [
+    "SqlJournal",
+    "SqlRecords",
+    "append_line",
+    "expired_records",
+    "forget_records",
+    "write_changes",
+]
 
 #: Lines among which groups are looked for.
 _LOOKED_AT: Final = 10_000
@@ -201,13 +208,22 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
         gone = (dialect.many(folded.line_ids),)
         yield dialect.write(dialect.sql("journal_remove"), gone)
     if folded.carried:
-        yield ChangeMany(dialect.sql("journal_add"), [_line(folded, one) for one in folded.carried])
+        lines = [msgspec.structs.replace(one, group=folded.group) for one in folded.carried]
+        yield ChangeMany(dialect.sql("journal_add"), [_line(one) for one in lines])
         yield Wake("journal")
 
 
-def _line(folded: Folded, line: JournalLine) -> dict[str, Any]:
+def append_line(dialect: Dialect, job_id: str, member: Member) -> Steps[None]:
+    """Tell of a member that was stored dead: the trigger tells of changes only."""
+    told = (job_id, member.node, JobStatus.DEAD, JobStatus.PENDING)
+    line = JournalLine(0, Group.of(member.group), *told)
+    yield dialect.write(dialect.sql("journal_add"), _line(line))
+    yield Wake("journal")
+
+
+def _line(line: JournalLine) -> dict[str, Any]:
     return {
-        "group": folded.group.text,
+        "group": line.group.text,
         "job": line.job_id,
         "node": line.node,
         "status": CODE[line.status],
