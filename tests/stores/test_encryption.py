@@ -30,6 +30,7 @@ from packhorse.core.sealing import is_sealed, key_of
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.protocol import Store
 from packhorse.stores.transfer import CarriedPage
+from packhorse.testing.conformance.journaling import BATCH, member
 
 SECRET: Final = "hunter2-in-plain-sight"
 K1: Final = {"k1": new_key()}
@@ -104,6 +105,20 @@ def test_arguments_results_and_errors_are_sealed_in_the_store(keyed_app: NewApp)
         values = stored_values(app.store, job.id)
         assert len(values) == number
         assert all(key_of(value) == "k1" for value in values)
+
+
+def test_jobs_of_a_fold_are_sealed_and_the_journal_is_plain(keyed_app: NewApp) -> None:
+    app = keyed_app(K1)
+    store = app.store
+    new = member("next", payload=f'"{SECRET}"'.encode())
+
+    assert store.run(store.journal.fold(BATCH, (), jobs=[new])).applied
+    store.run(store.jobs.cancel("next"))
+
+    assert all(key_of(value) == "k1" for value in stored_values(store, "next"))
+    assert store.run(store.journal.journal_groups(limit=1)) == (BATCH,)
+    [line] = store.run(store.journal.journal(BATCH, limit=1))
+    assert line.job_id == "next"
 
 
 def test_steps_and_signals_are_sealed_in_the_store(keyed_app: NewApp) -> None:

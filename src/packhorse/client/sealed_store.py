@@ -20,10 +20,12 @@ from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
+from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import Record, RecordChange, RecordId
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
 from packhorse.stores.intake import ADMITTED_MAX, Intake, IntakeRequest, UserStatement
+from packhorse.stores.journal import JournalStore
 from packhorse.stores.plan import Plan, Wakeups
 from packhorse.stores.protocol import (
     InspectionStore,
@@ -92,6 +94,7 @@ class SealedStore:
         self.inspection: InspectionStore = _Inspection(store.inspection, sealer)
         self.attachments: AttachmentStore = _Attachments(store.attachments, sealer)
         self.records: RecordStore = _Records(store.records, sealer)
+        self.journal: JournalStore = _Journal(store.journal, sealer)
 
     @property
     def intake(self) -> Intake | None:
@@ -283,6 +286,32 @@ class _Records:
     ) -> Plan[Changed]:
         own = self._sealer.seal_jobs(jobs)
         return self._records.change(changes, jobs=own, not_before=not_before)
+
+
+class _Journal:
+    """Lines are plain; the jobs that come with a fold are not."""
+
+    def __init__(self, journal: JournalStore, sealer: Sealer) -> None:
+        self._journal = journal
+        self._sealer = sealer
+
+    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+        return self._journal.journal_groups(limit=limit)
+
+    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+        return self._journal.journal(group, limit=limit)
+
+    def fold(
+        self,
+        group: Group,
+        line_ids: Sequence[int],
+        changes: Sequence[RecordChange] = (),
+        *,
+        jobs: Sequence[NewJob] = (),
+        carried: Sequence[JournalLine] = (),
+    ) -> Plan[Changed]:
+        own = self._sealer.seal_jobs(jobs)
+        return self._journal.fold(group, line_ids, changes, jobs=own, carried=carried)
 
 
 class _SealedIntake:
