@@ -213,8 +213,9 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     yield dialect.write(dialect.sql("redrive"), again)
     if finished:  # not before: the journal tells what the end had counted
         completed = STATUS[row.status] is JobStatus.COMPLETED
-        forget = "attached_forget" if completed else "counted_forget"
-        yield dialect.write(dialect.sql(forget), (row.seq,))
+        sql = dialect.sql
+        forget = sql("attached_forget") if completed else sql("counted_forget")
+        yield dialect.write(forget, (row.seq,))
         identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))
         yield from take_keys(dialect, row.id, identities)
         yield from _rejoin(dialect, row, place, queues, level)
