@@ -65,7 +65,15 @@ if TYPE_CHECKING:
     )
     from packhorse.handle import JobHandle
     from packhorse.router import Router
-    from packhorse.signals import BreakerOpen, JobSignal, RateLimited, Reject, Retry, Snooze
+    from packhorse.signals import (
+        BreakerOpen,
+        JobSignal,
+        NeedsHuman,
+        RateLimited,
+        Reject,
+        Retry,
+        Snooze,
+    )
     from packhorse.task import CoroutineTask, FunctionTask, Task
     from packhorse.unique import Unique
 
@@ -93,6 +101,7 @@ __all__ = [
     "JobSignal",
     "JobStatus",
     "KeyUnavailable",
+    "NeedsHuman",
     "Packhorse",
     "PackhorseError",
     "PayloadError",
@@ -170,7 +179,10 @@ _HOMES: Final = MappingProxyType(
         "core.job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
         "core.policies.retry": ("RetryPolicy",),
         "router": ("Router",),
-        "signals": ("BreakerOpen", "JobSignal", "RateLimited", "Reject", "Retry", "Snooze"),
+        "signals": (
+            *("BreakerOpen", "JobSignal", "NeedsHuman", "RateLimited", "Reject", "Retry"),
+            "Snooze",
+        ),
         "task": ("CoroutineTask", "FunctionTask", "Task"),
         "client.encryption": ("Encryption",),
         "client.tenant": ("TenantView",),

@@ -18,6 +18,9 @@
     ctx.log                 a logger whose lines carry the job's fields
     ctx.state               what the lifespan hooks yielded
     ctx.tools["search"](q)  a function registered with `app.tool`, if the contract allows it
+    ctx.spend(tokens=300)   count what was spent; beyond the contract's `max_tokens` the job ends
+    ctx.budget              how much that is: spent, limit, remaining
+    ctx.approval            who approved what the handler asked a person; None before
 
 A context is made for one attempt and never shared.
 """
@@ -38,6 +41,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from packhorse.breaker import Breaker
+from packhorse.core.approvals import Approval
+from packhorse.core.budgets import Budget
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
@@ -119,7 +124,7 @@ class Context(StepVerbs):
 
     __slots__ = (
         *("_awaited", "_cancelled", "_job", "_link", "_log", "_steps", "_view", "_waited"),
-        *("_transaction", "_worker", "state", "tools"),
+        *("_max_tokens", "_transaction", "_worker", "approval", "state", "tools"),
     )
 
     def __init__(
@@ -130,9 +135,12 @@ class Context(StepVerbs):
         worker: str = "",
         state: Mapping[str, Any] = _NO_STATE,
         tools: Tools = NO_TOOLS,
+        max_tokens: int | None = None,
     ) -> None:
         self.state = state  #: what the lifespan hooks yielded
         self.tools = tools  #: the app's tools that the task's contract allows
+        self.approval: Approval | None = None  #: of what the handler asked; None before
+        self._max_tokens = max_tokens
         self._job = job
         self._link = link
         self._worker = worker
@@ -190,14 +198,40 @@ class Context(StepVerbs):
         self._transaction = JobTransaction.following(self._transaction, self._link)
         return self._transaction
 
+    def spend(self, *, tokens: int) -> None:
+        """Count tokens that the job has spent; the sum over all attempts is kept at once.
+
+        Beyond the contract's `max_tokens` it raises `BudgetExceeded`, now and ever after: the job
+        is a dead letter. It waits for the store: coroutines use `aspend`.
+        """
+        self.steps.spending.spend(tokens)
+
+    async def aspend(self, *, tokens: int) -> None:
+        """As `spend`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        await asyncio.to_thread(self.steps.spending.spend, tokens)
+
+    @property
+    def budget(self) -> Budget:
+        """What the job has spent over all its attempts, and what is left."""
+        return Budget(0, self._max_tokens) if self._steps is None else self._steps.spending.budget
+
+    @property
+    def steps(self) -> StepRunner:
+        """Who runs the steps; for the worker."""
+        return self._runner
+
     @property
     def _runner(self) -> StepRunner:
         if self._transaction is not None:
             self._transaction.let_steps()
         if self._steps is None:
-            self._steps = StepRunner(
-                self._job, self._link, self, lambda text: self.log.warning("%s", text)
-            )
+
+            def warn(text: str) -> None:
+                self.log.warning("%s", text)
+
+            self._steps = StepRunner(self._job, self._link, self, warn, self._max_tokens)
         return self._steps
 
     @property

@@ -5,6 +5,7 @@
     ├── ConfigError                 a setting or declaration that cannot work
     │   └── ShapeError              a wire object that breaks the worker protocol (has .path)
     ├── ContractError               a task broke, or was asked to break, its contract (has .field)
+    │   ├── BudgetExceeded          the job has spent more than it may (has .spent, .limit)
     │   ├── ToolNotAllowed          its contract does not name the tool (has .tool, .allowed)
     │   └── ToolNotFound            no such tool is registered (has .tool)
     ├── PayloadError                arguments or a result that cannot be carried (has .field)
@@ -39,6 +40,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "BudgetExceeded",
     "ConfigError",
     "ContractError",
     "IdempotencyMismatch",
@@ -108,6 +110,21 @@ class ContractError(PackhorseError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class BudgetExceeded(ContractError):
+    """A job has spent more tokens, over all its attempts, than its contract allows."""
+
+    code = "BUDGET_EXCEEDED"
+
+    def __init__(self, *, task: str, spent: int, limit: int) -> None:
+        super().__init__(
+            f"task {task} has spent {spent} tokens on this job, and its contract allows {limit} "
+            "over all attempts: it is not tried again; raise max_tokens, or run it again with "
+            "'packhorse jobs retry --reset-budget'"
+        )
+        self.spent = spent
+        self.limit = limit
 
 
 class ToolNotAllowed(ContractError):

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar, assert_never, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from packhorse import events
 from packhorse.client.connection import Connection
+from packhorse.client.replies import Decision, cancelled, forgotten, redriven, signalled
 from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
+from packhorse.core.approvals import APPROVED, DECLINED, RESERVED
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
 from packhorse.core.durations import Duration, microseconds
@@ -28,7 +30,7 @@ from packhorse.core.info import (
 )
 from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
 from packhorse.core.lifecycle import CancelAnswer
-from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
@@ -101,11 +103,34 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
         A finished job is a `JobConflict`.
         """
-        self._signalled(name, self.connection.run(self._signal(name, value)))
+        signalled(self.id, name, self.connection.run(self._signal(name, value)))
 
     async def asignal(self, name: str, value: Any = None) -> None:
         """As `signal`, without blocking the event loop."""
-        self._signalled(name, await self.connection.arun(self._signal(name, value)))
+        signalled(self.id, name, await self.connection.arun(self._signal(name, value)))
+
+    def approve(self, *, by: str, note: str = "") -> bool:
+        """Let a job go on that needs a person: its handler runs again, with `ctx.approval`.
+
+        True if it waited for that; False if it does not ask yet: the approval is kept until it
+        does. A job that has finished, or was answered already, is a `JobConflict`.
+        """
+        return self._decide(self._decision(APPROVED, by, note))
+
+    async def aapprove(self, *, by: str, note: str = "") -> bool:
+        """As `approve`, without blocking the event loop."""
+        return await self._adecide(self._decision(APPROVED, by, note))
+
+    def decline(self, *, by: str, note: str = "") -> bool:
+        """End a job that needs a person: dead, `rejected`, with who declined and why.
+
+        A worker ends it, without calling its handler. Answers as `approve` does.
+        """
+        return self._decide(self._decision(DECLINED, by, note))
+
+    async def adecline(self, *, by: str, note: str = "") -> bool:
+        """As `decline`, without blocking the event loop."""
+        return await self._adecide(self._decision(DECLINED, by, note))
 
     def progress(self) -> Progress | None:
         """How far the handler last said it was."""
@@ -199,7 +224,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if self._is_told(answer):
             with contextlib.suppress(StoreError):  # it is cancelled whatever happens
                 self._tell(self.connection.run(self._read))
-        return self._cancelled(answer)
+        return cancelled(self.id, answer)
 
     async def acancel(self, *, tx: object = None) -> bool:
         """As `cancel`, without blocking the event loop."""
@@ -211,15 +236,18 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if self._is_told(answer):
             with contextlib.suppress(StoreError):
                 self._tell(await self.connection.arun(self._read))
-        return self._cancelled(answer)
+        return cancelled(self.id, answer)
 
-    def retry(self) -> None:
-        """Run a finished job again with fresh budgets, or a waiting one now."""
-        self._redriven(self.connection.run(self._redrive))
+    def retry(self, *, reset_budget: bool = False) -> None:
+        """Run a finished job again with fresh budgets, or a waiting one now.
 
-    async def aretry(self) -> None:
-        """Run a finished job again with fresh budgets, or a waiting one now."""
-        self._redriven(await self.connection.arun(self._redrive))
+        What a dead job has spent with `ctx.spend` stays spent, unless `reset_budget` is set.
+        """
+        redriven(self.id, self.connection.run(self._redrive(reset_budget))[0])
+
+    async def aretry(self, *, reset_budget: bool = False) -> None:
+        """As `retry`, without blocking the event loop."""
+        redriven(self.id, (await self.connection.arun(self._redrive(reset_budget)))[0])
 
     # What the twins share: the plans, and what the answers mean.
 
@@ -230,27 +258,26 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return lambda store: store.attachments.attachments(job_id, tenant=self.tenant)
 
     def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
+        if name.startswith(RESERVED):
+            raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
         text = Signature.of_result(f"signal {name!r}").encode_result(value).encode()
         return lambda store: store.attachments.deliver(self.id, name, text, tenant=self.tenant)
 
-    def _signalled(self, name: str, answer: DeliverAnswer) -> None:
-        match answer:
-            case DeliverAnswer.DELIVERED:
-                return
-            case DeliverAnswer.UNKNOWN:
-                raise JobNotFound(self.id)
-            case DeliverAnswer.FINISHED:
-                problem = "it has finished, and takes no signals any more"
-            case DeliverAnswer.FULL:
-                problem = (
-                    f"it has all the signals it may have ({SIGNALS_MAX} of a name), and has not "
-                    "taken them: look whether its handler waits for this name"
-                )
-            case _:
-                assert_never(answer)
-        raise JobConflict(
-            f"signal {name!r} was not kept for job {self.id}: {problem}", job_id=self.id
+    def _decision(self, signal: str, by: str, note: str) -> Decision:
+        return Decision(signal, by, note, self.connection.clock.now_us())
+
+    def _decide(self, decision: Decision) -> bool:
+        run = self.connection.run
+        send = decision.about(
+            self._found(run(self._read)), run(self._attachments(self.id)), self.tenant
         )
+        return decision.told(self.id, run(send))
+
+    async def _adecide(self, decision: Decision) -> bool:
+        run = self.connection.arun
+        record = self._found(await run(self._read))
+        send = decision.about(record, await run(self._attachments(self.id)), self.tenant)
+        return decision.told(self.id, await run(send))
 
     def _attempts(self, job_id: str) -> Callable[[Store], Plan[Any]]:
         return lambda store: store.inspection.history(job_id)
@@ -264,8 +291,12 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def _written(self) -> Written:
         return Written([IntakeRequest(cancel=self.id, tenant=self.tenant)])
 
-    def _redrive(self, store: Store) -> Plan[tuple[RedriveAnswer, ...]]:
-        return store.jobs.redrive((self.id,), tenant=self.tenant)
+    def _redrive(
+        self,
+        reset_budget: bool,  # noqa: FBT001 - as the caller was told
+    ) -> Callable[[Store], Plan[tuple[RedriveAnswer, ...]]]:
+        forget = forgotten(reset_budget=reset_budget)
+        return lambda store: store.jobs.redrive((self.id,), tenant=self.tenant, forget=forget)
 
     def _wait(
         self, timeout: Duration | None
@@ -330,36 +361,3 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if record is not None and record.status is JobStatus.CANCELLED:
             for event in events.cancelled_events(record):
                 self.connection.bus.emit(event)
-
-    def _cancelled(self, answer: CancelAnswer) -> bool:
-        match answer:
-            case CancelAnswer.CANCELLED | CancelAnswer.FLAGGED:
-                return True
-            case CancelAnswer.FINISHED:
-                return False
-            case CancelAnswer.UNKNOWN:
-                raise JobNotFound(self.id)
-            case _:
-                assert_never(answer)
-
-    def _redriven(self, answers: tuple[RedriveAnswer, ...]) -> None:
-        match answers[0]:
-            case RedriveAnswer.REDRIVEN:
-                return
-            case RedriveAnswer.REFUSED:
-                raise JobConflict(
-                    f"job {self.id} is ready or running already, so there is nothing to retry; "
-                    "cancel it first, or wait until it has finished",
-                    job_id=self.id,
-                )
-            case RedriveAnswer.CONFLICT:
-                raise JobConflict(
-                    f"job {self.id} cannot run again: another job has taken its unique or "
-                    "idempotency key since; it stays as it is: wait until that one is over, or "
-                    "submit the call without the key",
-                    job_id=self.id,
-                )
-            case RedriveAnswer.UNKNOWN:
-                raise JobNotFound(self.id)
-            case _:
-                assert_never(answers[0])

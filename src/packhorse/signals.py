@@ -6,12 +6,24 @@ They derive from `BaseException`, so that a handler's own `except Exception` doe
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from packhorse.core.clock import to_datetime
 from packhorse.core.durations import Duration, microseconds
+from packhorse.core.job import AttemptError
 
-__all__ = ["BreakerOpen", "JobSignal", "RateLimited", "Reject", "Retry", "Snooze", "Suspend"]
+__all__ = [
+    "BreakerOpen",
+    "Declined",
+    "JobSignal",
+    "NeedsHuman",
+    "RateLimited",
+    "Reject",
+    "Retry",
+    "Snooze",
+    "Suspend",
+]
 
 
 class JobSignal(BaseException):
@@ -69,10 +81,38 @@ class Reject(JobSignal):
         self.reason = reason
 
 
-class Suspend(JobSignal):
-    """A step sleeps or waits: end the attempt; with `waits` a signal ends that, seen so many."""
+class NeedsHuman(JobSignal):
+    """A person must decide: the job waits without a slot until it is approved or declined.
 
-    def __init__(self, delay_us: int, *, waits: int | None = None) -> None:
+    Once approved the handler runs again, with `ctx.approval`. `outputs` are shown to the person.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: str = "NEEDS_HUMAN",
+        outputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.outputs = outputs
+
+
+class Suspend(JobSignal):
+    """A step sleeps or waits: end the attempt; with `waits` a signal ends that, seen so many.
+
+    With an `error` it is a person that is waited for.
+    """
+
+    def __init__(
+        self, delay_us: int, *, waits: int | None = None, error: AttemptError | None = None
+    ) -> None:
         super().__init__("a step of the handler waits")
         self.delay_us = delay_us
         self.waits = waits
+        self.error = error
+
+
+class Declined(JobSignal):
+    """A person declined what the handler had asked: the job is a dead letter."""

@@ -249,7 +249,7 @@ def test_more_than_a_page_is_redriven_page_by_page(
     monkeypatch.setattr(selection, "_PAGE", 1)
 
     chosen = select(dead.store, JobFilter(), (JobStatus.DEAD,), "dead letter")
-    answers = redrive_selected(dead.store, chosen)
+    answers = redrive_selected(dead.store, chosen, reset_budget=False)
 
     assert (chosen.number, chosen.more) == (3, False)
     assert answers == {"redriven": 3}
@@ -262,7 +262,7 @@ def test_no_more_are_touched_than_were_announced(
     monkeypatch.setattr(selection, "SELECTION_MAX", 2)
 
     chosen = select(dead.store, JobFilter(), (JobStatus.DEAD,), "dead letter")
-    redrive_selected(dead.store, chosen)
+    redrive_selected(dead.store, chosen, reset_budget=False)
 
     assert str(chosen) == "the first 2 dead letters"
     assert len(dead.insights.dead_letters().jobs) == 1

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from packhorse import JobStatus, Packhorse, Progress
+from packhorse import Context, Contract, JobStatus, NeedsHuman, Packhorse, Progress
 from packhorse.cli.display import job_with_history
 from packhorse.cli.exits import ExitCode
 from packhorse.core.clock import new_id
@@ -276,6 +276,51 @@ def test_a_signal_wakes_a_job_and_its_steps_are_shown(project: Project, app: Pac
         ("draft", "done"),
         ("approved#1", "done"),
     ]
+
+
+def test_jobs_are_approved_and_declined_and_say_by_whom(project: Project, app: Packhorse) -> None:
+    @app.task
+    def ask(ctx: Context) -> str:
+        ctx.spend(tokens=7)
+        if ctx.approval is None:
+            raise NeedsHuman("may I?")
+        return ctx.approval.note
+
+    yes, no = ask.enqueue(), ask.enqueue()
+    app.run(burst=True)
+    assert "waits for a person" in project.run("explain", yes.id).stdout
+    approve = ("jobs", "approve", yes.id, "--by", "ada", "--note", "do")
+    assert project.run(*approve).stdout == f"Approved {yes.id}.\n"
+    assert project.run("jobs", "decline", no.id, "--by", "bob").exit_code == 0
+    assert project.run("jobs", "decline", no.id).exit_code == ExitCode.USAGE
+    app.run(burst=True)
+
+    assert (yes.result(), no.status()) == ("do", JobStatus.DEAD)
+    shown = project.run("jobs", "show", yes.id).stdout
+    assert re.search(r"^approved +ada ", shown, re.MULTILINE)
+    assert re.search(r"^tokens spent +14$", shown, re.MULTILINE)
+    assert project.run(*approve).exit_code == ExitCode.FAILED
+    (decision,) = project.document("jobs", "show", no.id)["approvals"]
+    assert (decision["by"], decision["approved"]) == ("bob", False)
+    early = ask.enqueue()
+    told = project.run("jobs", "approve", early.id, "--by", "ada").stdout
+    assert "kept until it does" in told
+
+
+def test_an_operator_resets_what_was_spent(project: Project, app: Packhorse) -> None:
+    @app.task(contract=Contract(worker_id="writer", max_tokens=10))
+    def write(ctx: Context) -> None:
+        ctx.spend(tokens=10 if ctx.job.attempt > 1 else 11)
+
+    jobs = [write.enqueue(), write.enqueue()]
+    app.run(burst=True)
+    assert [job.status() for job in jobs] == [JobStatus.DEAD] * 2
+
+    assert project.run("jobs", "retry", jobs[0].id, "--reset-budget").exit_code == 0
+    assert project.run("dead", "redrive", jobs[1].id, "--reset-budget").exit_code == 0
+    app.run(burst=True)
+
+    assert [job.status() for job in jobs] == [JobStatus.COMPLETED] * 2
 
 
 def test_a_signal_that_cannot_be_sent_says_why(project: Project, app: Packhorse) -> None:

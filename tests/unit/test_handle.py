@@ -73,7 +73,7 @@ def test_info_has_exactly_the_published_fields_in_their_order() -> None:
         "id task queue status priority tenant tags attempts failures crashes snoozes releases "
         "fence worker timeout deadline ordering_key dead_reason dead_letter error progress "
         "trace_id created_at updated_at due_at started_at finished_at created_by "
-        "upstream_request_id concurrency_key rate_key idempotency_key steps"
+        "upstream_request_id concurrency_key rate_key idempotency_key steps approvals tokens_spent"
     )
 
     assert JobInfo.__struct_fields__ == tuple(published.split())

@@ -38,7 +38,7 @@ TABLE = [
     ("retryable_error", JobStatus.DEAD, DeadReason.POISON_MESSAGE, "poison_message"),
     ("invalid_request", JobStatus.DEAD, DeadReason.INVALID_REQUEST, "no_diff"),
     ("invalid_output", JobStatus.DEAD, DeadReason.POISON_MESSAGE, "poison_message"),
-    ("needs_human", JobStatus.DEAD, DeadReason.REJECTED, "no_diff"),
+    ("needs_human", JobStatus.PENDING, None, "no_diff"),
 ]
 
 
@@ -64,7 +64,10 @@ def test_an_answer_becomes_a_status_and_the_status_the_answer(
     assert response.status == status
     if failed:
         assert isinstance(response.error, AnswerError)
-        assert (response.error.code, response.error.retryable) == (code, False)
+        assert (response.error.code, response.error.retryable) == (
+            code,
+            becomes is JobStatus.PENDING,
+        )
         assert response.error.message == "nothing to read"
     if status != "invalid_output":  # its policy keeps none
         assert response.outputs == {"a": 1}

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.options import NAME, confirm_options, json_option, on_store
+from packhorse.cli.options import (
+    NAME,
+    confirm_options,
+    json_option,
+    on_store,
+    reset_budget_option,
+)
 from packhorse.cli.output import confirm, tell_numbers
 from packhorse.cli.selection import (
     REASON,
@@ -90,6 +96,7 @@ def show_dead(app: Packhorse, *, job_id: str, as_json: bool) -> None:
 @_all_option
 @_reason_option
 @_shelf_option
+@reset_budget_option
 @filter_options
 @confirm_options
 @json_option
@@ -99,6 +106,7 @@ def redrive_dead(
     /,
     *,
     job_ids: tuple[str, ...],
+    reset_budget: bool,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -107,7 +115,8 @@ def redrive_dead(
     """Run dead letters again with fresh budgets: those named, or all that the options mean."""
     if job_ids:
         refuse_filters(filters)
-        counts = redrive_named(app.store, whole_ids(app.store, job_ids), dry_run=dry_run)
+        named = whole_ids(app.store, job_ids)
+        counts = redrive_named(app.store, named, dry_run=dry_run, reset_budget=reset_budget)
         tell_numbers(counts, as_json=as_json)
         _leave(counts)
         return
@@ -116,7 +125,7 @@ def redrive_dead(
         tell_numbers({"matched": selection.number, **none_redriven()}, as_json=as_json)
         return
     confirm(f"Run {selection} again?", yes=yes)
-    answers = redrive_selected(app.store, selection)
+    answers = redrive_selected(app.store, selection, reset_budget=reset_budget)
     tell_numbers({"matched": selection.number, **none_redriven(), **answers}, as_json=as_json)
 
 

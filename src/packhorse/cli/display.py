@@ -102,6 +102,8 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
         return
     lines: Sequence[dict[str, Any]] = document.pop("history")
     steps: Sequence[dict[str, Any]] = document.pop("steps")
+    decisions: Sequence[dict[str, Any]] = document.pop("approvals")
+    document["tokensSpent"] = document["tokensSpent"] or False  # most jobs spend none
     bodies = {name: document.pop(name) for name in ("payload", "result")}
     if record.progress is not None:
         document["progress"] = _progress(record.progress)
@@ -115,6 +117,9 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
     if steps:
         print_text("")
         print_table(("STEP", "KIND", "STATE", "TOOK", "BYTES"), map(_step_row, steps))
+    if decisions:
+        print_text("")
+        print_table(("DECISION", "BY", "AT", "NOTE"), map(_decision_row, decisions))
     if lines:
         print_text("")
         print_table(
@@ -153,6 +158,11 @@ def _cut(body: Any) -> str:
 def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
     took = span_ms(step["duration"] * 1000)
     return (step["name"], step["kind"], step["state"].replace("_", " "), took, step["size"])
+
+
+def _decision_row(decision: dict[str, Any]) -> tuple[object, ...]:
+    word = "approved" if decision["approved"] else "declined"
+    return (word, decision["by"], decision["at"], decision["note"])
 
 
 def _history_row(line: dict[str, Any]) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse jobs`: list, show, cancel, retry, signal, purge."""
+"""`packhorse jobs`: list, show, cancel, retry, signal, approve, decline, purge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 import click
 import msgspec
 
-from packhorse.cli.options import confirm_options, json_option, on_store
+from packhorse.cli.options import (
+    confirm_options,
+    json_option,
+    on_store,
+    reset_budget_option,
+)
 from packhorse.cli.output import confirm, print_text, tell_numbers
 from packhorse.cli.selection import (
     STATUS,
@@ -33,7 +38,9 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
 __all__ = [
+    "approve_job",
     "cancel_jobs",
+    "decline_job",
     "jobs",
     "list_jobs",
     "purge_jobs",
@@ -48,7 +55,7 @@ _all_option = click.option("--all", "everything", is_flag=True, help="Every such
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel, retry, signal and purge jobs."""
+    """List, show, cancel, retry, signal, approve, decline and purge jobs."""
 
 
 @jobs.command("list")
@@ -160,12 +167,15 @@ def purge_jobs(
 
 @jobs.command("retry")
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@reset_budget_option
 @json_option
 @on_store
-def retry_jobs(app: Packhorse, *, job_ids: tuple[str, ...], as_json: bool) -> None:
+def retry_jobs(
+    app: Packhorse, *, job_ids: tuple[str, ...], reset_budget: bool, as_json: bool
+) -> None:
     """Run finished jobs again with fresh budgets, and waiting ones now."""
     wanted = whole_ids(app.store, job_ids)
-    answers = redrive_all(app.store, wanted)
+    answers = redrive_all(app.store, wanted, reset_budget=reset_budget)
     tell_answers(zip(wanted, answers, strict=True), as_json=as_json)
 
 
@@ -188,3 +198,34 @@ def signal_job(app: Packhorse, *, job_id: str, name: str, value: str) -> None:
     (whole,) = whole_ids(app.store, (job_id,))
     app.job(whole).signal(name, decoded)
     print_text(f"Signalled {whole}.")
+
+
+_by_option = click.option("--by", required=True, help="Who decides; kept with the job.")
+_note_option = click.option("--note", default="", help="Why, or with what in mind.")
+
+
+@jobs.command("approve")
+@click.argument("job_id", metavar="JOB")
+@_by_option
+@_note_option
+@on_store
+def approve_job(app: Packhorse, *, job_id: str, by: str, note: str) -> None:
+    """Let a job go on that waits for a person; its handler sees who approved it."""
+    (whole,) = whole_ids(app.store, (job_id,))
+    _tell_decision("Approved", whole, waited=app.job(whole).approve(by=by, note=note))
+
+
+@jobs.command("decline")
+@click.argument("job_id", metavar="JOB")
+@_by_option
+@_note_option
+@on_store
+def decline_job(app: Packhorse, *, job_id: str, by: str, note: str) -> None:
+    """End a job that waits for a person: it becomes a dead letter that says who declined it."""
+    (whole,) = whole_ids(app.store, (job_id,))
+    _tell_decision("Declined", whole, waited=app.job(whole).decline(by=by, note=note))
+
+
+def _tell_decision(word: str, job_id: str, *, waited: bool) -> None:
+    later = "" if waited else " It does not wait for a person yet; this is kept until it does."
+    print_text(f"{word} {job_id}.{later}")

@@ -31,6 +31,7 @@ __all__ = [
     "on_store",
     "queue_choices",
     "queue_names",
+    "reset_budget_option",
     "task_choices",
     "url_option",
 ]
@@ -111,6 +112,9 @@ app_option = click.option(
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
+)
+reset_budget_option = click.option(
+    "--reset-budget", is_flag=True, help="Forget what they have spent with ctx.spend()."
 )
 
 

@@ -296,13 +296,13 @@ def _cancel(app: Packhorse, job_id: str) -> str:
     return str(answer)
 
 
-def redrive_selected(store: Store, selection: Selection) -> Counter[str]:
+def redrive_selected(store: Store, selection: Selection, *, reset_budget: bool) -> Counter[str]:
     """Run at most as many again as were counted; return the number of each answer."""
     answers: Counter[str] = Counter()
     left = selection.number
     for page in _pages(store, selection.chosen):
         job_ids = [job.id for job in page[:left]]
-        answers.update(redrive_all(store, job_ids))
+        answers.update(redrive_all(store, job_ids, reset_budget=reset_budget))
         left -= len(job_ids)
         show_progress(selection.number - left, selection.number)
         if not left:
@@ -310,7 +310,9 @@ def redrive_selected(store: Store, selection: Selection) -> Counter[str]:
     return answers
 
 
-def redrive_named(store: Store, job_ids: Iterable[str], *, dry_run: bool) -> dict[str, int]:
+def redrive_named(
+    store: Store, job_ids: Iterable[str], *, dry_run: bool, reset_budget: bool
+) -> dict[str, int]:
     """Run dead jobs again by id; return how many matched, and the number of each answer."""
     dead_ids, counts = [], Counter(none_redriven())
     for job_id in dict.fromkeys(job_ids):
@@ -325,15 +327,18 @@ def redrive_named(store: Store, job_ids: Iterable[str], *, dry_run: bool) -> dic
         else:
             dead_ids.append(job_id)
     if not dry_run:
-        counts.update(redrive_all(store, dead_ids))
+        counts.update(redrive_all(store, dead_ids, reset_budget=reset_budget))
     return {"matched": len(dead_ids), **counts}
 
 
-def redrive_all(store: Store, job_ids: Sequence[str]) -> Iterator[str]:
+def redrive_all(store: Store, job_ids: Sequence[str], *, reset_budget: bool) -> Iterator[str]:
     """Run jobs again, in short transactions; yield the answer for each."""
+    from packhorse.client.replies import forgotten
+
+    forget = forgotten(reset_budget=reset_budget)
     for begin in range(0, len(job_ids), _REDRIVE_BATCH):
         part = job_ids[begin : begin + _REDRIVE_BATCH]
-        answers = store.run(store.jobs.redrive(part))
+        answers = store.run(store.jobs.redrive(part, forget=forget))
         yield from map(str, answers)
 
 

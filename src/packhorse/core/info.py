@@ -7,6 +7,8 @@ from datetime import datetime
 
 import msgspec
 
+from packhorse.core.approvals import Approval, Consent
+from packhorse.core.budgets import tokens_spent
 from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.job import (
     AttemptError,
@@ -87,6 +89,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     rate_key: str | None
     idempotency_key: str | None
     steps: tuple[StepInfo, ...] = ()  #: of all attempts, in the order of their beginnings
+    approvals: tuple[Approval, ...] = ()  #: who let it go on or declined, in order
+    tokens_spent: int = 0  #: over all attempts
 
 
 def has_attachments(record: JobRecord) -> bool:
@@ -98,6 +102,7 @@ def job_info(record: JobRecord, attachments: Attachments | None = None) -> JobIn
     """What a store knows of a job, as people see it; with what is kept with it, its steps."""
     counters = record.counters
     running = record.status is JobStatus.PROCESSING
+    kept = Attachments() if attachments is None else attachments
     return JobInfo(
         id=record.id,
         task=record.task,
@@ -131,7 +136,9 @@ def job_info(record: JobRecord, attachments: Attachments | None = None) -> JobIn
         concurrency_key=record.concurrency_key,
         rate_key=record.rate_key,
         idempotency_key=record.idempotency_key,
-        steps=() if attachments is None else steps_of(attachments.values),
+        steps=steps_of(kept.values),
+        approvals=Consent(kept).given,
+        tokens_spent=tokens_spent(kept.values),
     )
 
 
@@ -256,7 +263,13 @@ def explanation_of(facts: JobFacts, kept: Attachments | None = None) -> Explanat
     """From what a store sees of a job, and what is kept with it, to what people are told."""
     record = facts.record
     if kept is not None:
-        facts = msgspec.structs.replace(facts, step=open_step(kept.values, record.due_us))
+        consent = Consent(kept)
+        asked = consent.question if consent.waits else None
+        facts = msgspec.structs.replace(
+            facts,
+            step=open_step(kept.values, record.due_us),
+            question=None if asked is None else asked.error.message,
+        )
     return Explanation(
         job_id=record.id,
         status=record.status,

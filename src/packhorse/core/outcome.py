@@ -11,6 +11,7 @@ from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.text import storable
 
 __all__ = [
+    "FOREVER_US",
     "MESSAGE_LENGTH_MAX",
     "Cancelled",
     "Crashed",
@@ -22,11 +23,14 @@ __all__ = [
     "Snoozed",
     "Succeeded",
     "TimedOut",
+    "asking",
     "attempt_error",
 ]
 
 #: A longer message is cut; it is stored with every attempt.
 MESSAGE_LENGTH_MAX: Final = 2_000
+#: How long a wait without an end may last: a hundred years.
+FOREVER_US: Final = 100 * 365 * 86_400 * 1_000_000
 #: Longer names of types, codes and reasons are cut; they are meant to be a word.
 _WORD_LENGTH_MAX: Final = 200
 
@@ -75,6 +79,7 @@ class Snoozed(msgspec.Struct, frozen=True):
     waits: int | None = None  #: a signal ends the wait; it has seen so many
     begun: bool = True  #: the handler has; else the job is given back as it came
     error: AttemptError | None = None  #: why it waits, where that is worth telling
+    asks: bool = False  #: the handler needs a person, and the question has not been kept yet
 
     def why(self, attempts: int) -> AttemptError | None:
         """Its error, with the attempts that have ended by then; `attempts` had before."""
@@ -115,6 +120,11 @@ class GivenUp(_Raised, frozen=True):
 Outcome = (
     Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | Crashed | GivenUp
 )
+
+
+def asking(error: AttemptError) -> Snoozed:
+    """What an attempt comes to whose handler needs a person."""
+    return Snoozed(FOREVER_US, counts=False, error=error, asks=True)
 
 
 def attempt_error(

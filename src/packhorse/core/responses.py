@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What became of an attempt, and the worker protocol's answer to it: one table, read both ways.
 
-    answer             outcome of the attempt               job
-    ok                 succeeded                            completed
-    retryable_error    failed                               failed, then queued; at last dead
-    invalid_request    given up                             dead: invalid_request
-    invalid_output     by policy: failed, or given up       failed, or dead: rejected
-    needs_human        given up                             dead: rejected
-
-A person decides about `needs_human` in the dead letters. To hold such a job without giving it up,
-until it is approved or declined, takes a store that keeps values with a job: `needs_human` below is
-the place.
+answer             outcome of the attempt               job
+ok                 succeeded                            completed
+retryable_error    failed                               failed, then queued; at last dead
+invalid_request    given up                             dead: invalid_request
+invalid_output     by policy: failed, or given up       failed, or dead: rejected
+needs_human        asks: it waits                       pending; approved: queued,
+                                                        declined: dead: rejected
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from packhorse.core.job import (
     JobRecord,
     JobStatus,
 )
-from packhorse.core.outcome import Failed, GivenUp, Outcome, attempt_error
+from packhorse.core.outcome import Failed, GivenUp, Outcome, asking, attempt_error
 from packhorse.core.sealing import require_open
 from packhorse.protocol import (
     UNSET,
@@ -66,6 +63,8 @@ _BY_CODE: Final[Mapping[str, AnswerStatus]] = MappingProxyType(
         "REJECTED": AnswerStatus.INVALID_REQUEST,
         "TOOL_NOT_ALLOWED": AnswerStatus.INVALID_REQUEST,
         "TOOL_NOT_FOUND": AnswerStatus.INVALID_REQUEST,
+        "BUDGET_EXCEEDED": AnswerStatus.INVALID_REQUEST,
+        "DECLINED": AnswerStatus.INVALID_REQUEST,
         INVALID_OUTPUT: AnswerStatus.INVALID_OUTPUT,
         "RESULT_TOO_LARGE": AnswerStatus.INVALID_OUTPUT,
     }
@@ -126,7 +125,7 @@ def failed_answer(answer: WorkerResponse, policy: str | None) -> Outcome:
         case AnswerStatus.INVALID_OUTPUT:
             return broken_output(error, policy)
         case AnswerStatus.NEEDS_HUMAN:
-            return GivenUp(DeadReason.REJECTED, error)
+            return asking(error)
         case _:
             assert_never(status)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from packhorse.core.job import Job, JobOptions
 from packhorse.core.policies.explain import OpenStep
 from packhorse.core.sealing import is_sealed
 from packhorse.errors import StepMismatch, UsageError
@@ -25,6 +26,7 @@ __all__ = [
     "StepKind",
     "StepLog",
     "StepState",
+    "has_attachments",
     "open_step",
     "steps_of",
 ]
@@ -77,6 +79,16 @@ class StepInfo(msgspec.Struct, frozen=True):
     state: StepState
     duration: float  #: seconds
     size: int  #: bytes kept
+
+
+def has_attachments(job: Job) -> bool:
+    """Whether something was kept with a job before it was claimed."""
+    if job.options is None:
+        return False
+    try:
+        return msgspec.json.decode(job.options, type=JobOptions).attached
+    except msgspec.DecodeError:  # written by a release that knew other options
+        return True
 
 
 def steps_of(values: Mapping[str, bytes]) -> tuple[StepInfo, ...]:

@@ -7,30 +7,33 @@ is sent the answer; `StepRunner.run` answers in a thread, `StepRunner.arun` on a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from packhorse.core.approvals import Approval, Consent
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
-from packhorse.core.job import Job, JobOptions, RetryRule
+from packhorse.core.job import Job, RetryRule
+from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.process import in_event_loop
 from packhorse.core.sealing import require_open
-from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState
+from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, has_attachments
 from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
 from packhorse.hosts import AttemptHost
-from packhorse.signals import Suspend
+from packhorse.signals import Declined, Suspend
 from packhorse.steps.calls import Invoke, Pause, Read, Work, Write, ainvoked, called, invoked
 from packhorse.steps.cursor import Cursor, asynchronous, size_of
+from packhorse.steps.spending import Spending
 
-__all__ = ["FOREVER_US", "StepRunner"]
+__all__ = ["StepRunner"]
 
 T = TypeVar("T")
 
-#: How long a wait without a time-out may last: a hundred years.
-FOREVER_US: Final = 100 * 365 * 86_400 * SECOND_US
+#: A wait without an end ends so long before the deadline of its job, which then passes.
+_MARGIN_US: Final = 1_000
 #: Waits between tries to write a step to a store that cannot be reached.
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
@@ -43,12 +46,19 @@ class _Owner(Protocol):
     async def await_cancelled(self, timeout: float | None = None) -> bool: ...
     def progress(self, done: float, total: float | None = None, note: str = "") -> None: ...
 
+    approval: Approval | None
+
 
 class StepRunner:
     """Runs the steps of one attempt."""
 
     def __init__(
-        self, job: Job, host: AttemptHost, owner: _Owner, warn: Callable[[str], object]
+        self,
+        job: Job,
+        host: AttemptHost,
+        owner: _Owner,
+        warn: Callable[[str], object],
+        max_tokens: int | None = None,
     ) -> None:
         self._job = job
         self._host = host
@@ -56,6 +66,8 @@ class StepRunner:
         self._warn = warn
         self._log: StepLog | None = None
         self._warned = False
+        self._kept: Attachments | None = None  # as the attempt began; None: nothing was
+        self.spending = Spending(job.task, max_tokens, self._write_now)
 
     @property
     def has_unwritten(self) -> bool:
@@ -71,6 +83,9 @@ class StepRunner:
             raise UsageError(
                 f"ctx.{verb}() would block the running event loop: use 'await ctx.a{verb}()'"
             )
+        return self._blocking(work)
+
+    def _blocking(self, work: Work[T]) -> T:
         answer: Any = None
         error: BaseException | None = None
         while True:
@@ -128,6 +143,41 @@ class StepRunner:
         for value in kept.everything:
             require_open(value, self._job.id, "steps")
         return kept
+
+    # --------------------------------------------------------------------------- before, after
+
+    def open(self) -> Work[None]:
+        """Read what is kept with the job; where that says so, the handler does not begin."""
+        kept: Attachments = yield from self._patiently(Read())
+        self._kept, consent = kept, Consent(kept)
+        if (no := consent.declined) is not None:
+            said = f": {no.note}" if no.note else ""
+            raise Declined(f"declined by {no.by} at {no.at:%Y-%m-%dT%H:%M:%SZ}{said}")
+        if consent.waits and consent.question is not None:  # it came for another reason
+            error = consent.question.error
+            raise Suspend(self._forever_us(), waits=kept.delivered, error=error)
+        self._owner.approval = consent.approval
+        self.spending.begin(kept)
+
+    def ask(self, asked: Snoozed) -> Work[Outcome]:
+        """Keep what the handler asks a person, and wait for the answer."""
+        if asked.error is None or not self._host.suspends:
+            return asked
+        yield from self.write()
+        kept = Attachments() if self._kept is None else self._kept
+        question = Consent(kept).next_question(asked.error)
+        self._require((yield from self._patiently(Write(question.encoded()))))
+        return msgspec.structs.replace(
+            asked, delay_us=self._forever_us(), waits=kept.delivered, asks=False
+        )
+
+    def _forever_us(self) -> int:
+        """Until the deadline of the job, if it has one."""
+        deadline_us = self._job.deadline_us
+        if deadline_us is None:
+            return FOREVER_US
+        left_us = deadline_us - self._host.now_us() - _MARGIN_US
+        return left_us if left_us > 0 else FOREVER_US
 
     # ------------------------------------------------------------------------------------ work
 
@@ -227,37 +277,55 @@ class StepRunner:
         yield from self.write()
         if over:
             raise _too_late(signal_step.rpartition("#")[0])
-        raise Suspend(due_us - now_us, waits=seen)
+        delay_us = self._forever_us() if timeout_us is None else due_us - now_us
+        raise Suspend(delay_us, waits=seen)
 
     def write(self) -> Work[None]:
         """Write what has not been written; tried again while this attempt holds the job."""
         log = self._log
         if log is None or not log.unwritten:
             return
-        values, pause_s, held = dict(log.unwritten), _PAUSE_S, None
-        while held is None:
+        values = dict(log.unwritten)
+        self._require((yield from self._patiently(Write(values))))
+        for name, value in values.items():
+            if log.unwritten.get(name) is value:
+                del log.unwritten[name]
+
+    def _patiently(self, asked: Read | Write) -> Work[Any]:
+        """Ask the store again while it cannot be reached and this attempt holds the job."""
+        pause_s = _PAUSE_S
+        while True:
             try:
-                held = yield Write(values)
+                return (yield asked)
             except StoreUnavailable:
-                # What the step did cannot be undone, so that giving up means doing it twice.
+                # What a step did cannot be undone, so that giving up means doing it twice.
                 if self._host.lease_lost() or (yield Pause(pause_s)):
                     raise
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    def _write_now(self, values: dict[str, bytes]) -> None:
+        """Keep values before this returns; on an event loop the store is asked only once."""
+        asked = Write(values)
+        self._require(
+            self._answer(asked) if in_event_loop() else self._blocking(self._patiently(asked))
+        )
+
+    def _require(self, held: object) -> None:
         if not held:
             raise StepRefused(
                 f"job {self._job.id} is held by another worker by now, or is over: what this "
                 "attempt did last was not kept; stop here",
                 job_id=self._job.id,
             )
-        for name, value in values.items():
-            if log.unwritten.get(name) is value:
-                del log.unwritten[name]
 
     def _opened(self) -> Work[StepLog]:
         """Read the steps of earlier attempts, if there are any."""
         if self._log is None:
-            known = not self._host.suspends or _has_attachments(self._job)
-            values = (yield Read()).values if known else {}
+            values: Mapping[str, bytes] = {}
+            if self._kept is not None:
+                values = self._kept.values
+            elif not self._host.suspends or has_attachments(self._job):
+                values = (yield Read()).values
             if self._log is None:  # else a step beside this one was faster
                 self._log = StepLog(values)
         return self._log
@@ -328,15 +396,6 @@ class StepRunner:
 
 def _too_late(signal: str) -> WaitTimeout:
     return WaitTimeout(f"no signal {signal!r} came in time")
-
-
-def _has_attachments(job: Job) -> bool:
-    if job.options is None:
-        return False
-    try:
-        return msgspec.json.decode(job.options, type=JobOptions).attached
-    except msgspec.DecodeError:  # written by a release that knew other options
-        return True
 
 
 def _raw(text: str | bytes) -> msgspec.Raw:

@@ -135,7 +135,7 @@ class JobStore(Protocol):
         ...
 
     def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None
+        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
         """Make finished jobs ready again with fresh budgets, and waiting ones due now.
 
@@ -143,7 +143,8 @@ class JobStore(Protocol):
         releases stay; failures, snoozes and lone crashes begin at zero; result, error, dead
         reason, shelf and cancel flag are cleared, and a deadline that has passed is dropped. A
         redriven job takes a new place. One that had finished takes its keys again and goes to the
-        end of its line; where another job holds one of its keys it is a `CONFLICT`.
+        end of its line; where another job holds one of its keys it is a `CONFLICT`. One that had
+        finished loses what is attached to it under the names to `forget`, values and signals.
         """
         ...
 

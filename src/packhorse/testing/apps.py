@@ -24,11 +24,11 @@ from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import JobInfo, job_info
 from packhorse.core.job import JobRecord, JobStatus, NewJob
+from packhorse.core.outcome import FOREVER_US
 from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
 from packhorse.runtime.services.ticker import Ticker
-from packhorse.steps import FOREVER_US
 from packhorse.stores import open_store
 from packhorse.stores.requests import JobFilter, Submitted
 from packhorse.task import Task

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from packhorse.context import Context, detached_job
+from packhorse.core.approvals import Approval
 from packhorse.core.clock import new_id
 from packhorse.core.job import Job, Progress
 from packhorse.hosts import DetachedHost
@@ -29,9 +30,14 @@ class RecordingContext(Context):
         state: Mapping[str, Any],
         tools: Tools = NO_TOOLS,
         signals: Mapping[str, Sequence[Any]] | None = None,
+        max_tokens: int | None = None,
+        approval: Approval | None = None,
     ) -> None:
         self._recorder = RecordingHost(signals)
-        super().__init__(job, self._recorder, worker="test", state=state, tools=tools)
+        super().__init__(
+            job, self._recorder, worker="test", state=state, tools=tools, max_tokens=max_tokens
+        )
+        self.approval = approval
 
     @property
     def noted(self) -> tuple[Progress, ...]:
@@ -53,11 +59,14 @@ def make_context(
     attempt: int = 1,
     job_id: str | None = None,
     signals: Mapping[str, Sequence[Any]] | None = None,
+    max_tokens: int | None = None,
+    approval: Approval | None = None,
 ) -> RecordingContext:
     """Make a context as a worker does; `state` is what lifespan hooks would yield.
 
     `tools` are those that the handler may use, by name. `signals` are values by name, for
-    `ctx.wait_for`; `ctx.sleep` does not wait.
+    `ctx.wait_for`; `ctx.sleep` does not wait. `max_tokens` is the limit of `ctx.spend`, `approval`
+    what `ctx.approval` is.
     """
     job = msgspec.structs.replace(
         detached_job(task),
@@ -68,7 +77,12 @@ def make_context(
         attempts=attempt - 1,
     )
     return RecordingContext(
-        job, state=state or {}, tools=Tools(tools or {}, task=task), signals=signals
+        job,
+        state=state or {},
+        tools=Tools(tools or {}, task=task),
+        signals=signals,
+        max_tokens=max_tokens,
+        approval=approval,
     )
 
 

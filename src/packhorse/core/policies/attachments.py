@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Final
 
@@ -43,6 +43,12 @@ class Attachments(msgspec.Struct, frozen=True):
     def everything(self) -> list[bytes]:
         """Values and signals together."""
         return [*self.values.values(), *chain.from_iterable(self.signals.values())]
+
+    def without(self, names: Collection[str]) -> Attachments:
+        """What is left when values and signals of these names are forgotten."""
+        values = {name: value for name, value in self.values.items() if name not in names}
+        signals = {name: each for name, each in self.signals.items() if name not in names}
+        return msgspec.structs.replace(self, values=values, signals=signals)
 
     @property
     def delivered(self) -> int:

@@ -73,6 +73,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     owner: Owner | None = None  #: of a running job
     hold_until_us: int | None = None  #: of a running job
     step: OpenStep | None = None  #: of a job that waits; read by those who ask for an explanation
+    question: str | None = None  #: what it asks a person, and was not told yet; read as `step`
 
 
 class ReasonCode(StrEnum):
@@ -85,6 +86,7 @@ class ReasonCode(StrEnum):
     SLEEPS = "sleeps"
     WAITS_FOR_SIGNAL = "waits_for_signal"
     BREAKER_OPEN = "breaker_open"
+    NEEDS_HUMAN = "needs_human"
     RETRY_WAITS = "retry_waits"
     DEADLINE_PASSED = "deadline_passed"
     PARKED = "parked"
@@ -212,9 +214,18 @@ def _overdue(facts: JobFacts) -> Obstacle | None:
 
 
 def _in_step(facts: JobFacts) -> Obstacle | None:
-    """Of a job whose handler sleeps, or waits for a signal."""
+    """Of a job whose handler sleeps, or waits for a signal or a person."""
     step = facts.step
-    if step is None or facts.record.status is not JobStatus.PENDING:
+    if facts.record.status is not JobStatus.PENDING:
+        return None
+    if facts.question is not None:
+        since_us = facts.record.updated_us
+        text = (
+            f"it waits for a person to decide, since {_moment(since_us)}: {facts.question}; "
+            "job.approve() or job.decline(), packhorse jobs approve or decline"
+        )
+        return Obstacle(ReasonCode.NEEDS_HUMAN, text, since_us)
+    if step is None:
         return None
     at_us, until = step.until_us, ""
     if at_us is not None:

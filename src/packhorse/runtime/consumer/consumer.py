@@ -15,8 +15,9 @@ from packhorse.client.connection import Connection
 from packhorse.core.clock import SECOND_US, Chance, Clock, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
+from packhorse.core.job import DeadReason
 from packhorse.core.options import text_tuple
-from packhorse.core.outcome import Outcome, Released, Succeeded
+from packhorse.core.outcome import GivenUp, Outcome, Released, Snoozed, Succeeded
 from packhorse.errors import ConfigError, ContractError, JobConflict, PayloadError, UsageError
 from packhorse.events import EventBus, ObserverFailed
 from packhorse.logs.formats import EventRecord
@@ -192,7 +193,11 @@ class Consumer:
         if as_error_object(result):
             return returned_error(result)
         if isinstance(result, WorkerResponse):
-            return answered(attempt.plan, result)
+            outcome = answered(attempt.plan, result)
+            if isinstance(outcome, Snoozed) and outcome.asks and outcome.error is not None:
+                # A runtime of its own could not be told of the answer.
+                return GivenUp(DeadReason.REJECTED, outcome.error)
+            return outcome
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:

@@ -47,8 +47,14 @@ class ContextFactory:
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
         link = _WorkerHost(self, attempt)
+        plan = attempt.plan
         return Context(
-            attempt.job, link, worker=self.worker, state=self.state, tools=attempt.plan.tools
+            attempt.job,
+            link,
+            worker=self.worker,
+            state=self.state,
+            tools=plan.tools,
+            max_tokens=plan.max_tokens,
         )
 
 

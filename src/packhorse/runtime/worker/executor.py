@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
+import msgspec
+
 from packhorse.context import Context, entered_job, job_fields
 from packhorse.core.job import AttemptError, DeadReason, JobRecord
 from packhorse.core.outcome import (
@@ -24,6 +26,7 @@ from packhorse.core.outcome import (
     Snoozed,
     Succeeded,
     TimedOut,
+    asking,
     attempt_error,
 )
 from packhorse.core.policies.retry import qualified_name
@@ -35,9 +38,11 @@ from packhorse.core.responses import (
     with_outputs,
 )
 from packhorse.core.sealing import key_of
+from packhorse.core.steps import has_attachments
 from packhorse.core.text import bounded_stack, stack_of, text_of
 from packhorse.core.versions import OtherVersion, set_aside
 from packhorse.errors import (
+    BudgetExceeded,
     ContractError,
     KeyUnavailable,
     PayloadError,
@@ -57,7 +62,17 @@ from packhorse.runtime.worker.plans import (
     read_arguments,
     too_large,
 )
-from packhorse.signals import BreakerOpen, JobSignal, RateLimited, Reject, Retry, Snooze, Suspend
+from packhorse.signals import (
+    BreakerOpen,
+    Declined,
+    JobSignal,
+    NeedsHuman,
+    RateLimited,
+    Reject,
+    Retry,
+    Snooze,
+    Suspend,
+)
 from packhorse.steps import StepRunner
 
 __all__ = [
@@ -84,8 +99,8 @@ _NOTHING: Final = Succeeded("null")
 _ERROR_OBJECTS: Final = (BaseException, TaskError)
 #: What a handler may return that is no result.
 _SPOKEN: Final = (BaseException, TaskError, WorkerResponse)
-#: Another attempt would reach for the same tool.
-_TOOL_REFUSED: Final = (ToolNotAllowed, ToolNotFound)
+#: Another attempt would reach for the same tool, and finds nothing left to spend.
+_CONTRACT_BROKEN: Final = (BudgetExceeded, ToolNotAllowed, ToolNotFound)
 
 
 class Executor:
@@ -99,32 +114,56 @@ class Executor:
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
         try:
-            return _returned(attempt, await self._call(attempt))
+            if attempt.job.options is not None and has_attachments(attempt.job):
+                steps = self.context(attempt).steps
+                await steps.arun(steps.open())
+            outcome = _returned(attempt, await self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
-            if (steps := _unwritten(attempt)) is not None:
+            if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):  # lost, they run again
-                    await steps.arun(steps.write())
+                    await unwritten.arun(unwritten.write())
             if isinstance(error, OtherVersion) and attempt.ending is None:
                 stored = None
                 with suppress(StoreError):
                     stored = await self._host(attempt).astored()
                 return self._aside(attempt, error, stored)
-            return raised_in(attempt, error)
+            outcome = raised_in(attempt, error)
+        if attempt.context is not None:
+            outcome = _within_budget(attempt, attempt.context, outcome)
+        if type(outcome) is Snoozed and outcome.asks:
+            steps = self.context(attempt).steps
+            try:
+                return await steps.arun(steps.ask(outcome))
+            except BaseException as error:  # noqa: BLE001 - as above
+                return raised_in(attempt, error)
+        return outcome
 
     def execute_here(self, attempt: Attempt) -> Outcome:
         """Run a plain handler in the calling thread."""
         try:
-            return _returned(attempt, self._call(attempt))
+            if attempt.job.options is not None and has_attachments(attempt.job):
+                steps = self.context(attempt).steps
+                steps.run(steps.open(), "step")
+            outcome = _returned(attempt, self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - as above
-            if (steps := _unwritten(attempt)) is not None:
+            if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):
-                    steps.run(steps.write(), "step")
+                    unwritten.run(unwritten.write(), "step")
             if isinstance(error, OtherVersion) and attempt.ending is None:
                 stored = None
                 with suppress(StoreError):
                     stored = self._host(attempt).stored()
                 return self._aside(attempt, error, stored)
-            return raised_in(attempt, error)
+            outcome = raised_in(attempt, error)
+        if attempt.context is not None:
+            outcome = _within_budget(attempt, attempt.context, outcome)
+        if type(outcome) is Snoozed and outcome.asks:
+            steps = self.context(attempt).steps
+            try:
+                return steps.run(steps.ask(outcome), "step")
+            except BaseException as error:  # noqa: BLE001 - as above
+                return raised_in(attempt, error)
+        return outcome
 
     def _call(self, attempt: Attempt) -> Any:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
@@ -163,6 +202,16 @@ class Executor:
 def _unwritten(attempt: Attempt) -> StepRunner | None:
     """Who writes the steps of an attempt that were to share a write, if there are any."""
     return None if attempt.context is None else attempt.context.unwritten_steps
+
+
+def _within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
+    """What an attempt comes to that has spent too much, whatever its handler made of that."""
+    if attempt.ending is not None or not context.budget.exceeded:
+        return outcome
+    error = described(context.steps.spending.exceeded(), code=BudgetExceeded.code)
+    if isinstance(outcome, Succeeded):
+        error = with_outputs(error, msgspec.json.decode(outcome.result))
+    return GivenUp(DeadReason.REJECTED, error)
 
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
@@ -261,7 +310,7 @@ def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:
         return signalled(error)
     if isinstance(error, KeyUnavailable):
         return keyless(error)
-    if isinstance(error, _TOOL_REFUSED):
+    if isinstance(error, _CONTRACT_BROKEN):
         return GivenUp(DeadReason.REJECTED, described(error, code=error.code)).carrying(error)
     return Failed(described(error, code=code), kinds=_kinds(type(error))).carrying(error)
 
@@ -279,10 +328,17 @@ def signalled(signal: JobSignal) -> Outcome:
         case Snooze():
             return Snoozed(signal.delay_us)
         case Suspend():
-            return Snoozed(signal.delay_us, counts=False, waits=signal.waits)
+            return Snoozed(signal.delay_us, counts=False, waits=signal.waits, error=signal.error)
         case BreakerOpen(code=code):
             error = attempt_error("BreakerOpen", str(signal), code, reason=code)
             return Snoozed(signal.delay_us, counts=False, error=error)
+        case NeedsHuman():
+            told = "needs_human"
+            error = attempt_error("NeedsHuman", str(signal), signal.code, reason=told)
+            return asking(with_outputs(error, signal.outputs) if signal.outputs else error)
+        case Declined():
+            error = attempt_error("Declined", str(signal), "DECLINED", reason="declined")
+            return GivenUp(DeadReason.REJECTED, error)
         case RateLimited():
             return Limited(signal.retry_after_us)
         case Reject():

@@ -65,6 +65,7 @@ class CallPlan:
     bound: BoundContract | None = None  #: the contract its task was declared with
     versions: PayloadVersions | None = None  #: of its payloads, where they have some
     tools: Tools = NO_TOOLS  #: what its handlers may use
+    max_tokens: int | None = None  #: that a job may spend over all its attempts
     timeout_max_s: float = inf  #: whatever a job says
     returns_nothing: bool = True  #: None fits what its result is annotated as
     result_bytes_max: int = RESULT_BYTES_MAX
@@ -219,6 +220,7 @@ class PlanBook:
             bound=definition.bound,
             versions=definition.versions if definition.version is not None else None,
             tools=definition.tools(self._registry.tools),
+            max_tokens=None if definition.bound is None else definition.bound.contract.max_tokens,
             timeout_max_s=_longest_s(definition.bound),
             returns_nothing=signature.returns_nothing and definition.bound is None,
             timeout_s=timeout_us / SECOND_US,

@@ -66,12 +66,13 @@ class MemoryJobs:
         return plan("cancel", lambda access: _cancel(access, access.visible(job_id, tenant)))
 
     def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None
+        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        asked = tuple(job_ids)
+        asked, gone = tuple(job_ids), frozenset(forget)
 
         def work(access: Access) -> tuple[RedriveAnswer, ...]:
-            return tuple(_redrive(access, access.visible(job_id, tenant)) for job_id in asked)
+            rows = (access.visible(job_id, tenant) for job_id in asked)
+            return tuple(_redrive(access, row, gone) for row in rows)
 
         return plan("redrive", work)
 
@@ -139,7 +140,7 @@ def _cancel_lost(access: Access, row: JobRow) -> None:
     apply(access, row, settlement)
 
 
-def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:
+def _redrive(access: Access, row: JobRow | None, gone: frozenset[str]) -> RedriveAnswer:
     if row is None:
         return RedriveAnswer.UNKNOWN
     if not lifecycle.redrive_allowed(row.status):
@@ -149,6 +150,8 @@ def _redrive(access: Access, row: JobRow | None) -> RedriveAnswer:
         return RedriveAnswer.CONFLICT
     if row.status is JobStatus.COMPLETED:
         row.attached = Attachments(counted=row.attached.counted)
+    elif finished:
+        row.attached = row.attached.without(gone)
     with access.state.changing(row, access.now_us):
         row.status = JobStatus.QUEUED
         row.due_us = access.now_us

@@ -69,9 +69,9 @@ class RedisJobs:
         return Plan("cancel", partial(_cancel, job_id, tenant))
 
     def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None
+        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return Plan("redrive", partial(_redrive, tuple(job_ids), tenant))
+        return Plan("redrive", partial(_redrive, tuple(job_ids), tenant, tuple(forget)))
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return Plan("delete", partial(_delete, chosen, limit))
@@ -194,8 +194,10 @@ def _cancel(job_id: str, tenant: str | None) -> Steps[CancelAnswer]:
     return CancelAnswer(reply.decode())
 
 
-def _redrive(job_ids: Sequence[str], tenant: str | None) -> Steps[tuple[RedriveAnswer, ...]]:
-    reply = yield Script("redrive", [*seen_by(tenant), *job_ids])
+def _redrive(
+    job_ids: Sequence[str], tenant: str | None, forget: Sequence[str]
+) -> Steps[tuple[RedriveAnswer, ...]]:
+    reply = yield Script("redrive", [*seen_by(tenant), len(forget), *forget, *job_ids])
     return tuple(RedriveAnswer(answer.decode()) for answer in reply)
 
 

@@ -49,16 +49,20 @@ class SqlJobs:
         )
 
     def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None
+        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
         named: Named[tuple[RedriveAnswer, ...]] | None = None
         if len(job_ids) == 1:
             named = Named(
                 job_ids[0],
                 lambda answers: answers == (RedriveAnswer.UNKNOWN,),
-                lambda other: self.redrive((other,), tenant=tenant),
+                lambda other: self.redrive((other,), tenant=tenant, forget=forget),
             )
-        return Plan("redrive", lambda: redrive_steps(self._dialect, job_ids, tenant), named=named)
+        return Plan(
+            "redrive",
+            lambda: redrive_steps(self._dialect, job_ids, tenant, forget),
+            named=named,
+        )
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return Plan("delete", lambda: _delete(self._dialect, chosen, limit))
@@ -160,19 +164,19 @@ class _Row(NamedTuple):
 
 
 def redrive_steps(
-    dialect: Dialect, job_ids: Sequence[str], tenant: str | None
+    dialect: Dialect, job_ids: Sequence[str], tenant: str | None, forget: Sequence[str]
 ) -> Steps[tuple[RedriveAnswer, ...]]:
     """One by one; see `JobStore.redrive`."""
     level = yield from dialect.go_alone()
     answers = []
     for job_id in job_ids:
-        answer = yield from _redrive(dialect, job_id, tenant, level)
+        answer = yield from _redrive(dialect, job_id, tenant, level, forget)
         answers.append(answer)
     return tuple(answers)
 
 
 def _redrive(
-    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation
+    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation, forget: Sequence[str]
 ) -> Steps[RedriveAnswer]:
     rows = yield Rows(dialect.sql("redrive_row"), (job_id,))
     if not rows:
@@ -188,6 +192,8 @@ def _redrive(
         superseded = yield from _superseded(dialect, row)
         if superseded:
             return RedriveAnswer.CONFLICT
+        for name in forget:
+            yield dialect.write(dialect.sql("attached_drop"), {"seq": row.seq, "name": name})
     yield from _ready_again(dialect, row, level, finished=status in TERMINAL)
     return RedriveAnswer.REDRIVEN
 

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import Job, JobOptions
+from packhorse.core.job import Job, JobOptions, JobStatus
+from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.outcome import Snoozed
 from packhorse.core.policies.attachments import (
     ATTACHED_BYTES_MAX,
     ATTACHED_MAX,
@@ -170,6 +172,30 @@ class TestAttaching:
         assert (
             trial.run(trial.store.attachments.attach("completed", last.fence, {"b": b""})) is taken
         )
+
+    def test_a_redrive_of_a_finished_job_forgets_what_is_named_and_a_hurried_one_nothing(
+        self, trial: Trial
+    ) -> None:
+        def redriven(name: str, kind: SettlementKind) -> Job:
+            job = trial.take(new_job(name))
+            _attach(trial, job, a=b"1", b=b"2")
+            for signal in ("b", "b", "s"):
+                _deliver(trial, name, signal, b"3")
+            trial.end(job, kind)
+            trial.run(trial.store.jobs.redrive([name], forget=["b", "nothing"]))
+            return trial.claim_only()
+
+        redriven("failed", SettlementKind.FAILED)
+        again = redriven("dead", SettlementKind.DEAD)
+
+        every = Attachments({"a": b"1", "b": b"2"}, {"b": (b"3", b"3"), "s": (b"3",)})
+        assert _of(trial, "failed") == every
+        assert (
+            _of(trial, "dead") == every.without({"b"}) == Attachments({"a": b"1"}, {"s": (b"3",)})
+        )
+        waits = settle(again, Snoozed(_LONG_US, waits=1), Limits(), roll=0.5)
+        trial.settle(waits)
+        assert trial.record("dead").status is JobStatus.PENDING  # what is forgotten wakes no more
 
     def test_a_job_of_another_tenant_shows_nothing(self, trial: Trial) -> None:
         submit(trial, "theirs", tenant="acme")

@@ -177,6 +177,7 @@ class _Process:
                 worker=setup.worker,
                 state=state,
                 tools=attempt.plan.tools,
+                max_tokens=attempt.plan.max_tokens,
             )
 
         executor = Executor(context, setup.worker)

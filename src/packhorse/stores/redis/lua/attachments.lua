@@ -17,6 +17,26 @@ function attachments.forget(id)
   end
 end
 
+-- Forget the value and the signals of one name. (Lua writes a negated nothing as -0.)
+function attachments.drop(id, name)
+  local signals = tonumber(redis.call('HGET', keys.job(id), FIELD.signals .. name) or 0)
+  local gone = {FIELD.value .. name}
+  for number = 1, signals do
+    gone[#gone + 1] = FIELD.signal .. number .. ':' .. name
+  end
+  local bytes = 0
+  for _, field in ipairs(gone) do
+    bytes = bytes + redis.call('HSTRLEN', keys.job(id), field)
+  end
+  local number = redis.call('HDEL', keys.job(id), unpack(gone))
+  if number > 0 then
+    redis.call('HDEL', keys.job(id), FIELD.signals .. name)
+    redis.call('HINCRBY', keys.job(id), FIELD.attached, 0 - number)
+    redis.call('HINCRBY', keys.job(id), FIELD.attached_bytes, 0 - bytes)
+    redis.call('HINCRBY', keys.job(id), FIELD.delivered, 0 - signals)
+  end
+end
+
 -- How many values and signals a job has, and their bytes; nothing: it is not marked yet.
 function attachments.size(id)
   local size = redis.call('HMGET', keys.job(id), FIELD.attached, FIELD.attached_bytes)

@@ -46,9 +46,10 @@ return answer
 
 -- script: redrive
 -- Makes finished jobs ready again with fresh budgets, and waiting ones due now.
--- Arguments: 1 if only a tenant's jobs are known to the caller, else 0; that tenant; job ids.
--- Answer: for each "redriven", "refused", "conflict" or "unknown".
+-- Arguments: 1 if only a tenant's jobs are known to the caller, else 0; that tenant; how many names of
+-- what is attached to forget, and these; job ids. Answer: for each "redriven", "refused", "conflict" or "unknown".
 -- needs: settle attachments
+local FIRST = 5 + tonumber(ARGV[4])
 
 -- Whether another job holds one of the keys.
 local function superseded(job, unique, idempotency)
@@ -79,6 +80,10 @@ local function redrive(job)
   end
   if job.status == COMPLETED then
     attachments.forget(job.id)
+  elseif finished then
+    for at = 5, FIRST - 1 do
+      attachments.drop(job.id, ARGV[at])
+    end
   end
   local member, was = finished and journal.member(job), job.status
   index.leave(job)
@@ -102,7 +107,7 @@ local function redrive(job)
 end
 
 local answers = {}
-for at = 4, #ARGV do
+for at = FIRST, #ARGV do
   local job = jobs.load(ARGV[at])
   if not job or (ARGV[2] == '1' and signatures.read(job.signature).tenant ~= ARGV[3]) then
     answers[#answers + 1] = 'unknown'

@@ -42,6 +42,10 @@ update {jobs} set due_us = :now, rank = :now where seq = :seq
 -- A job starts with nothing attached.
 delete from {attachments} where seq = ?
 
+-- name: attached_drop
+-- Forget what is attached to a job under a name.
+delete from {attachments} where seq = :seq and name = :name
+
 -- name: attached_to
 -- The job that something may be kept with.
 select seq, tenant, status, fence from {jobs} where id = ?

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""What a store answered about one job, as its handle tells it: a value, or an error with a cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from packhorse.core.approvals import DECLINED, Consent, answer_of
+from packhorse.core.budgets import SPENT
+from packhorse.core.job import TERMINAL, JobRecord
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
+from packhorse.errors import JobConflict, JobNotFound
+from packhorse.stores.attachments import DeliverAnswer
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.requests import RedriveAnswer
+
+__all__ = ["Decision", "cancelled", "forgotten", "redriven", "signalled"]
+
+
+def forgotten(*, reset_budget: bool) -> tuple[str, ...]:
+    """What a job that is redriven loses of what is kept with it.
+
+    One that was declined asks again; what it has spent stays spent, unless an operator says so.
+    """
+    return (DECLINED, SPENT) if reset_budget else (DECLINED,)
+
+
+class Decision:
+    """What a person decides about a job that asks, or will ask."""
+
+    def __init__(self, signal: str, by: str, note: str, at_us: int) -> None:
+        self._signal = signal
+        self._by, self._note, self._at_us = by, note, at_us
+        self._waited = False
+        answer_of(1, by, note, at_us)  # refuses what cannot be kept, before anything is asked
+
+    def about(
+        self, record: JobRecord | None, kept: Attachments | None, tenant: str | None
+    ) -> Callable[[Store], Plan[DeliverAnswer]]:
+        """How to send it to a job that is so; a `JobConflict` where nothing is to be decided."""
+        if record is None or kept is None:
+            raise JobNotFound("" if record is None else record.id)
+        consent = Consent(kept)
+        given = consent.answer
+        if given is not None:
+            word = "approved" if given.approved else "declined"
+            raise JobConflict(
+                f"job {record.id} was {word} by {given.by} at "
+                f"{given.at:%Y-%m-%dT%H:%M:%SZ} already: nothing was changed",
+                job_id=record.id,
+            )
+        if record.status in TERMINAL:
+            raise JobConflict(
+                f"job {record.id} is {record.status}: there is nothing to decide any more",
+                job_id=record.id,
+            )
+        self._waited = consent.waits
+        value = answer_of(consent.number, self._by, self._note, self._at_us)
+        return lambda store: store.attachments.deliver(
+            record.id, self._signal, value, tenant=tenant
+        )
+
+    def told(self, job_id: str, answer: DeliverAnswer) -> bool:
+        """Whether the job waited for it."""
+        signalled(job_id, self._signal, answer)
+        return self._waited
+
+
+def signalled(job_id: str, name: str, answer: DeliverAnswer) -> None:
+    """What became of a signal."""
+    match answer:
+        case DeliverAnswer.DELIVERED:
+            return
+        case DeliverAnswer.UNKNOWN:
+            raise JobNotFound(job_id)
+        case DeliverAnswer.FINISHED:
+            problem = "it has finished, and takes no signals any more"
+        case DeliverAnswer.FULL:
+            problem = (
+                f"it has all the signals it may have ({SIGNALS_MAX} of a name), and has not "
+                "taken them: look whether its handler waits for this name"
+            )
+        case _:
+            assert_never(answer)
+    raise JobConflict(f"signal {name!r} was not kept for job {job_id}: {problem}", job_id=job_id)
+
+
+def cancelled(job_id: str, answer: CancelAnswer) -> bool:
+    """Whether a job is cancelled, or will be."""
+    match answer:
+        case CancelAnswer.CANCELLED | CancelAnswer.FLAGGED:
+            return True
+        case CancelAnswer.FINISHED:
+            return False
+        case CancelAnswer.UNKNOWN:
+            raise JobNotFound(job_id)
+        case _:
+            assert_never(answer)
+
+
+def redriven(job_id: str, answer: RedriveAnswer) -> None:
+    """What became of a wish to run again."""
+    match answer:
+        case RedriveAnswer.REDRIVEN:
+            return
+        case RedriveAnswer.REFUSED:
+            raise JobConflict(
+                f"job {job_id} is ready or running already, so there is nothing to retry; "
+                "cancel it first, or wait until it has finished",
+                job_id=job_id,
+            )
+        case RedriveAnswer.CONFLICT:
+            raise JobConflict(
+                f"job {job_id} cannot run again: another job has taken its unique or "
+                "idempotency key since; it stays as it is: wait until that one is over, or "
+                "submit the call without the key",
+                job_id=job_id,
+            )
+        case RedriveAnswer.UNKNOWN:
+            raise JobNotFound(job_id)
+        case _:
+            assert_never(answer)
