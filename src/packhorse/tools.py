@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from packhorse.errors import ConfigError, ToolNotAllowed, ToolNotFound
 
-__all__ = ["NO_TOOLS", "Tools", "add_tool"]
+__all__ = ["NO_TOOLS", "RESULT_TOOL", "Tools", "add_tool"]
+
+#: The tool that keeps results apart from the jobs, for tasks whose contract names it.
+RESULT_TOOL: Final = "write_result_store"
 
 Tool = Callable[..., Any]
 

@@ -26,6 +26,7 @@ from packhorse.hosts import AttemptHost
 from packhorse.signals import Declined, Suspend
 from packhorse.steps.calls import Invoke, Pause, Read, Work, Write, ainvoked, called, invoked
 from packhorse.steps.cursor import Cursor, asynchronous, size_of
+from packhorse.steps.publishing import kept_result
 from packhorse.steps.spending import Spending
 
 __all__ = ["StepRunner"]
@@ -66,7 +67,7 @@ class StepRunner:
         self._warn = warn
         self._log: StepLog | None = None
         self._warned = False
-        self._kept: Attachments | None = None  # as the attempt began; None: nothing was
+        self.kept: Attachments | None = None  # as the attempt began; None: nothing was
         self.spending = Spending(job.task, max_tokens, self._write_now)
 
     @property
@@ -146,10 +147,10 @@ class StepRunner:
 
     # --------------------------------------------------------------------------- before, after
 
-    def open(self) -> Work[None]:
-        """Read what is kept with the job; where that says so, the handler does not begin."""
-        kept: Attachments = yield from self._patiently(Read())
-        self._kept, consent = kept, Consent(kept)
+    def open(self) -> Work[str | None]:
+        """Read what is kept with the job; the handler may not begin, or have its result already."""
+        kept: Attachments = yield from self.patiently(Read())
+        self.kept, consent = kept, Consent(kept)
         if (no := consent.declined) is not None:
             said = f": {no.note}" if no.note else ""
             raise Declined(f"declined by {no.by} at {no.at:%Y-%m-%dT%H:%M:%SZ}{said}")
@@ -158,15 +159,16 @@ class StepRunner:
             raise Suspend(self._forever_us(), waits=kept.delivered, error=error)
         self._owner.approval = consent.approval
         self.spending.begin(kept)
+        return kept_result(kept.values)
 
     def ask(self, asked: Snoozed) -> Work[Outcome]:
         """Keep what the handler asks a person, and wait for the answer."""
         if asked.error is None or not self._host.suspends:
             return asked
         yield from self.write()
-        kept = Attachments() if self._kept is None else self._kept
+        kept = Attachments() if self.kept is None else self.kept
         question = Consent(kept).next_question(asked.error)
-        self._require((yield from self._patiently(Write(question.encoded()))))
+        self.require((yield from self.patiently(Write(question.encoded()))))
         return msgspec.structs.replace(
             asked, delay_us=self._forever_us(), waits=kept.delivered, asks=False
         )
@@ -286,12 +288,12 @@ class StepRunner:
         if log is None or not log.unwritten:
             return
         values = dict(log.unwritten)
-        self._require((yield from self._patiently(Write(values))))
+        self.require((yield from self.patiently(Write(values))))
         for name, value in values.items():
             if log.unwritten.get(name) is value:
                 del log.unwritten[name]
 
-    def _patiently(self, asked: Read | Write) -> Work[Any]:
+    def patiently(self, asked: Read | Write) -> Work[Any]:
         """Ask the store again while it cannot be reached and this attempt holds the job."""
         pause_s = _PAUSE_S
         while True:
@@ -306,11 +308,11 @@ class StepRunner:
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Keep values before this returns; on an event loop the store is asked only once."""
         asked = Write(values)
-        self._require(
-            self._answer(asked) if in_event_loop() else self._blocking(self._patiently(asked))
+        self.require(
+            self._answer(asked) if in_event_loop() else self._blocking(self.patiently(asked))
         )
 
-    def _require(self, held: object) -> None:
+    def require(self, held: object) -> None:
         if not held:
             raise StepRefused(
                 f"job {self._job.id} is held by another worker by now, or is over: what this "
@@ -322,8 +324,8 @@ class StepRunner:
         """Read the steps of earlier attempts, if there are any."""
         if self._log is None:
             values: Mapping[str, bytes] = {}
-            if self._kept is not None:
-                values = self._kept.values
+            if self.kept is not None:
+                values = self.kept.values
             elif not self._host.suspends or has_attachments(self._job):
                 values = (yield Read()).values
             if self._log is None:  # else a step beside this one was faster

@@ -59,6 +59,7 @@ from packhorse.runtime.worker.plans import (
     CallPlan,
     UnreadableArguments,
     is_readable,
+    limits_of,
     read_arguments,
     too_large,
 )
@@ -74,6 +75,8 @@ from packhorse.signals import (
     Suspend,
 )
 from packhorse.steps import StepRunner
+from packhorse.steps.calls import Work
+from packhorse.steps.publishing import blocking, published
 
 __all__ = [
     "KEY_WAIT_US",
@@ -113,11 +116,15 @@ class Executor:
 
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
+        result = None
         try:
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                await steps.arun(steps.open())
-            outcome = _returned(attempt, await self._call(attempt))
+                result = await steps.arun(steps.open())
+            if result is None:
+                outcome = _returned(attempt, await self._call(attempt))
+            else:
+                outcome = Succeeded(result)
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):  # lost, they run again
@@ -130,21 +137,24 @@ class Executor:
             outcome = raised_in(attempt, error)
         if attempt.context is not None:
             outcome = _within_budget(attempt, attempt.context, outcome)
-        if type(outcome) is Snoozed and outcome.asks:
-            steps = self.context(attempt).steps
+        if (work := self._rest(attempt, outcome)) is not None:
             try:
-                return await steps.arun(steps.ask(outcome))
+                return await self.context(attempt).steps.arun(work)
             except BaseException as error:  # noqa: BLE001 - as above
                 return raised_in(attempt, error)
         return outcome
 
     def execute_here(self, attempt: Attempt) -> Outcome:
         """Run a plain handler in the calling thread."""
+        result = None
         try:
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                steps.run(steps.open(), "step")
-            outcome = _returned(attempt, self._call(attempt))
+                result = steps.run(steps.open(), "step")
+            if result is None:
+                outcome = _returned(attempt, self._call(attempt))
+            else:
+                outcome = Succeeded(result)
         except BaseException as error:  # noqa: BLE001 - as above
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):
@@ -157,13 +167,25 @@ class Executor:
             outcome = raised_in(attempt, error)
         if attempt.context is not None:
             outcome = _within_budget(attempt, attempt.context, outcome)
-        if type(outcome) is Snoozed and outcome.asks:
-            steps = self.context(attempt).steps
+        if (work := self._rest(attempt, outcome, threaded=True)) is not None:
             try:
-                return steps.run(steps.ask(outcome), "step")
+                return self.context(attempt).steps.run(work, "step")
             except BaseException as error:  # noqa: BLE001 - as above
                 return raised_in(attempt, error)
         return outcome
+
+    def _rest(
+        self, attempt: Attempt, outcome: Outcome, *, threaded: bool = False
+    ) -> Work[Outcome] | None:
+        """What is left to do when the handler is through: mostly nothing."""
+        tool = attempt.plan.write_result
+        if isinstance(outcome, Succeeded) and tool is not None:
+            rule, context = limits_of(attempt.job, attempt.plan).retry, self.context(attempt)
+            tool = blocking(tool) if threaded else tool
+            return published(context.steps, context.job, outcome, tool, rule)
+        if isinstance(outcome, Snoozed) and outcome.asks:
+            return self.context(attempt).steps.ask(outcome)
+        return None
 
     def _call(self, attempt: Attempt) -> Any:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.client.contracts import BoundContract
-from packhorse.client.registry import Registry
+from packhorse.client.registry import Registry, TaskDefinition
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
@@ -21,7 +21,7 @@ from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, PayloadVersions, stored_version
 from packhorse.runtime.worker.settings import Settings
 from packhorse.stores.requests import QueueSettings
-from packhorse.tools import NO_TOOLS, Tools
+from packhorse.tools import NO_TOOLS, RESULT_TOOL, Tools
 
 __all__ = [
     "CallPlan",
@@ -66,6 +66,7 @@ class CallPlan:
     versions: PayloadVersions | None = None  #: of its payloads, where they have some
     tools: Tools = NO_TOOLS  #: what its handlers may use
     max_tokens: int | None = None  #: that a job may spend over all its attempts
+    write_result: Callable[..., Any] | None = None  #: where results go besides the job
     timeout_max_s: float = inf  #: whatever a job says
     returns_nothing: bool = True  #: None fits what its result is annotated as
     result_bytes_max: int = RESULT_BYTES_MAX
@@ -221,6 +222,7 @@ class PlanBook:
             versions=definition.versions if definition.version is not None else None,
             tools=definition.tools(self._registry.tools),
             max_tokens=None if definition.bound is None else definition.bound.contract.max_tokens,
+            write_result=_result_writer(definition, self._registry.tools),
             timeout_max_s=_longest_s(definition.bound),
             returns_nothing=signature.returns_nothing and definition.bound is None,
             timeout_s=timeout_us / SECOND_US,
@@ -243,6 +245,14 @@ def _retention(chosen: Retention | None, *, is_tick: bool) -> Retention:
     if is_tick and (chosen is None or chosen.dead_us is None):
         return msgspec.structs.replace(chosen or Retention(), dead_us=DAY_US)
     return chosen or Retention()
+
+
+def _result_writer(
+    definition: TaskDefinition, tools: Mapping[str, Callable[..., Any]]
+) -> Callable[..., Any] | None:
+    """The app's result store, where the task's contract names it."""
+    allowed = None if definition.bound is None else definition.bound.contract.tools_allowed
+    return tools.get(RESULT_TOOL) if RESULT_TOOL in (allowed or ()) else None
 
 
 def _longest_s(bound: BoundContract | None) -> float:

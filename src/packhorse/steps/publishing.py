@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Write a job's result to a result store of the user's own, before the job is completed.
+
+The result is kept with the job first, so that an attempt which finds the result store away can be
+followed by one that only writes: the handler is not called again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from packhorse.core.clock import SystemChance
+from packhorse.core.job import RetryRule
+from packhorse.core.outcome import Outcome, Snoozed, Succeeded, attempt_error
+from packhorse.core.policies.attachments import VALUE_BYTES_MAX
+from packhorse.core.policies.retry import retry_delay_us
+from packhorse.core.text import text_of
+from packhorse.steps.calls import Invoke, Work, Write
+
+if TYPE_CHECKING:
+    from packhorse.steps.runner import StepRunner
+
+__all__ = ["blocking", "kept_result", "published"]
+
+_NAME: Final = "result"
+_CHANCE: Final = SystemChance()
+
+
+class _KeptResult(msgspec.Struct, frozen=True):
+    """How a result is kept until it has been written elsewhere."""
+
+    parts: int
+    tries: int = 0  #: that failed
+
+
+def kept_result(values: Mapping[str, bytes]) -> str | None:
+    """The result that an earlier attempt came to, and could not write."""
+    head = _head(values)
+    if head is None:
+        return None
+    return b"".join(values[f"{_NAME}:{at}"] for at in range(head.parts)).decode()
+
+
+def published(
+    runner: StepRunner,
+    job: object,
+    done: Succeeded,
+    tool: Callable[..., Any],
+    rule: RetryRule,
+) -> Work[Outcome]:
+    """Write the result, and only then call the job completed; else try again later."""
+    head = None if runner.kept is None else _head(runner.kept.values)
+    if head is None:
+        text = done.result.encode()
+        begins = range(0, len(text), VALUE_BYTES_MAX)
+        parts = {f"{_NAME}:{at}": text[begin:][:VALUE_BYTES_MAX] for at, begin in enumerate(begins)}
+        head = _KeptResult(len(parts))
+        yield from _keep(runner, {**parts, _NAME: msgspec.json.encode(head)})
+    result = msgspec.json.decode(done.result)
+    try:
+        yield Invoke("write_result_store", tool, (job, result), None)
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        head = msgspec.structs.replace(head, tries=head.tries + 1)
+        yield from _keep(runner, {_NAME: msgspec.json.encode(head)})
+        kind = type(error).__name__
+        told = attempt_error(
+            kind,
+            f"its result was not written, and is kept until it is: {text_of(error)}",
+            "RESULT_STORE_UNAVAILABLE",
+            reason="result_store_unavailable",
+        )
+        delay_us = retry_delay_us(rule, head.tries, roll=_CHANCE.roll())
+        return Snoozed(delay_us, counts=False, error=told)
+    return done
+
+
+def blocking(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function for a thread, where it may be a coroutine function."""
+    if not inspect.iscoroutinefunction(tool):
+        return tool
+    return lambda *args: asyncio.run(tool(*args))
+
+
+def _head(values: Mapping[str, bytes]) -> _KeptResult | None:
+    kept = values.get(_NAME)
+    return None if kept is None else msgspec.json.decode(kept, type=_KeptResult)
+
+
+def _keep(runner: StepRunner, values: dict[str, bytes]) -> Work[None]:
+    runner.require((yield from runner.patiently(Write(values))))
