@@ -174,9 +174,9 @@ class _Jobs:
         return self._jobs.cancel(job_id, tenant=tenant)
 
     def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None
+        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return self._jobs.redrive(job_ids, tenant=tenant)
+        return self._jobs.redrive(job_ids, tenant=tenant, forget=forget)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return self._jobs.delete(chosen, limit=limit)

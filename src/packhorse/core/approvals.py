@@ -16,6 +16,7 @@ import msgspec
 from packhorse.core.clock import to_datetime
 from packhorse.core.job import AttemptError
 from packhorse.core.policies.attachments import Attachments
+from packhorse.core.sealing import is_sealed
 from packhorse.core.text import storable
 from packhorse.errors import ConfigError
 
@@ -76,6 +77,8 @@ class Consent:
 
     def __init__(self, kept: Attachments) -> None:
         asked = kept.values.get(QUESTION)
+        if asked is not None and is_sealed(asked):  # by a key that this reader does not have
+            asked = None
         self.question = None if asked is None else msgspec.json.decode(asked, type=Question)
         self._approved = _answers(kept.signals.get(APPROVED, ()))
         self._declined = _answers(kept.signals.get(DECLINED, ()))
@@ -106,10 +109,13 @@ class Consent:
         return self.question is not None and self.answer is None
 
     @property
-    def declined(self) -> Approval | None:
-        """The answer that ends the job; one that came before any question ends nothing yet."""
+    def refusal(self) -> str | None:
+        """Who ended the job, and why; an answer before any question ends nothing yet."""
         answer = None if self.question is None else self.answer
-        return answer if answer is not None and not answer.approved else None
+        if answer is None or answer.approved:
+            return None
+        note = f": {answer.note}" if answer.note else ""
+        return f"declined by {answer.by} at {answer.at:%Y-%m-%dT%H:%M:%SZ}{note}"
 
     @property
     def given(self) -> tuple[Approval, ...]:
@@ -136,7 +142,7 @@ def answer_of(question: int, by: object, note: object, at_us: int) -> bytes:
 
 
 def _answers(signals: Sequence[bytes]) -> list[Answer]:
-    return [msgspec.json.decode(each, type=Answer) for each in signals]
+    return [msgspec.json.decode(each, type=Answer) for each in signals if not is_sealed(each)]
 
 
 def _shown(answer: Answer, *, approved: bool) -> Approval:

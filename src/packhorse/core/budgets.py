@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import NUMBER_MAX
+from packhorse.core.sealing import is_sealed
 from packhorse.errors import ConfigError
 
 __all__ = ["SPENT", "Budget", "checked_tokens", "encode_spent", "tokens_spent"]
@@ -41,7 +42,7 @@ class _Spent(msgspec.Struct, frozen=True):
 def tokens_spent(values: Mapping[str, bytes]) -> int:
     """The tokens a job has spent, from what is kept with it."""
     kept = values.get(SPENT)
-    return 0 if kept is None else msgspec.json.decode(kept, type=_Spent).tokens
+    return 0 if kept is None or is_sealed(kept) else msgspec.json.decode(kept, type=_Spent).tokens
 
 
 def encode_spent(tokens: int) -> dict[str, bytes]:

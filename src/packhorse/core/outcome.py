@@ -25,12 +25,15 @@ __all__ = [
     "TimedOut",
     "asking",
     "attempt_error",
+    "forever_us",
 ]
 
 #: A longer message is cut; it is stored with every attempt.
 MESSAGE_LENGTH_MAX: Final = 2_000
 #: How long a wait without an end may last: a hundred years.
 FOREVER_US: Final = 100 * 365 * 86_400 * 1_000_000
+#: A wait without an end ends so long before the deadline of its job, which then passes.
+_MARGIN_US: Final = 1_000
 #: Longer names of types, codes and reasons are cut; they are meant to be a word.
 _WORD_LENGTH_MAX: Final = 200
 
@@ -120,6 +123,12 @@ class GivenUp(_Raised, frozen=True):
 Outcome = (
     Succeeded | Failed | TimedOut | Snoozed | Cancelled | Released | Limited | Crashed | GivenUp
 )
+
+
+def forever_us(deadline_us: int | None, now_us: int) -> int:
+    """How long a wait without an end lasts: until the deadline of the job, if it has one."""
+    left_us = 0 if deadline_us is None else deadline_us - now_us - _MARGIN_US
+    return left_us if left_us > 0 else FOREVER_US
 
 
 def asking(error: AttemptError) -> Snoozed:

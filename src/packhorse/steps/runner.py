@@ -16,7 +16,7 @@ from packhorse.core.approvals import Approval, Consent
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
 from packhorse.core.job import Job, RetryRule
-from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed
+from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed, forever_us
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.process import in_event_loop
 from packhorse.core.sealing import require_open
@@ -33,8 +33,6 @@ __all__ = ["StepRunner"]
 
 T = TypeVar("T")
 
-#: A wait without an end ends so long before the deadline of its job, which then passes.
-_MARGIN_US: Final = 1_000
 #: Waits between tries to write a step to a store that cannot be reached.
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
@@ -145,18 +143,19 @@ class StepRunner:
             require_open(value, self._job.id, "steps")
         return kept
 
-    # --------------------------------------------------------------------------- before, after
-
     def open(self) -> Work[str | None]:
         """Read what is kept with the job; the handler may not begin, or have its result already."""
         kept: Attachments = yield from self.patiently(Read())
         self.kept, consent = kept, Consent(kept)
-        if (no := consent.declined) is not None:
-            said = f": {no.note}" if no.note else ""
-            raise Declined(f"declined by {no.by} at {no.at:%Y-%m-%dT%H:%M:%SZ}{said}")
+        if (why := consent.refusal) is not None:
+            raise Declined(why)
         if consent.waits and consent.question is not None:  # it came for another reason
             error = consent.question.error
-            raise Suspend(self._forever_us(), waits=kept.delivered, error=error)
+            raise Suspend(
+                self._forever_us(),
+                waits=kept.delivered,
+                error=error,
+            )
         self._owner.approval = consent.approval
         self.spending.begin(kept)
         return kept_result(kept.values)
@@ -170,16 +169,14 @@ class StepRunner:
         question = Consent(kept).next_question(asked.error)
         self.require((yield from self.patiently(Write(question.encoded()))))
         return msgspec.structs.replace(
-            asked, delay_us=self._forever_us(), waits=kept.delivered, asks=False
+            asked,
+            delay_us=self._forever_us(),
+            waits=kept.delivered,
+            asks=False,
         )
 
     def _forever_us(self) -> int:
-        """Until the deadline of the job, if it has one."""
-        deadline_us = self._job.deadline_us
-        if deadline_us is None:
-            return FOREVER_US
-        left_us = deadline_us - self._host.now_us() - _MARGIN_US
-        return left_us if left_us > 0 else FOREVER_US
+        return forever_us(self._job.deadline_us, self._host.now_us())
 
     # ------------------------------------------------------------------------------------ work
 
@@ -314,11 +311,9 @@ class StepRunner:
 
     def require(self, held: object) -> None:
         if not held:
-            raise StepRefused(
-                f"job {self._job.id} is held by another worker by now, or is over: what this "
-                "attempt did last was not kept; stop here",
-                job_id=self._job.id,
-            )
+            problem = "is held by another worker by now, or is over: what this attempt did last"
+            told = f"job {self._job.id} {problem} was not kept; stop here"
+            raise StepRefused(told, job_id=self._job.id)
 
     def _opened(self) -> Work[StepLog]:
         """Read the steps of earlier attempts, if there are any."""

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
-import msgspec
-
 from packhorse.context import Context, entered_job, job_fields
 from packhorse.core.job import AttemptError, DeadReason, JobRecord
 from packhorse.core.outcome import (
@@ -55,11 +53,11 @@ from packhorse.hosts import AttemptHost
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.closing import rest_of, within_budget
 from packhorse.runtime.worker.plans import (
     CallPlan,
     UnreadableArguments,
     is_readable,
-    limits_of,
     read_arguments,
     too_large,
 )
@@ -75,8 +73,6 @@ from packhorse.signals import (
     Suspend,
 )
 from packhorse.steps import StepRunner
-from packhorse.steps.calls import Work
-from packhorse.steps.publishing import blocking, published
 
 __all__ = [
     "KEY_WAIT_US",
@@ -136,8 +132,8 @@ class Executor:
                 return self._aside(attempt, error, stored)
             outcome = raised_in(attempt, error)
         if attempt.context is not None:
-            outcome = _within_budget(attempt, attempt.context, outcome)
-        if (work := self._rest(attempt, outcome)) is not None:
+            outcome = within_budget(attempt, attempt.context, outcome)
+        if (work := rest_of(attempt, outcome, self.context)) is not None:
             try:
                 return await self.context(attempt).steps.arun(work)
             except BaseException as error:  # noqa: BLE001 - as above
@@ -166,26 +162,13 @@ class Executor:
                 return self._aside(attempt, error, stored)
             outcome = raised_in(attempt, error)
         if attempt.context is not None:
-            outcome = _within_budget(attempt, attempt.context, outcome)
-        if (work := self._rest(attempt, outcome, threaded=True)) is not None:
+            outcome = within_budget(attempt, attempt.context, outcome)
+        if (work := rest_of(attempt, outcome, self.context, threaded=True)) is not None:
             try:
                 return self.context(attempt).steps.run(work, "step")
             except BaseException as error:  # noqa: BLE001 - as above
                 return raised_in(attempt, error)
         return outcome
-
-    def _rest(
-        self, attempt: Attempt, outcome: Outcome, *, threaded: bool = False
-    ) -> Work[Outcome] | None:
-        """What is left to do when the handler is through: mostly nothing."""
-        tool = attempt.plan.write_result
-        if isinstance(outcome, Succeeded) and tool is not None:
-            rule, context = limits_of(attempt.job, attempt.plan).retry, self.context(attempt)
-            tool = blocking(tool) if threaded else tool
-            return published(context.steps, context.job, outcome, tool, rule)
-        if isinstance(outcome, Snoozed) and outcome.asks:
-            return self.context(attempt).steps.ask(outcome)
-        return None
 
     def _call(self, attempt: Attempt) -> Any:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
@@ -224,16 +207,6 @@ class Executor:
 def _unwritten(attempt: Attempt) -> StepRunner | None:
     """Who writes the steps of an attempt that were to share a write, if there are any."""
     return None if attempt.context is None else attempt.context.unwritten_steps
-
-
-def _within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
-    """What an attempt comes to that has spent too much, whatever its handler made of that."""
-    if attempt.ending is not None or not context.budget.exceeded:
-        return outcome
-    error = described(context.steps.spending.exceeded(), code=BudgetExceeded.code)
-    if isinstance(outcome, Succeeded):
-        error = with_outputs(error, msgspec.json.decode(outcome.result))
-    return GivenUp(DeadReason.REJECTED, error)
 
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
