@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from faults.records import Recorder
-from packhorse import Context, Packhorse, RetryPolicy
+from packhorse import Context, Contract, NeedsHuman, Packhorse, RetryPolicy
 from packhorse.events import JobCompleted, JobStale
 from packhorse.stores.postgres import transactions as postgres_transactions
 
@@ -23,6 +23,7 @@ record = Recorder()
 #: How long a handler that waits for its test to let it go does so at most.
 GATE_S: Final = 60.0
 GATE_LOOK_S: Final = 0.01
+_THINKER: Final = Contract(worker_id="thinker", max_tokens=100)
 
 
 def create_app(url: str | None = None) -> Packhorse:
@@ -37,6 +38,8 @@ def create_app(url: str | None = None) -> Packhorse:
     often = RetryPolicy(max_retries=50, backoff="fixed", initial_delay=0.05)
     app.task(retry=often)(guarded)
     app.task(name="guarded_in_process", executor="process", retry=often)(guarded)
+    app.task(contract=_THINKER)(think)
+    app.task(name="think_in_process", contract=_THINKER, executor="process")(think)
     app.task(retry=RetryPolicy(max_retries=0))(fail)
     app.on(JobCompleted)(_note)
     app.on(JobStale)(_note)
@@ -150,6 +153,17 @@ def guarded(ctx: Context, broken: str) -> None:
             record.write("answered", ctx)
         finally:
             record.write("end", ctx)
+
+
+def think(ctx: Context) -> str:
+    """Spends, and its process is killed; asks, then spends again until nothing is left."""
+    record.write("start", ctx, note=str(ctx.budget.spent))
+    ctx.spend(tokens=40)
+    if ctx.job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ctx.approval is None:
+        raise NeedsHuman("may I go on?")
+    return ctx.approval.by
 
 
 async def fail(ctx: Context) -> None:
