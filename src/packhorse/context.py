@@ -42,7 +42,6 @@ import msgspec
 
 from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
-from packhorse.core.budgets import Budget
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions, Progress
@@ -198,29 +197,10 @@ class Context(StepVerbs):
         self._transaction = JobTransaction.following(self._transaction, self._link)
         return self._transaction
 
-    def spend(self, *, tokens: int) -> None:
-        """Count tokens that the job has spent; the sum over all attempts is kept at once.
-
-        Beyond the contract's `max_tokens` it raises `BudgetExceeded`, now and ever after: the job
-        is a dead letter. It waits for the store: coroutines use `aspend`.
-        """
-        self.steps.spending.spend(tokens)
-
-    async def aspend(self, *, tokens: int) -> None:
-        """As `spend`, without blocking the event loop."""
-        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
-
-        await asyncio.to_thread(self.steps.spending.spend, tokens)
-
     @property
-    def budget(self) -> Budget:
-        """What the job has spent over all its attempts, and what is left."""
-        return Budget(0, self._max_tokens) if self._steps is None else self._steps.spending.budget
-
-    @property
-    def steps(self) -> StepRunner:
-        """Who runs the steps; for the worker."""
-        return self._runner
+    def overspent(self) -> bool:
+        """Whether the job has spent more than it may; for the worker."""
+        return self._steps is not None and self._steps.spending.budget.exceeded
 
     @property
     def _runner(self) -> StepRunner:

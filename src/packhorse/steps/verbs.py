@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
+from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.steps.runner import StepRunner
 
@@ -28,6 +29,30 @@ class StepVerbs(ABC):
     @property
     @abstractmethod
     def _runner(self) -> StepRunner: ...
+
+    def spend(self, *, tokens: int) -> None:
+        """Count tokens that the job has spent; the sum over all attempts is kept at once.
+
+        Beyond the contract's `max_tokens` it raises `BudgetExceeded`, now and ever after: the job
+        is a dead letter. It waits for the store: coroutines use `aspend`.
+        """
+        self.steps.spending.spend(tokens)
+
+    async def aspend(self, *, tokens: int) -> None:
+        """As `spend`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        await asyncio.to_thread(self.steps.spending.spend, tokens)
+
+    @property
+    def budget(self) -> Budget:
+        """What the job has spent over all its attempts, and what is left."""
+        return self._runner.spending.budget
+
+    @property
+    def steps(self) -> StepRunner:
+        """Who runs the steps; for the worker."""
+        return self._runner
 
     def step(
         self,

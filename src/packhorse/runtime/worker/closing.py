@@ -21,7 +21,7 @@ __all__ = ["rest_of", "within_budget"]
 
 def within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
     """What an attempt comes to that has spent too much, whatever its handler made of that."""
-    if attempt.ending is not None or not context.budget.exceeded:
+    if attempt.ending is not None or not context.overspent:
         return outcome
     told = context.steps.spending.exceeded()
     error = attempt_error(
