@@ -32,6 +32,7 @@ from packhorse.core.job import NewJob
 from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
+from packhorse.core.redaction import Redact, redact_default
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
 from packhorse.events import Event, EventBus, ObserverFailed
@@ -67,7 +68,8 @@ class Packhorse(ScheduleVerbs):
     `store`, which then stays theirs to close, and their own time and chance. With a `spool`, a
     path, submissions made while the store is away are kept in that file, and delivered later. With
     `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
-    PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store.
+    PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
+    is shown of them, and of exception text, passes `redact` before.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Packhorse(ScheduleVerbs):
         spool: str | os.PathLike[str] | None = None,
         require_tenant: bool = False,
         encryption: Encryption | None = None,
+        redact: Redact | None = None,
     ) -> None:
         self.bus = EventBus()
+        self.bus.redact = redact_default if redact is None else redact
         self.registry = Registry()
         self._chance = chance or SystemChance()
         self._own_store = store is None

@@ -15,6 +15,7 @@ from packhorse.cli.options import (
     json_option,
     on_store,
     reset_budget_option,
+    show_values_option,
 )
 from packhorse.cli.output import confirm, tell_numbers
 from packhorse.cli.selection import (
@@ -71,14 +72,15 @@ def list_dead(
     from packhorse.cli.display import print_page
 
     page = app.insights.dead_letters(job_filter(app.store, **filters), limit=limit, after=after)
-    print_page(page, as_json=as_json, none="No dead letters.")
+    print_page(page, as_json=as_json, redact=app.bus.redact, none="No dead letters.")
 
 
 @dead.command("show")
 @click.argument("job_id", metavar="JOB")
+@show_values_option
 @json_option
 @on_store
-def show_dead(app: Packhorse, *, job_id: str, as_json: bool) -> None:
+def show_dead(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -> None:
     """Show one dead letter: its reason, its error, its arguments, every attempt."""
     from packhorse.cli.display import print_job, read_job
 
@@ -88,7 +90,7 @@ def show_dead(app: Packhorse, *, job_id: str, as_json: bool) -> None:
             f"job {job_id} is {record.status}, not dead; see it with 'packhorse jobs show'",
             job_id=job_id,
         )
-    print_job(app, record, as_json=as_json)
+    print_job(app, record, as_json=as_json, whole=show_values)
 
 
 @dead.command("redrive")

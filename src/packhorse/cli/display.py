@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,14 @@ from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import AttemptError, AttemptRecord, JobRecord, Progress, RateRule
 from packhorse.core.policies.attachments import Attachments
+from packhorse.core.redaction import (
+    Redact,
+    redact_default,
+    redacted,
+    redacted_error,
+    redacted_text,
+)
+from packhorse.core.sealing import is_sealed
 from packhorse.core.text import printable_lines, short_id
 from packhorse.errors import JobNotFound
 from packhorse.insights import JobPage, QueueInfo, WorkerInfo
@@ -53,8 +61,9 @@ _BODY_MAX: Final = 2_000
 _INNER_CAPITAL: Final = re.compile(r"[A-Z]")
 
 
-def print_page(page: JobPage, *, as_json: bool, none: str = "No jobs.") -> None:
+def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No jobs.") -> None:
     """Write a page of jobs to stdout; `none` is written for an empty one."""
+    page = msgspec.structs.replace(page, jobs=tuple([_shown(job, redact) for job in page.jobs]))
     if as_json:
         print_json({"jobs": [_job_document(job) for job in page.jobs], "after": page.after})
         return
@@ -89,14 +98,16 @@ def read_job(app: Packhorse, job_id: str) -> JobRecord:
     return record
 
 
-def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
-    """Write everything known about a job to stdout."""
-    store = app.store
+def print_job(app: Packhorse, record: JobRecord, *, as_json: bool, whole: bool = False) -> None:
+    """Write everything known about a job to stdout; `whole`: its values as they are."""
+    store, redact = app.store, _unchanged if whole else app.bus.redact
+    record = _shown(record, redact)
     history = store.run(store.inspection.history(record.id))
     kept = None
     if has_attachments(record):
         kept = store.run(store.attachments.attachments(record.id))
-    document = job_with_history(record, history, kept)
+    lines_shown = tuple([_shown_attempt(line, redact) for line in history])
+    document = job_with_history(record, lines_shown, kept, redact)
     if as_json:
         print_json(document)
         return
@@ -127,6 +138,30 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool) -> None:
         )
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+_Shown = TypeVar("_Shown", JobInfo, JobRecord)
+
+
+def _shown(job: _Shown, redact: Redact) -> _Shown:
+    """A job with what may be shown of its error and its progress."""
+    error, progress = job.error, job.progress
+    if error is not None:
+        error = redacted_error(redact, error)
+    if progress is not None and progress.note:
+        note = redacted_text(redact, progress.note)
+        progress = msgspec.structs.replace(progress, note=note)
+    return msgspec.structs.replace(job, error=error, progress=progress)
+
+
+def _shown_attempt(line: AttemptRecord, redact: Redact) -> AttemptRecord:
+    if line.error is None:
+        return line
+    return msgspec.structs.replace(line, error=redacted_error(redact, line.error))
+
+
 def _remark(job: JobInfo) -> str:
     if job.dead_reason is not None:
         return ": ".join(filter(None, (job.dead_reason.value, _error(job.error))))
@@ -152,7 +187,11 @@ def _cut(body: Any) -> str:
     text = msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
     lines = "\n".join(one_line(line) for line in text[:_BODY_MAX].splitlines())
     left = len(text) - _BODY_MAX
-    return f"{lines}\n… {left} characters more; see all with --json" if left > 0 else lines
+    return (
+        f"{lines}\n… {left} characters more; see all with --json --show-values"
+        if left > 0
+        else lines
+    )
 
 
 def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
@@ -185,13 +224,19 @@ def _job_document(job: JobInfo) -> dict[str, Any]:
 
 
 def job_with_history(
-    record: JobRecord, history: tuple[AttemptRecord, ...], kept: Attachments | None = None
+    record: JobRecord,
+    history: tuple[AttemptRecord, ...],
+    kept: Attachments | None = None,
+    redact: Redact = redact_default,
 ) -> dict[str, Any]:
     """Describe a job with its arguments, its result while that is kept, and every attempt."""
+    result = None if record.result is None else redacted(redact, _read(record.result))
+    if record.result is not None:  # attempts have it too
+        record = msgspec.structs.replace(record, result=msgspec.json.encode(result))
     return {
         **_job_document(job_info(record, kept)),
-        "payload": _read(record.payload),
-        "result": None if record.result is None else _read(record.result),
+        "payload": redacted(redact, _read(record.payload)),
+        "result": result,
         "resultExpired": record.result_expired,
         "cancelRequested": record.cancel_requested,
         "history": [to_wire(line) for line in execution_results(record, history)],
@@ -268,7 +313,9 @@ def _camel(name: str) -> str:
 
 
 def _read(text: bytes) -> Any:
-    """Decode JSON; return what is not JSON as text."""
+    """Decode JSON; return what is not JSON, or is encrypted, as text."""
+    if is_sealed(text):
+        return text.decode()
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -18,10 +18,12 @@ from packhorse.cli.options import (
     duration,
     json_option,
     queue_choices,
+    show_values_option,
     task_choices,
 )
 from packhorse.cli.output import did_you_mean, note, print_json, print_text
 from packhorse.core.job import PRIORITY_BY_NAME
+from packhorse.core.redaction import redacted
 from packhorse.errors import ConfigError, JobError, ResultTimeout
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class _Enqueue(click.Command):
 @click.option("--id", "job_id", help="The job's id; a second submit of one id is the same job.")
 @app_option
 @click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@show_values_option
 @json_option
 def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """Submit a job of TASK and print its id, or with --wait its result as JSON.
@@ -85,7 +88,8 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:
         _refuse_memory(app)
         job, task = _submitted(app, task_name, arguments, _choices(flags))
         if flags["wait"]:
-            _tell(job, flags, result=_awaited(app, job, task, flags))
+            result = _awaited(app, job, task, flags)
+            _tell(job, flags, result if flags["show_values"] else _redacted(app, result))
         else:
             _tell(job, flags)
     finally:
@@ -175,6 +179,12 @@ def _awaited(
             print_json({**_document(job), "error": {"code": told.code, "message": str(told)}})
         raise told from error
     return task.definition.signature.encode_result(result)
+
+
+def _redacted(app: Packhorse, result: str) -> str:
+    value = msgspec.json.decode(result)
+    shown = redacted(app.bus.redact, value)
+    return result if shown == value else msgspec.json.encode(shown).decode()
 
 
 def _warn_of_idleness(app: Packhorse, job: JobHandle[Any]) -> None:

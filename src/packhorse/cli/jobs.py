@@ -14,6 +14,7 @@ from packhorse.cli.options import (
     json_option,
     on_store,
     reset_budget_option,
+    show_values_option,
 )
 from packhorse.cli.output import confirm, print_text, tell_numbers
 from packhorse.cli.selection import (
@@ -81,18 +82,20 @@ def list_jobs(
     from packhorse.cli.display import print_page
 
     chosen = job_filter(app.store, **filters)
-    print_page(app.insights.jobs(chosen, limit=limit, after=after), as_json=as_json)
+    page = app.insights.jobs(chosen, limit=limit, after=after)
+    print_page(page, as_json=as_json, redact=app.bus.redact)
 
 
 @jobs.command("show")
 @click.argument("job_id", metavar="JOB")
+@show_values_option
 @json_option
 @on_store
-def show_job(app: Packhorse, *, job_id: str, as_json: bool) -> None:
+def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -> None:
     """Show all there is to know of one job: counters, arguments, result, every attempt."""
     from packhorse.cli.display import print_job, read_job
 
-    print_job(app, read_job(app, job_id), as_json=as_json)
+    print_job(app, read_job(app, job_id), as_json=as_json, whole=show_values)
 
 
 @jobs.command("cancel")

@@ -16,6 +16,7 @@ import click
 
 from packhorse.cli.exits import ExitCode, exit_code_of
 from packhorse.cli.output import lost_output
+from packhorse.core.redaction import redact_default, redacted_text
 from packhorse.errors import PackhorseError
 from packhorse.version import installed_version
 
@@ -106,12 +107,14 @@ class CommandLine(click.Group):
 
 
 def _show_unexpected() -> None:
-    click.echo(f"Error UNEXPECTED:\n{traceback.format_exc()}", err=True, nl=False)
+    shown = redacted_text(redact_default, traceback.format_exc())
+    click.echo(f"Error UNEXPECTED:\n{shown}", err=True, nl=False)
 
 
 def _explain(error: PackhorseError, *, debug: bool) -> None:
     if debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        lines = "".join(traceback.format_exception(error))
+        click.echo(redacted_text(redact_default, lines), err=True, nl=False)
     click.echo(f"Error {error.code}: {error}", err=True)
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "queue_choices",
     "queue_names",
     "reset_budget_option",
+    "show_values_option",
     "task_choices",
     "url_option",
 ]
@@ -115,6 +116,11 @@ json_option = click.option(
 )
 reset_budget_option = click.option(
     "--reset-budget", is_flag=True, help="Forget what they have spent with ctx.spend()."
+)
+
+
+show_values_option = click.option(
+    "--show-values", is_flag=True, help="Show values as they are: nothing is masked or cut."
 )
 
 

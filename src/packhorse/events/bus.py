@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from packhorse.core.redaction import Redact, redact_default, redacted_text
 from packhorse.core.text import stack_of, text_of
 from packhorse.errors import ConfigError
 from packhorse.events import kinds as every_kind
@@ -33,6 +34,8 @@ class EventBus:
     def __init__(self) -> None:
         # Replaced as a whole on every change, so that emitting from any thread needs no lock.
         self.observers: Mapping[type[Event], tuple[Observer, ...]] = {}
+        #: What may be told of values and exception text; see `core.redaction`.
+        self.redact: Redact = redact_default
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every such event; returns what ends it.
@@ -72,8 +75,8 @@ class EventBus:
                 observer=_label(observer),
                 event=event.name,
                 error_type=type(error).__name__,
-                error_message=text_of(error),
-                error_stack=stack_of(error) or "",
+                error_message=redacted_text(self.redact, text_of(error)),
+                error_stack=redacted_text(self.redact, stack_of(error) or ""),
                 job_id=getattr(event, "job_id", ""),
             ).carrying(error)
         )

@@ -20,6 +20,7 @@ import msgspec
 from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import settle
 from packhorse.core.outcome import Limited, Outcome, Succeeded
+from packhorse.core.redaction import redacted_error
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, refused
 from packhorse.errors import StoreRefused, StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt, Settling
@@ -61,6 +62,7 @@ class Settler:
         progress: ProgressWriter,
     ) -> None:
         self._store = env.store
+        self._redact = env.bus.redact
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
         self._counters = counters
@@ -103,6 +105,9 @@ class Settler:
         settlement = settle(job, outcome, limits, roll=self._chance.roll())
         if type(outcome) is not Succeeded:
             attempt.outcome = outcome
+        if settlement.error is not None:  # here it is on its way to the store and to logs
+            shown = redacted_error(self._redact, settlement.error)
+            settlement = msgspec.structs.replace(settlement, error=shown)
         if retry_us is not None and settlement.status in _RETRIED:
             settlement = msgspec.structs.replace(settlement, delay_us=retry_us)
         self._settlements.append(settlement)

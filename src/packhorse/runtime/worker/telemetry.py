@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, Chance
 from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.redaction import redacted_text
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.text import stack_of, text_of
 from packhorse.events import (
@@ -98,8 +99,8 @@ class Announcer:
                 observer=getattr(middleware, "__qualname__", None) or repr(middleware),
                 event="middleware",
                 error_type=type(error).__name__,
-                error_message=text_of(error),
-                error_stack=stack_of(error) or "",
+                error_message=redacted_text(self._bus.redact, text_of(error)),
+                error_stack=redacted_text(self._bus.redact, stack_of(error) or ""),
                 job_id=attempt.job.id,
             ).carrying(error)
         )
