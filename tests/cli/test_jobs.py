@@ -106,13 +106,16 @@ def test_a_job_is_shown_to_people_as_names_and_values(project: Project, app: Pac
     assert "ATTEMPT  STATUS" in result.stdout
 
 
-def test_long_arguments_are_cut_for_people_only(project: Project, app: Packhorse) -> None:
+def test_long_arguments_are_cut_unless_they_are_asked_for(project: Project, app: Packhorse) -> None:
     app.tasks["greet"].using(job_id="a").enqueue("x" * 5_000)
 
     result = project.run("jobs", "show", "a")
+    whole = project.run("jobs", "show", "a", "--show-values")
 
-    assert "characters more; see all with --json" in result.stdout
-    assert len(project.document("jobs", "show", "a")["payload"]["name"]) == 5_000
+    assert "… 4500 characters more" in result.stdout
+    assert "characters more; see all with --json" in whole.stdout
+    shown = project.document("jobs", "show", "a", "--show-values")
+    assert shown["payload"] == {"name": "x" * 5_000}
 
 
 def test_a_job_that_is_not_there_ends_with_7(project: Project) -> None:
