@@ -73,6 +73,7 @@ COMMANDS: Final = MappingProxyType(
         "explain": ("{id}",),
         "queues pause": ("default",),
         "queues resume": ("default",),
+        "breakers reset": ("none",),
         "enqueue": (),  # it only submits
     }
 )
