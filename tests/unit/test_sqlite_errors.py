@@ -151,7 +151,8 @@ def test_a_connection_that_cannot_be_set_up_is_not_left_open(tmp_path: Path) -> 
             opened.append(self)
 
     def watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        return real_connect(*arguments, **{**options, "factory": Watched})
+        connection: sqlite3.Connection = real_connect(*arguments, **options | {"factory": Watched})
+        return connection
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite3, "connect", watched)
