@@ -44,8 +44,8 @@ from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.job import Job, JobOptions, Progress
-from packhorse.errors import PayloadError
+from packhorse.core.job import Job, JobOptions
+from packhorse.core.progress import checked_progress
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOB_FIELDS",
-    "NOTE_LENGTH_MAX",
-    "PROGRESS_MAX",
     "Context",
     "JobLog",
     "JobView",
@@ -67,10 +65,6 @@ __all__ = [
     "job_fields",
 ]
 
-#: A longer note of progress is cut.
-NOTE_LENGTH_MAX: Final = 1_000
-#: The largest number of progress: larger ones are not exact.
-PROGRESS_MAX: Final = 2**53
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_OPTIONS: Final = JobOptions()
@@ -172,10 +166,7 @@ class Context(StepVerbs):
         Numbers are from 0 to `PROGRESS_MAX`; what is not is a `PayloadError`. A note is cut at
         `NOTE_LENGTH_MAX` characters.
         """
-        if total is not None:
-            total = _measure(total, "total")
-        told = Progress(done=_measure(done, "done"), total=total, note=_note_text(note))
-        self._link.note_progress(told)
+        self._link.note_progress(checked_progress(done, total, note))
 
     def idempotency_key(self, step: str = "") -> str:
         """A key for an outside system, so that what it has done once it does not do again.
@@ -312,27 +303,6 @@ class Context(StepVerbs):
         if self._awaited is not None:
             loop, event = self._awaited
             loop.call_soon_threadsafe(event.set)
-
-
-def _measure(value: object, name: str) -> float:
-    """A number that every store keeps as it is."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        told = f"of type {type(value).__name__}"
-    elif 0 <= value <= PROGRESS_MAX:  # so it is neither NaN nor infinite
-        return float(value)
-    else:
-        told = "out of bounds"
-    raise PayloadError(
-        f"ctx.progress(): {name} is {told}; give a number from 0 to {PROGRESS_MAX:g}", field=name
-    )
-
-
-def _note_text(note: object) -> str:
-    if not isinstance(note, str):
-        kind = type(note).__name__
-        raise PayloadError(f"ctx.progress(): note is of type {kind}; give a text", field="note")
-    # Half characters, as names of files may have, are no text that a store could keep.
-    return note[:NOTE_LENGTH_MAX].encode("utf-8", "replace").decode()
 
 
 def detached_job(task: str) -> Job:

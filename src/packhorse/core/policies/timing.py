@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
@@ -47,7 +47,10 @@ LATE_US: Final = 60 * SECOND_US
 #: A longer expression is refused unread: a hostile one would take long to expand.
 _CRON_LENGTH_MAX: Final = 200
 _CRON_FIELDS: Final = 5
-_HOUR_US: Final = 3_600 * SECOND_US
+_MINUTE_US: Final = 60 * SECOND_US
+_HOUR_US: Final = 60 * _MINUTE_US
+_DAY_US: Final = 24 * _HOUR_US
+_HOUR: Final = timedelta(hours=1)
 _MACROS: Final = MappingProxyType(
     {
         "@yearly": "0 0 1 1 *",
@@ -188,16 +191,55 @@ def _check_cron(timing: Timing, where: str) -> None:
 def _cron_fires(timing: Timing, after_us: int) -> Iterator[int]:
     """The fires behind an instant; what cronsim repeats in a repeated hour is left out."""
     zone = _zone(timing.timezone, "timezone")
-    begin = datetime.fromtimestamp(after_us // SECOND_US, zone)
+    simulation = _simulation(timing, _local(after_us, zone))
     last_us = after_us
     try:
-        for fire in _simulation(timing, begin):
-            fire_us = round(fire.astimezone(UTC).timestamp()) * SECOND_US
-            if fire_us > last_us:
-                last_us = fire_us
-                yield fire_us
+        for fire in simulation:
+            fire_us = _instant_us(fire)
+            if fire_us <= last_us:
+                continue
+            if simulation.fixup_tz is None:
+                yield from _passed_over(simulation, zone, last_us, fire_us)
+            last_us = fire_us
+            yield fire_us
     except OverflowError:  # the end of the calendar
         return
+
+
+def _passed_over(cron: CronSim, zone: tzinfo, begin_us: int, end_us: int) -> Iterator[int]:
+    """Fires that cronsim passes over behind a change of the clock that is no full hour."""
+    change_us = _change_between(zone, begin_us, end_us)
+    if change_us is None:
+        return
+    for fire_us in range(change_us, min(end_us, change_us + _DAY_US), _MINUTE_US):
+        local = _local(fire_us, zone)
+        matches = local.minute in cron.minutes and local.hour in cron.hours
+        if matches and local.month in cron.months and cron.match_day(local.date()):
+            yield fire_us
+
+
+def _change_between(zone: tzinfo, begin_us: int, end_us: int) -> int | None:
+    """When the clock of a zone changed by other than full hours; None: it did not."""
+    first, last = begin_us // SECOND_US, end_us // SECOND_US
+    offset = _local(begin_us, zone).utcoffset() or timedelta()
+    change = (_local(end_us, zone).utcoffset() or timedelta()) - offset
+    if not change % _HOUR:
+        return None
+    while first + 1 < last:
+        middle = (first + last) // 2
+        if datetime.fromtimestamp(middle, zone).utcoffset() == offset:
+            first = middle
+        else:
+            last = middle
+    return last * SECOND_US
+
+
+def _local(instant_us: int, zone: tzinfo) -> datetime:
+    return datetime.fromtimestamp(instant_us // SECOND_US, zone)
+
+
+def _instant_us(moment: datetime) -> int:
+    return round(moment.astimezone(UTC).timestamp()) * SECOND_US
 
 
 def _simulation(timing: Timing, begin: datetime) -> CronSim:

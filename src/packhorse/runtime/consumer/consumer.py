@@ -32,7 +32,8 @@ from packhorse.runtime.consumer.fetched import (
 from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.executor import answered, as_error_object, returned_error
+from packhorse.runtime.worker.executor import answered
+from packhorse.runtime.worker.outcomes import as_error_object, returned_error
 from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.requests import EVERY_TASK
 

@@ -30,11 +30,7 @@ from packhorse.core.outcome import (
 )
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.executor import (
-    as_error_object,
-    described,
-    returned_error,
-)
+from packhorse.runtime.worker.outcomes import as_error_object, described, returned_error
 from packhorse.runtime.worker.plans import current_payload
 
 __all__ = ["DEADLINE", "JOB_TIMEOUT", "FetchedJob", "failed_for_good", "failed_once", "fetched_job"]

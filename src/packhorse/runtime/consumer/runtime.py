@@ -28,7 +28,7 @@ from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.executor import described, keyless
+from packhorse.runtime.worker.outcomes import described, keyless
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase

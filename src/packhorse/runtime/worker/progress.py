@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from packhorse.context import NOTE_LENGTH_MAX
 from packhorse.core.clock import Clock
 from packhorse.core.job import Progress
+from packhorse.core.progress import NOTE_LENGTH_MAX
 from packhorse.core.settlement import plain_text
 from packhorse.errors import StoreRefused
 from packhorse.runtime.worker.attempt import Attempt, Stage

@@ -18,8 +18,9 @@ from typing import Final, NoReturn
 from packhorse.context import entered_job
 from packhorse.core.outcome import Failed, Outcome, Succeeded
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.executor import Executor, ended_by_worker, raised_in
+from packhorse.runtime.worker.executor import Executor, raised_in
 from packhorse.runtime.worker.hooks import MiddlewareChain
+from packhorse.runtime.worker.outcomes import ended_by_worker
 
 __all__ = ["LoopRunner", "ThreadRunner", "WrappedRunner", "leave_copy"]
 

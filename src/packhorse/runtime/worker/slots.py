@@ -22,7 +22,7 @@ from packhorse.core.job import Job
 from packhorse.core.outcome import Outcome, Released
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.claim_policy import LookAhead
-from packhorse.runtime.worker.executor import ended_by_worker
+from packhorse.runtime.worker.outcomes import ended_by_worker
 
 __all__ = ["LOOK_AHEAD_HELD_S", "Slots"]
 

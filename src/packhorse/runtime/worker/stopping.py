@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.outcome import Outcome
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.executor import ended_by_worker
+from packhorse.runtime.worker.outcomes import ended_by_worker
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.telemetry import Announcer
 

@@ -43,8 +43,9 @@ from packhorse.runtime.supervisor.posix import (
 )
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.contexts import StoreHost, breaker_book
-from packhorse.runtime.worker.executor import Executor, described
+from packhorse.runtime.worker.executor import Executor
 from packhorse.runtime.worker.hooks import entered
+from packhorse.runtime.worker.outcomes import described
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.messages import (
     Broken,

@@ -18,8 +18,8 @@ from packhorse.core.job import AttemptError
 from packhorse.core.outcome import Failed, Outcome
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.executor import ended_by_worker
 from packhorse.runtime.worker.fetcher import Fetcher
+from packhorse.runtime.worker.outcomes import ended_by_worker
 from packhorse.runtime.worker.processes.child import VARIABLE
 from packhorse.runtime.worker.processes.messages import Setup
 from packhorse.runtime.worker.processes.pool import (

@@ -233,8 +233,7 @@ local function tell(shed)
   local told = {'ok', shed}
   for at, answer in ipairs(answers) do
     local job = not answer.refused and (entered[answer[1]] or jobs.load(answer[1]))
-    local status = job and (answer[2] and {answer[1], job.status} or job.status)
-    told[at + 2] = status or {'refused', answer.refused}
+    told[at + 2] = job and (answer[2] and {answer[1], job.status} or job.status) or {'refused', answer.refused}
   end
   return told
 end
@@ -285,9 +284,8 @@ end
 -- script: submit
 -- Stores jobs, all of them or none.
 -- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: queue, task, priority and timeout, and
--- their definition or "", then id and payload of each, and its definition if they do not share one;
--- they are due now and have no keys, deadline, tenant or weight, and no id comes twice. Of others
--- the parts of each: see NEW.
+-- their definition or "", then id and payload of each, and its definition if they do not share one; they are
+-- due now, without keys, deadline, tenant or weight, each id once. Of others the parts of each: see NEW.
 -- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
 -- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
 -- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
