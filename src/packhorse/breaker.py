@@ -189,7 +189,8 @@ class BreakerBook:
         before, now = self._read_at, self._monotonic()
         if now - before < _AGE_S:
             return
-        self._read_at = now  # so that no other thread reads as well
+        if before > -inf:  # then what is known serves others; before the first look nothing is
+            self._read_at = now  # so that no other thread reads as well
         found: dict[RecordId, Record] = {}
         after: str | None = None
         try:
@@ -204,6 +205,7 @@ class BreakerBook:
             self._read_at = before
             raise
         self._open = found
+        self._read_at = now
 
     def _reread(self, named: RecordId) -> _Work[Record | None]:
         record: Record | None = yield lambda store: store.records.record(named)

@@ -75,6 +75,33 @@ def when_due(member: Member) -> None:
     threading.Event().wait(refused(member, open_for=OPEN_FOR).delay_us / 1_000_000)
 
 
+def test_a_call_that_comes_during_the_first_look_is_not_let_through(new_app: NewApp) -> None:
+    Member(new_app()).trip()
+    member = Member(new_app())
+    looking, go_on = threading.Event(), threading.Event()
+
+    def slowly(verb: StoreVerb) -> Any:
+        member.book._ask = member._ask  # only the first one
+        looking.set()
+        assert go_on.wait(30)
+        return member._ask(verb)
+
+    member.book._ask = slowly
+
+    def call() -> None:
+        with member.breaker():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(call)
+        assert looking.wait(30)
+        with pytest.raises(BreakerOpen):
+            call()
+        go_on.set()
+        with pytest.raises(BreakerOpen):
+            first.result()
+
+
 def test_failures_of_all_members_open_it_for_all(fleet: list[Member]) -> None:
     for member in fleet[:3]:
         member.fail()
