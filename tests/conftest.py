@@ -11,6 +11,7 @@ from typing import Final
 from zlib import crc32
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import folders
 
@@ -36,6 +37,10 @@ _IMPORTED: Final = ("src", "faults", "tests/end_to_end")
 
 #: Where `tmp_path` lies, for the processes of a run too.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folders.root()))
+
+# No test judges how fast the machine is.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
