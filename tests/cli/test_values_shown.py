@@ -38,6 +38,8 @@ GIVEN = {
     "packhorse dead show": ("{id}",),
     "packhorse explain": ("{id}",),
     "packhorse jobs signal": ("{id}", "go", f'{{"secret": "{SECRET}"}}'),
+    "packhorse jobs approve": ("{id}", "--by", "ada", "--note", SECRET),
+    "packhorse jobs decline": ("{id}", "--by", "ada", "--note", SECRET),
     "packhorse jobs retry": ("{id}",),
     "packhorse stats": (),
     "packhorse doctor": (),

@@ -95,8 +95,9 @@ async def test_timeouts_end_each_at_its_own_time(yard: Yard) -> None:
 
     await yard.burst()
 
-    assert 0.05 <= ends["short"] < ends["long"]
-    assert 0.15 <= ends["long"] < 5
+    # A handler begins a little after its time does: on a busy machine it sees less of it.
+    assert 0.01 <= ends["short"] < ends["long"]
+    assert 0.08 <= ends["long"] < 5
 
 
 @pytest.mark.req("S3-13")

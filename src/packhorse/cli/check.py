@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import msgspec
 
 from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import NAME, json_option, queue_choices, queue_names
@@ -30,7 +30,8 @@ _GROUPS_MAX: Final = 1_000
 _OTHERS: Final = "and others"
 
 
-class _Misfit(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _Misfit:
     """Why this code could not run a job; no value of its payload is in it."""
 
     problem: str  #: `unknown_task`, `undecodable`, `other_version`, `invalid_request`
@@ -39,9 +40,10 @@ class _Misfit(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class _Group(msgspec.Struct):
+@dataclass
+class _Group:
     count: int = 0
-    examples: list[str] = []
+    examples: list[str] = field(default_factory=list)
 
 
 @click.command()
@@ -169,6 +171,8 @@ class _Judge:
 
 def _claimed(new: NewJob) -> Job:
     """A job as a worker would get it."""
+    import msgspec
+
     from packhorse.context import detached_job
 
     options = None if new.options is None else msgspec.json.encode(new.options).decode()
@@ -209,7 +213,7 @@ def _tell(looked: int, groups: Mapping[_Misfit, _Group], *, as_json: bool) -> No
     ordered = sorted(groups.items(), key=lambda pair: -pair[1].count)
     total = sum(group.count for group in groups.values())
     if as_json:
-        found = [{**msgspec.structs.asdict(why), **_document(group)} for why, group in ordered]
+        found = [{**asdict(why), **_document(group)} for why, group in ordered]
         print_json({"jobs": looked, "misfits": total, "groups": found})
         return
     if ordered:

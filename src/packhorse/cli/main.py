@@ -16,7 +16,6 @@ import click
 
 from packhorse.cli.exits import ExitCode, exit_code_of
 from packhorse.cli.output import lost_output
-from packhorse.core.redaction import redact_default, redacted_text
 from packhorse.errors import PackhorseError
 from packhorse.version import installed_version
 
@@ -107,14 +106,21 @@ class CommandLine(click.Group):
 
 
 def _show_unexpected() -> None:
-    shown = redacted_text(redact_default, traceback.format_exc())
+    shown = _redacted(traceback.format_exc())
     click.echo(f"Error UNEXPECTED:\n{shown}", err=True, nl=False)
+
+
+def _redacted(text: str) -> str:
+    # Only what goes wrong pays for it.
+    from packhorse.core.redaction import redact_default, redacted_text
+
+    return redacted_text(redact_default, text)
 
 
 def _explain(error: PackhorseError, *, debug: bool) -> None:
     if debug:
         lines = "".join(traceback.format_exception(error))
-        click.echo(redacted_text(redact_default, lines), err=True, nl=False)
+        click.echo(_redacted(lines), err=True, nl=False)
     click.echo(f"Error {error.code}: {error}", err=True)
 
 

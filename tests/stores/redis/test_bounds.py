@@ -32,6 +32,7 @@ WHOLE: Final = re.compile(
     r"ZINTER|ZDIFF|ZUNIONSTORE|ZINTERSTORE|SUNIONSTORE)', (?P<of>[^,)]+)"
 )
 BOUNDED: Final = {
+    "key": "fields of one job",
     "tag .. KEY.queues": "queues that something is known of",
     "tag .. KEY.declared": "queues that were declared",
     "tag .. KEY.overrides": "queues that an operator has set",

@@ -84,15 +84,26 @@ class Executor:
 
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
-        result = None
+        outcome = await self._run(attempt)
+        try:
+            if attempt.context is not None:
+                outcome = within_budget(attempt, attempt.context, outcome)
+            if (work := rest_of(attempt, outcome, self.context)) is not None:
+                return await self.context(attempt).steps.arun(work)
+            return outcome
+        except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
+            return raised_in(attempt, error)
+        finally:
+            del outcome  # the exception in it holds this frame: a cycle that would keep it alive
+
+    async def _run(self, attempt: Attempt) -> Outcome:
+        # No variable here holds the outcome: it has the exception, which has this frame.
         try:
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                result = await steps.arun(steps.open())
-            if result is None:
-                outcome = _returned(attempt, await self._call(attempt))
-            else:
-                outcome = Succeeded(result)
+                if (result := await steps.arun(steps.open())) is not None:
+                    return Succeeded(result)
+            return _returned(attempt, await self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):  # lost, they run again
@@ -102,27 +113,29 @@ class Executor:
                 with suppress(StoreError):
                     stored = await self._host(attempt).astored()
                 return self._aside(attempt, error, stored)
-            outcome = raised_in(attempt, error)
-        if attempt.context is not None:
-            outcome = within_budget(attempt, attempt.context, outcome)
-        if (work := rest_of(attempt, outcome, self.context)) is not None:
-            try:
-                return await self.context(attempt).steps.arun(work)
-            except BaseException as error:  # noqa: BLE001 - as above
-                return raised_in(attempt, error)
-        return outcome
+            return raised_in(attempt, error)
 
     def execute_here(self, attempt: Attempt) -> Outcome:
         """Run a plain handler in the calling thread."""
-        result = None
+        outcome = self._run_here(attempt)
+        try:
+            if attempt.context is not None:
+                outcome = within_budget(attempt, attempt.context, outcome)
+            if (work := rest_of(attempt, outcome, self.context, threaded=True)) is not None:
+                return self.context(attempt).steps.run(work, "step")
+            return outcome
+        except BaseException as error:  # noqa: BLE001 - as above
+            return raised_in(attempt, error)
+        finally:
+            del outcome  # as above
+
+    def _run_here(self, attempt: Attempt) -> Outcome:
         try:
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                result = steps.run(steps.open(), "step")
-            if result is None:
-                outcome = _returned(attempt, self._call(attempt))
-            else:
-                outcome = Succeeded(result)
+                if (result := steps.run(steps.open(), "step")) is not None:
+                    return Succeeded(result)
+            return _returned(attempt, self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - as above
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):
@@ -132,15 +145,7 @@ class Executor:
                 with suppress(StoreError):
                     stored = self._host(attempt).stored()
                 return self._aside(attempt, error, stored)
-            outcome = raised_in(attempt, error)
-        if attempt.context is not None:
-            outcome = within_budget(attempt, attempt.context, outcome)
-        if (work := rest_of(attempt, outcome, self.context, threaded=True)) is not None:
-            try:
-                return self.context(attempt).steps.run(work, "step")
-            except BaseException as error:  # noqa: BLE001 - as above
-                return raised_in(attempt, error)
-        return outcome
+            return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
