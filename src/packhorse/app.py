@@ -69,7 +69,8 @@ class Packhorse(ScheduleVerbs):
     path, submissions made while the store is away are kept in that file, and delivered later. With
     `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
     PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
-    is shown of them, and of exception text, passes `redact` before.
+    is shown of them, and of exception text, passes `redact` before. `artifacts` is a folder, or
+    `s3://bucket/prefix`, that all its workers share.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Packhorse(ScheduleVerbs):
         require_tenant: bool = False,
         encryption: Encryption | None = None,
         redact: Redact | None = None,
+        artifacts: str | os.PathLike[str] | None = None,
     ) -> None:
         self.bus = EventBus()
         self.bus.redact = redact_default if redact is None else redact
@@ -112,6 +114,7 @@ class Packhorse(ScheduleVerbs):
             encryption=encryption,
         )
         super().__init__(connection)
+        self._keep_artifacts(artifacts)
         if require_tenant:
             self._connection.declarations.demand_tenants()
         self._submission = Submission(self._connection)
@@ -317,6 +320,7 @@ class Packhorse(ScheduleVerbs):
                 version=worker_version(self.registry, self.code_version),
                 schedules=self._declared_schedules(),
                 link=self.link,
+                places=self.places,
             )
             return await Worker(parts, chosen).run()
         finally:

@@ -13,6 +13,7 @@
     ctx.sleep("cool", "1h") end this attempt, and go on behind this line in an hour
     ctx.wait_for("paid")    the same, until `job.signal("paid", value)` comes
     ctx.transaction()       rows of your own and the end of the job, committed together
+    ctx.artifacts.put("a.pdf", data)   keep it beside the store, and a reference with the job
     ctx.snooze("5m")        call me again later
     ctx.breaker("stripe")   call another system, unless it has failed too often of late
     ctx.log                 a logger whose lines carry the job's fields
@@ -40,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from packhorse.artifacts import Artifacts
 from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
@@ -241,6 +243,11 @@ class Context(StepVerbs):
     def host(self) -> AttemptHost:
         """Who runs this attempt; for the worker."""
         return self._link
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Keep large values beside the store: `ctx.artifacts.put(name, data)`, or `aput`."""
+        return Artifacts(self._job, self._link, self._link.place)
 
     def snooze(self, delay: Duration) -> NoReturn:
         """End this attempt, and be called again after `delay`; no retry is used up."""

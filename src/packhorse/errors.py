@@ -18,6 +18,7 @@
     │   ├── KeyUnavailable          it is encrypted, and its key is not here (has .key)
     │   ├── StepRefused             another worker may hold the job: nothing was kept
     │   ├── TransactionRefused      the job cannot be completed by it: nothing was kept
+    │   ├── ArtifactError           an artifact is gone or damaged, or was not taken
     │   └── ResultTimeout           no result yet; also a TimeoutError
     ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
@@ -40,6 +41,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "ArtifactError",
     "BudgetExceeded",
     "ConfigError",
     "ContractError",
@@ -265,6 +267,12 @@ class KeyUnavailable(JobError):
         )
         self.key = key
         self.what = what
+
+
+class ArtifactError(JobError):
+    """An artifact is gone or damaged, or its place did not take it."""
+
+    code = "ARTIFACT_ERROR"
 
 
 class StepRefused(JobError):

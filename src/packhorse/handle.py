@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from packhorse import events
+from packhorse.artifacts import Artifact, artifacts_of, result_artifact, with_artifacts
 from packhorse.client.connection import Connection
 from packhorse.client.replies import Decision, cancelled, forgotten, redriven, signalled
 from packhorse.client.transactions import Written
@@ -156,12 +157,30 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         None while none has ended, and for an attempt that never was or is no longer kept.
         """
         record = self._found(self.connection.run(self._read))
-        return self._answer(record, self.connection.run(self._attempts(record.id)), attempt)
+        found = self._answer(record, self.connection.run(self._attempts(record.id)), attempt)
+        return found and with_artifacts(found, self.artifacts())
 
     async def aresponse(self, attempt: int | None = None) -> WorkerResponse | None:
         """As `response`, without blocking the event loop."""
         record = self._found(await self.connection.arun(self._read))
-        return self._answer(record, await self.connection.arun(self._attempts(record.id)), attempt)
+        found = self._answer(record, await self.connection.arun(self._attempts(record.id)), attempt)
+        return found and with_artifacts(found, await self.aartifacts())
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What its attempts put with `ctx.artifacts`, by name, and a result that became one."""
+        record = self._found(self.connection.run(self._read))
+        kept = None
+        if has_attachments(record):
+            kept = self.connection.run(self._attachments(record.id))
+        return self._artifacts(record, kept)
+
+    async def aartifacts(self) -> tuple[Artifact, ...]:
+        """As `artifacts`, without blocking the event loop."""
+        record = self._found(await self.connection.arun(self._read))
+        kept = None
+        if has_attachments(record):
+            kept = await self.connection.arun(self._attachments(record.id))
+        return self._artifacts(record, kept)
 
     def wire(self) -> Task:
         """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
@@ -202,7 +221,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         record = self._found(self.connection.run(self._read))
         if record.status not in TERMINAL:
             record = self.connection.wait(lambda store: wait(store, record.id))
-        return self._outcome(record)
+        moved = self._moved(record)
+        return self._outcome(record, None if moved is None else moved.read())
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """As `result`, without blocking the event loop."""
@@ -210,7 +230,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         record = self._found(await self.connection.arun(self._read))
         if record.status not in TERMINAL:
             record = await wait(await self.connection.astore(), record.id)
-        return self._outcome(record)
+        moved = self._moved(record)
+        return self._outcome(record, None if moved is None else await moved.aread())
 
     def cancel(self, *, tx: object = None) -> bool:
         """Cancel the job: True if it is, or its worker is told to; False if it had finished.
@@ -319,7 +340,16 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             raise JobNotFound(self.id)
         return explanation_of(facts, kept)
 
-    def _outcome(self, record: JobRecord) -> R:
+    def _moved(self, record: JobRecord) -> Artifact | None:
+        """The artifact that the result became, if it did."""
+        return result_artifact(record.id, record.result, self.connection.places)
+
+    def _artifacts(self, record: JobRecord, kept: Attachments | None) -> tuple[Artifact, ...]:
+        moved = self._moved(record)
+        put = () if kept is None else artifacts_of(kept.values, self.connection.places)
+        return put if moved is None else (*put, moved)
+
+    def _outcome(self, record: JobRecord, moved: bytes | None = None) -> R:
         if record.status is JobStatus.CANCELLED:
             raise JobCancelled(self.id)
         if record.status is JobStatus.DEAD:
@@ -335,7 +365,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
                 "passed; read results sooner, or raise result_ttl or the queue's retention",
                 job_id=self.id,
             )
-        return self._decoded(record.task, require_open(record.result, record.id, "result"))
+        result = moved or require_open(record.result, record.id, "result")
+        return self._decoded(record.task, result)
 
     def _decoded(self, task: str, result: bytes) -> R:
         """The result as its task annotates it; as plain JSON values where it is not known."""
@@ -347,6 +378,8 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def _answer(
         self, record: JobRecord, history: tuple[AttemptRecord, ...], attempt: int | None
     ) -> WorkerResponse | None:
+        if self._moved(record) is not None:
+            record = msgspec.structs.replace(record, result=None)  # among the artifacts instead
         definition = self.connection.registry.get(record.task)
         worker_id = record.task if definition is None else definition.worker_id
         return response_of(record, history, worker_id, attempt)

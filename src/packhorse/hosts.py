@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from packhorse.artifacts import MemoryPlace, Place
 from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobRecord, Progress
@@ -98,6 +99,11 @@ class AttemptHost(Protocol):
         """The store's time, nearly."""
         ...
 
+    @property
+    def place(self) -> Place | None:
+        """Where artifacts are kept."""
+        ...
+
     def lease_lost(self) -> bool:
         """Whether others may hold the job by now."""
         ...
@@ -131,6 +137,7 @@ class DetachedHost:
 
     def __init__(self) -> None:
         self.attached: dict[str, bytes] = {}
+        self.place: Place | None = MemoryPlace()
         self.signals: dict[str, tuple[bytes, ...]] = {}
 
     def note_progress(self, progress: Progress) -> None:

@@ -194,7 +194,7 @@ def test_a_result_that_is_no_object_is_an_output_of_its_own(result: Any, outputs
     [
         ({"status": "ok", "outputs": [1]}, "$.outputs"),
         ({"status": "ok", "error": {"code": "a"}}, "it is one or the other"),
-        ({"status": "ok", "outputs": {}, "artifacts": [{"id": "a"}]}, "which nothing keeps yet"),
+        ({"status": "ok", "outputs": {}, "artifacts": [{"id": "a"}]}, "that is none of this job"),
     ],
 )
 def test_an_answer_that_contradicts_itself_is_an_invalid_output(answer: Any, words: str) -> None:

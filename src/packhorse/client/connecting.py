@@ -44,11 +44,15 @@ def connected(
             sealer, plain = Sealer(keys), opener
             opener = lambda: SealedStore(plain(), keys)  # noqa: E731 - as the app gives one
     if spool is None:
-        return Connection(opener, registry=registry, bus=bus, clock=clock)
+        connection = Connection(opener, registry=registry, bus=bus, clock=clock)
+        connection.places.sealed = sealer is not None
+        return connection
     from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
 
     from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
 
-    return SpoolingConnection(
+    spooling = SpoolingConnection(
         opener, registry=registry, bus=bus, clock=clock, path=Path(spool), sealer=sealer
     )
+    spooling.places.sealed = sealer is not None
+    return spooling

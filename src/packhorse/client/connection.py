@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """An app's way to its store: opened on first use, its queues declared before the first submit.
 
-One connection serves all threads, event loops and forked children of a process; which physical
-connection a plan runs on is the store's business.
+One connection serves all threads, event loops and forked children of a process.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from packhorse.artifacts import PlaceSource
 from packhorse.client.backpressure import FillingWatch, patience, submit_with_room
 from packhorse.client.declarations import Declarations, changed_tasks, difference
 from packhorse.client.registry import Registry
@@ -76,6 +76,7 @@ class Connection:
         self.bus = bus
         self.clock = clock
         self.declarations = Declarations(registry)
+        self.places = PlaceSource(lambda: None, chosen=False)  #: of artifacts; an app names one
         self._opener = opener
         self._lock = threading.RLock()
         self._opening = False

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any, TypedDict, Unpack, overload
 
+from packhorse.artifacts import Place, PlaceSource, open_place
 from packhorse.client.connection import Ask, Connection
 from packhorse.client.declarations import changed_settings
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
@@ -25,8 +27,25 @@ class PartOptions(TypedDict, total=False):
 class QueueAdmin:
     """The verbs of an app that are about queues. Every one has an a-twin."""
 
+    url: str | None
+    folder: str
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def _keep_artifacts(self, given: str | os.PathLike[str] | None) -> None:
+        path = None if given is None else os.fspath(given)
+        # An artifact would show in plain text a result that is to be encrypted.
+        chosen = bool(path) and not self._connection.places.sealed
+        self._connection.places = PlaceSource(lambda: self._open_place(path), chosen=chosen)
+
+    def _open_place(self, path: str | None) -> Place | None:
+        return open_place(path, self.url, self.folder, self._connection.store.label)
+
+    @property
+    def places(self) -> PlaceSource:
+        """Where artifacts of its jobs are kept."""
+        return self._connection.places
 
     def depth(self, queue: str) -> int:
         """How many jobs of a queue wait: pending, queued, failed or timeout."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from packhorse.app import Packhorse
+from packhorse.artifacts import MemoryPlace, PlaceSource
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
@@ -253,6 +254,8 @@ class TestApp(Packhorse):
         store = open_store(url, clock=clock)
         connection = Connection(lambda: store, registry=self.registry, bus=self.bus, clock=clock)
         connection.declarations, declarations.told = declarations, 0
+        place = MemoryPlace()
+        connection.places = PlaceSource(lambda: place, chosen=self.places.chosen)
         before = self._connect_through(connection)
         try:
             yield

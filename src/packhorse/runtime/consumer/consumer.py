@@ -167,6 +167,7 @@ class Consumer:
             queues=connection.queues,
             version=self._version,
             declare=connection.declare_all,
+            places=connection.places,
         )
         runtime = ConsumerRuntime(self.id, env, self._settings.options, self._settings.tasks)
         # Failures are logged, unless an observer is registered for them.
@@ -194,11 +195,11 @@ class Consumer:
         if as_error_object(result):
             return returned_error(result)
         if isinstance(result, WorkerResponse):
-            outcome = answered(attempt.plan, result)
+            outcome = answered(attempt.plan, result, job_id=attempt.job.id)
             if isinstance(outcome, Snoozed) and outcome.asks and outcome.error is not None:
                 # A runtime of its own could not be told of the answer.
                 return GivenUp(DeadReason.REJECTED, outcome.error)
-            return outcome
+            return self._bounded(attempt, outcome)
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:
@@ -209,10 +210,13 @@ class Consumer:
                 f"the result of job {attempt.job.id} is refused: {error}; {_STILL_OPEN}",
                 field=error.field,
             ) from error
-        problem = too_large(attempt.plan, text)
+        return self._bounded(attempt, Succeeded(text))
+
+    def _bounded(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        problem = too_large(attempt.plan, outcome)
         if problem is not None:
             raise PayloadError(f"{problem}; job {attempt.job.id}: {_STILL_OPEN}", field="return")
-        return Succeeded(text)
+        return outcome
 
 
 def _only(found: list[Attempt], job_id: str) -> Attempt:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from packhorse.artifacts import Place
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
@@ -36,6 +37,7 @@ class ContextFactory:
         lease_us: int,
     ) -> None:
         self.store = env.store
+        self.places = env.places
         self.monotonic = env.clock.monotonic
         self.lease = lease
         self.progress = progress
@@ -136,6 +138,10 @@ class _WorkerHost(StoreHost):
     @property
     def breakers(self) -> BreakerBook:
         return self._factory.breakers
+
+    @property
+    def place(self) -> Place | None:
+        return self._factory.places()
 
     def note_progress(self, progress: Progress) -> None:
         self._factory.progress.note(self._attempt, progress)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from packhorse.artifacts import PlaceSource
 from packhorse.client.registry import Registry
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.schedules import ScheduleDeclaration
@@ -35,4 +36,5 @@ class Environment:
     version: str = ""  #: of the release that runs
     declare: Callable[[], None] = lambda: None  #: declares queues, tasks and limits again
     schedules: Sequence[ScheduleDeclaration] = ()  #: as declared
+    places: PlaceSource = field(default_factory=lambda: PlaceSource(lambda: None, chosen=False))
     link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one

@@ -12,6 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from packhorse.artifacts import (
+    RESULT_ARTIFACT_BYTES_MAX,
+    PlaceSource,
+    is_reference,
+    moved_result,
+)
 from packhorse.context import Context, entered_job, job_fields
 from packhorse.core.job import DeadReason, JobRecord
 from packhorse.core.outcome import (
@@ -77,8 +83,14 @@ _SPOKEN: Final = (BaseException, TaskError, WorkerResponse)
 class Executor:
     """Calls handlers."""
 
-    def __init__(self, make_context: Callable[[Attempt], Context], worker: str = "") -> None:
+    def __init__(
+        self,
+        make_context: Callable[[Attempt], Context],
+        worker: str = "",
+        places: PlaceSource | None = None,
+    ) -> None:
         self._make_context = make_context
+        self._places = places
         self.worker = worker
         self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
 
@@ -86,6 +98,8 @@ class Executor:
         """Run a coroutine handler."""
         outcome = await self._run(attempt)
         try:
+            if (problem := too_large(attempt.plan, outcome)) is not None:
+                outcome = await asyncio.to_thread(self._moved, attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
             if (work := rest_of(attempt, outcome, self.context)) is not None:
@@ -119,6 +133,8 @@ class Executor:
         """Run a plain handler in the calling thread."""
         outcome = self._run_here(attempt)
         try:
+            if (problem := too_large(attempt.plan, outcome)) is not None:
+                outcome = self._moved(attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
             if (work := rest_of(attempt, outcome, self.context, threaded=True)) is not None:
@@ -171,6 +187,15 @@ class Executor:
             _LOG.warning("a job is set aside: %s", problem, extra=job_fields())
         return set_aside(record, problem, now_us, longest_us=PARKED_US_MAX)
 
+    def _moved(self, attempt: Attempt, outcome: Outcome, problem: str) -> Outcome:
+        """Keep a large result as an artifact, where the app names a place for such."""
+        places, elsewhere = self._places, attempt.plan.write_result is not None
+        if places is None or not places.chosen or elsewhere or not isinstance(outcome, Succeeded):
+            return oversized(problem)
+        if len(outcome.result) > RESULT_ARTIFACT_BYTES_MAX:
+            return oversized(f"{problem}; an artifact takes {RESULT_ARTIFACT_BYTES_MAX}")
+        return Succeeded(moved_result(places(), attempt.job.id, outcome.result))
+
     def context(self, attempt: Attempt) -> Context:
         """The attempt's context; made when first asked for."""
         context = attempt.context
@@ -193,16 +218,16 @@ def _returned(attempt: Attempt, value: Any) -> Outcome:
     if attempt.ending is not None:
         # It was told to stop and ended in its own way: what it made of that does not count.
         return ended_by_worker(attempt, attempt.ending)
-    return judged(attempt.plan, value)
+    return judged(attempt.plan, value, job_id=attempt.job.id)
 
 
-def judged(plan: CallPlan, value: Any) -> Outcome:
+def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
     """What a result means, by what its task declares."""
     if value is None and plan.returns_nothing:
         return _NOTHING
     if isinstance(value, _SPOKEN):
         if isinstance(value, WorkerResponse):
-            return answered(plan, value)
+            return answered(plan, value, job_id=job_id)
         return returned_error(value)
     if plan.bound is not None and isinstance(value, dict) and plan.bound.speaks_answers:
         try:
@@ -210,11 +235,11 @@ def judged(plan: CallPlan, value: Any) -> Outcome:
         except ShapeError as error:
             return _broken(plan, error, value)
         if answer is not None:
-            return answered(plan, answer, value)
+            return answered(plan, answer, value, job_id=job_id)
     return _encoded(plan, value)
 
 
-def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None) -> Outcome:
+def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None, *, job_id: str) -> Outcome:
     """What an answer in the protocol's shape means; `whole` is the plain data it came as."""
     bound = plan.bound
     policy = None if bound is None else bound.contract.on_invalid_output
@@ -222,8 +247,11 @@ def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None) -> Outco
         return failed_answer(answer, policy)
     if bound is not None and bound.describes_answer:
         return _encoded(plan, to_wire(answer) if whole is None else whole)
-    if answer.artifacts:
-        problem = "the answer has artifacts, which nothing keeps yet; return references in outputs"
+    if not all(is_reference(each, job_id) for each in answer.artifacts):
+        problem = (
+            "the answer has an artifact that is none of this job: put it with ctx.artifacts.put(), "
+            "and give .wire() of what that returns"
+        )
         return _broken(plan, PayloadError(problem, field="artifacts"), answer.outputs)
     for line in answer.logs:
         _LOG.info("%s", line, extra=job_fields())
@@ -236,8 +264,7 @@ def _encoded(plan: CallPlan, value: Any) -> Outcome:
         result = plan.encode_result(value)
     except Exception as error:  # noqa: BLE001 - results may be user classes
         return _broken(plan, error, value)
-    problem = too_large(plan, result)
-    return Succeeded(result) if problem is None else oversized(problem)
+    return Succeeded(result)
 
 
 def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:

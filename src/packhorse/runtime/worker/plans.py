@@ -16,6 +16,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
 from packhorse.core.lifecycle import Limits
+from packhorse.core.outcome import Outcome, Succeeded
 from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, PayloadVersions, stored_version
@@ -132,14 +133,18 @@ class UnreadableArguments(Exception):
     """The payload does not fit the handler; the cause says why."""
 
 
-def too_large(plan: CallPlan, result: str) -> str | None:
+def too_large(plan: CallPlan, outcome: Outcome) -> str | None:
     """What is wrong with a result that is larger than its task may return; None: nothing."""
+    if not isinstance(outcome, Succeeded):
+        return None
+    result = outcome.result
     size = len(result) if result.isascii() else len(result.encode())
     if size <= plan.result_bytes_max:
         return None
     return (
         f"the result of task {plan.name} is {size} bytes, and {plan.result_bytes_max} are allowed: "
-        "keep the data elsewhere and return a reference, or raise the task's max_result_bytes"
+        "give the app a place for artifacts, return a reference, or raise the task's "
+        "max_result_bytes"
     )
 
 

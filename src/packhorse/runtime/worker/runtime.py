@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from packhorse.core.config import WorkerOptions
 from packhorse.events import LeaseLost, LeaseRegained
+from packhorse.runtime.services.artifacts import ArtifactSweeper
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import (
     Admitter,
@@ -155,6 +156,7 @@ class Runtime:
             Expirer(env.store, env.chance, deaths),
             Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
             Pruner(env.store, env.chance),
+            ArtifactSweeper(env.store, env.chance, env.places),
             *more,
         )
         loops: list[Coroutine[Any, Any, None]] = [

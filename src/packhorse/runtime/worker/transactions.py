@@ -22,7 +22,8 @@ from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import StoreUnavailable, TransactionRefused, UsageError
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import ResultRefused, judged
-from packhorse.runtime.worker.plans import limits_of
+from packhorse.runtime.worker.outcomes import oversized
+from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote
@@ -80,13 +81,15 @@ class WorkerTransaction:
 
     def check(self, result: Any) -> Settlement:
         attempt = self._attempt
-        outcome = judged(attempt.plan, result)
+        outcome = judged(attempt.plan, result, job_id=attempt.job.id)
+        if (problem := too_large(attempt.plan, outcome)) is not None:
+            outcome = oversized(problem)
         if not isinstance(outcome, Succeeded):
             error = getattr(outcome, "error", None)
-            problem = type(outcome).__name__ if error is None else error.message
+            told = type(outcome).__name__ if error is None else error.message
             raise ResultRefused(
                 f"tx.complete() was given what task {attempt.plan.name} does not declare as its "
-                f"result: {problem}",
+                f"result: {told}",
                 outcome,
             )
         return settle(attempt.job, outcome, limits_of(attempt.job, attempt.plan), roll=0.0)

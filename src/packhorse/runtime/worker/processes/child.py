@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
+from packhorse.artifacts import Place
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
@@ -181,7 +182,7 @@ class _Process:
                 max_tokens=attempt.plan.max_tokens,
             )
 
-        executor = Executor(context, setup.worker)
+        executor = Executor(context, setup.worker, app.places)
         while isinstance(message := self._inbox.get(), Run):
             attempt = Attempt(message.job, plans.find(message.job), 0, 0)
             attempt.stage = Stage.RUNNING
@@ -276,6 +277,11 @@ class _ProcessHost(StoreHost):
     def _store(self) -> Store:
         store: Store = self._app.store
         return store
+
+    @property
+    def place(self) -> Place | None:
+        place: Place | None = self._app.places()
+        return place
 
     def note_progress(self, progress: Progress) -> None:
         self._process.send(Noted(self._job.id, self._job.fence, progress))

