@@ -122,8 +122,7 @@ class BudgetExceeded(ContractError):
     def __init__(self, *, task: str, spent: int, limit: int) -> None:
         super().__init__(
             f"task {task} has spent {spent} tokens on this job, and its contract allows {limit} "
-            "over all attempts: it is not tried again; raise max_tokens, or run it again with "
-            "'packhorse jobs retry --reset-budget'"
+            "over all attempts; raise max_tokens, or use 'packhorse jobs retry --reset-budget'"
         )
         self.spent = spent
         self.limit = limit
@@ -149,10 +148,8 @@ class ToolNotFound(ContractError):
     code = "TOOL_NOT_FOUND"
 
     def __init__(self, tool: str, *, task: str) -> None:
-        super().__init__(
-            f"task {task} wants the tool {tool!r}, and there is none of that name; register it "
-            f"with app.tool({tool!r}, function)"
-        )
+        cure = f"register it with app.tool({tool!r}, function)"
+        super().__init__(f"task {task} wants the tool {tool!r}, and there is none; {cure}")
         self.tool = tool
 
 
@@ -182,10 +179,7 @@ class ScheduleNotFound(PackhorseError):
     code = "SCHEDULE_NOT_FOUND"
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"the store holds no schedule {name!r}; 'packhorse schedules list' shows those it "
-            "has, and a worker of the app that declares it writes it down when it starts"
-        )
+        super().__init__(f"the store holds no schedule {name!r}; see 'packhorse schedules list'")
         self.name = name
 
 
@@ -341,9 +335,8 @@ class TenantRequired(PackhorseError):
 
     def __init__(self, task: str, queue: str) -> None:
         super().__init__(
-            f"a job of task {task} was submitted to queue {queue!r} without a tenant, and that "
-            "queue demands one; nothing was stored: submit it with using(tenant=...), or through "
-            "app.tenant(...)"
+            f"a job of task {task} was submitted to queue {queue!r}, which demands a tenant, "
+            "without one; nothing was stored: submit it with using(tenant=...), or by app.tenant(...)"
         )
         self.task = task
         self.queue = queue
