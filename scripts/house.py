@@ -79,7 +79,7 @@ def measures(package: Path) -> list[Measure]:
     texts = {path: path.read_text(encoding="utf-8").splitlines() for path in files}
     modules = {path: text for path, text in texts.items() if path.suffix == ".py"}
     return [
-        Measure("core files", len(files), 370),
+        Measure("core files", len(files), 376),
         Measure("core lines", sum(map(len, texts.values())), 35_000),
         Measure("query files", sum(path.suffix == ".sql" for path in files), 35),
         Measure("lines with odd words", sum(len(_odd_lines(text)) for text in texts.values()), 0),

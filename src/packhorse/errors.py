@@ -336,7 +336,7 @@ class TenantRequired(PackhorseError):
     def __init__(self, task: str, queue: str) -> None:
         super().__init__(
             f"a job of task {task} was submitted to queue {queue!r}, which demands a tenant, "
-            "without one; nothing was stored: submit it with using(tenant=...), or by app.tenant(...)"
+            "without one; nothing was stored: use using(tenant=...), or app.tenant(...)"
         )
         self.task = task
         self.queue = queue
