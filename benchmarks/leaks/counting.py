@@ -28,6 +28,7 @@ from benchmarks.leaks.feeding import PORTION, Feeder
 from benchmarks.leaks.serving import serving
 from benchmarks.leaks.tasks import create_app
 from packhorse import Packhorse
+from packhorse.events import WorkerStarted
 
 #: Jobs of which the first count is taken: every kind of thing has happened by then.
 WARM: Final = 3 * PORTION
@@ -79,10 +80,14 @@ async def counted(store: str, folder: Path, jobs: int) -> Growth:
         app = create_app(url)
         feeder = Feeder(app, cutter, seed=1)
         feeder.prepare()
+        started = asyncio.Event()
+        app.on(WorkerStarted)(lambda _: started.set())
         worker = asyncio.create_task(
             app.arun(["default"], concurrency=CONCURRENCY, handle_signals=False)
         )
         try:
+            async with asyncio.timeout(REST_S_MAX):
+                await started.wait()  # a connection cut before that would end it
             await _fed(app, feeder, WARM)
             first = _count()
             jobs_then, retried, cancelled = feeder.submitted, feeder.retried, feeder.cancelled
