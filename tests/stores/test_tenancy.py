@@ -47,6 +47,7 @@ HANDLE: Final[Mapping[str, Any]] = MappingProxyType(
         "result": (0,),
         "cancel": (),
         "retry": (),
+        "artifacts": (),
         "approve": {"by": "Ada"},
         "decline": {"by": "Ada"},
     }
