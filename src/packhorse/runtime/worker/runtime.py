@@ -89,26 +89,7 @@ class Runtime:
             env, self._renewal(tasks, concurrency), self.slots, self.health, self
         )
         self.lease = self.heartbeat.lease
-        request = ClaimRequest(
-            worker=worker,
-            queues=options.queues,
-            tasks=tasks,
-            limit=0,
-            default_timeout_us=plans.longest_timeout_us,
-            tenants=options.tenants,
-        )
-        self.fetcher = Fetcher(
-            request,
-            env,
-            options,
-            plans.find,
-            slots=self.slots,
-            settler=self.settler,
-            heartbeat=self.heartbeat,
-            shutdown=self.shutdown,
-            health=self.health,
-            look_ahead=look_ahead,
-        )
+        self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
@@ -120,6 +101,29 @@ class Runtime:
         if intake is None or intake.admits_by_itself:
             return None
         return Admitter(env.store, env.clock, env.chance, found=self.wake)
+
+    def _fetcher(self, tasks: tuple[str, ...], *, look_ahead: bool) -> Fetcher:
+        env, options, plans = self.env, self.options, self.plans
+        request = ClaimRequest(
+            worker=self.worker,
+            queues=options.queues,
+            tasks=tasks,
+            limit=0,
+            default_timeout_us=plans.longest_timeout_us,
+            tenants=options.tenants,
+        )
+        return Fetcher(
+            request,
+            env,
+            options,
+            plans.find,
+            slots=self.slots,
+            settler=self.settler,
+            heartbeat=self.heartbeat,
+            shutdown=self.shutdown,
+            health=self.health,
+            look_ahead=look_ahead,
+        )
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return Renewal(
