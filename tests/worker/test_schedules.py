@@ -135,6 +135,25 @@ async def test_versions_decide_between_two_who_believe_to_be_on_duty(
     await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=1)
 
 
+async def test_what_an_operator_did_meanwhile_is_not_overwritten_by_a_fire(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pausing(_: Ticker) -> bool:  # between the look and the fire
+        await packhorse_app.schedules.apause("hourly")
+        return True
+
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("hourly", ran.report.call(), every="1h")
+    ticker = ran.ticker("worker")
+    await ticker.run_once()
+    packhorse_app.clock.advance(3_600)
+    monkeypatch.setattr(Ticker, "_is_on_duty", pausing)
+    await ticker.run_once()
+
+    assert (await packhorse_app.schedules.aget("hourly")).state == "paused"
+    await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=0)
+
+
 async def test_another_worker_takes_over_when_the_one_on_duty_is_gone(
     packhorse_app: TestApp,
 ) -> None:
