@@ -31,7 +31,8 @@
     │   ├── StoreRefused            it can never hold this value
     │   ├── StoreCopied             its jobs were carried to another store (has .to)
     │   └── SchemaOutOfDate         its schema and this code do not fit
-    └── UsageError                  a verb called where it cannot work
+    ├── UsageError                  a verb called where it cannot work
+    └── WorkflowNotFound, WorkflowFailed  see `group_errors`
 
 Each has a stable `code`, and a message that says what happened, to which job, and what to do.
 """
@@ -370,10 +371,10 @@ class StoreCopied(StoreError):
 
     code = "STORE_COPIED"
 
-    def __init__(self, label: str, *, to: str) -> None:
+    def __init__(self, label: str = "URL", *, to: str) -> None:
         super().__init__(
-            f"the jobs of {label} were copied to {to}, where they run; nothing was done here: use "
-            f"that store, or lift the mark with 'packhorse copy --undo --from {label}'"
+            f"the jobs of this store were copied to {to}, where they run; nothing was done here: "
+            f"use that store, or lift the mark with 'packhorse copy --undo --from {label}'"
         )
         self.to = to
 

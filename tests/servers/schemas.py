@@ -77,7 +77,7 @@ class Schemas:
         tables = [f'"{schema}"."{name}"' for name, kind in found if kind in ("r", b"r")]
         tables = [table for table in tables if _VERSION not in table]
         sequences = [f'"{schema}"."{name}"' for name, kind in found if kind in ("S", b"S")]
-        restart = "".join(f"alter sequence {name} restart;" for name in sequences)
+        restart = "".join(f"select setval('{name}', 1, false);" for name in sequences)
         seeds = "".join(self._seed(table) for table in tables)
         row_by_row = "".join(f"delete from {table};" for table in tables)
         return row_by_row + restart + seeds, f"truncate {','.join(tables)};" + restart + seeds

@@ -14,6 +14,7 @@ import pytest
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.artifacts import Artifact
 from packhorse.core.clock import SystemChance
+from packhorse.core.policies.attachments import Attaching
 from packhorse.errors import ArtifactError, JobDead, StepRefused
 from packhorse.protocol import AnswerStatus, WorkerResponse
 from packhorse.runtime.services.artifacts import ArtifactSweeper
@@ -202,8 +203,8 @@ class _StaleHost:
 
     def attach(self, values: dict[str, bytes]) -> bool:
         store = self._app.store
-        plan = store.attachments.attach(self._job.id, self._job.fence, values)
-        return store.run(plan) == "applied"
+        kept = [Attaching(self._job.id, self._job.fence, values)]
+        return store.run(store.attachments.attach(kept)) == ("applied",)
 
     async def aattach(self, values: dict[str, bytes]) -> bool:
         return self.attach(values)

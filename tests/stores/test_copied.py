@@ -99,6 +99,30 @@ async def test_a_worker_that_was_running_through_the_copy_claims_nothing_more(
         await asyncio.wait({worker})
 
 
+async def test_a_consumer_that_was_open_through_the_copy_fetches_nothing_more(
+    new_app: NewApp,
+) -> None:
+    app, operator = new_app(), new_app()
+    store = operator.store
+    troubles: asyncio.Queue[str] = asyncio.Queue()
+    app.on(StoreTrouble)(lambda event: troubles.put_nowait(event.error_message))
+    app.on(StoreRecovered)(lambda _: troubles.put_nowait("recovered"))
+    job = await work_of(app, []).aenqueue()
+    await app.apause("default")
+    async with app.consumer(lease="1s") as consumer:
+        assert await consumer.fetch(timeout=0.1) is None
+        await store.arun(store.transfer.mark(COPIED))
+        assert "copy --undo" in await asyncio.wait_for(troubles.get(), PATIENCE_S)
+        await app.aresume("default")
+        assert await consumer.fetch(timeout=0.5) is None
+
+        await store.arun(store.transfer.mark(None))
+        assert await asyncio.wait_for(troubles.get(), PATIENCE_S) == "recovered"
+        fetched = await consumer.fetch(timeout=PATIENCE_S)
+        assert fetched is not None
+        assert fetched.id == job.id
+
+
 async def _renewed(store: Store, *, times: int) -> None:
     """Wait until the lease of the only worker was renewed so often."""
     seen: set[int] = set()

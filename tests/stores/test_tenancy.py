@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse import (
+    ConfigError,
     Context,
     JobConflict,
     JobHandle,
@@ -27,6 +28,7 @@ from packhorse import (
 )
 from packhorse.cli.main import root
 from packhorse.core.job import JobRecord
+from packhorse.group_errors import BatchNotFound
 from packhorse.runtime.consumer import Consumer
 from packhorse.stores.requests import JobFilter
 
@@ -56,7 +58,9 @@ HANDLE: Final[Mapping[str, Any]] = MappingProxyType(
 HANDLE_FIELDS: Final = frozenset({"id", "deduplicated", "connection", "tenant"})
 #: Verbs of a tenant's view that take the id of a job; those that answer with the tenant's own.
 VIEW_BY_ID: Final = frozenset({"job", "explain"})
-VIEW_OF_OWN: Final = frozenset({"enqueue_many", "search"})
+VIEW_OF_OWN: Final = frozenset(
+    {"batch", "batches", "enqueue_many", "publish", "search", "workflow", "workflows"}
+)
 #: Verbs of a consumer: the first gives jobs, the others are about those that it gave.
 CONSUMER: Final = frozenset(
     {
@@ -78,6 +82,11 @@ COMMANDS: Final = MappingProxyType(
         "queues resume": ("default",),
         "breakers reset": ("none",),
         "enqueue": (),  # it only submits
+        "workflows show": ("of-theirs",),
+        "workflows cancel": ("of-theirs",),
+        "workflows retry": ("of-theirs",),
+        "topics publish": ("no.such.topic", "1"),
+        "tokens create": ("mine", "--scope", "viewer"),
     }
 )
 
@@ -182,6 +191,20 @@ async def test_no_verb_of_a_view_finds_the_job_of_another(app: Packhorse) -> Non
 
 
 @pytest.mark.req("S3-39")
+async def test_no_view_finds_the_batch_of_another(app: Packhorse) -> None:
+    work, items = app.tasks["work"], [{"mode": "good"}]
+    view, other = app.tenant(MINE), app.tenant(THEIRS)
+    await other.abatch(work, items, id="theirs")
+    await view.abatch(work, items, id="mine")
+
+    for batch_id in ("theirs", "no-such-batch"):
+        with pytest.raises(BatchNotFound) as refused:
+            await view.batches.aget(batch_id)
+        assert str(refused.value) == str(BatchNotFound(batch_id))
+    assert [each.batch_id for each in await view.batches.aall()] == ["mine"]
+
+
+@pytest.mark.req("S3-39")
 def test_keys_of_another_tenant_are_not_met(app: Packhorse) -> None:
     work = app.tasks["work"]
     other = work.using(tenant=THEIRS, idempotency_key="one").enqueue()
@@ -190,6 +213,23 @@ def test_keys_of_another_tenant_are_not_met(app: Packhorse) -> None:
 
     assert mine.id != other.id
     assert not mine.deduplicated
+
+
+@pytest.mark.req("S3-39")
+def test_an_event_of_a_tenant_is_seen_by_that_tenant_alone(app: Packhorse) -> None:
+    topic = app.topic("work.wanted")
+    topic.subscribe(app.tasks["work"])
+    (theirs_,) = topic.publish({}, tenant=THEIRS, idempotency_key="one")
+
+    (mine,) = app.tenant(MINE).publish("work.wanted", {}, idempotency_key="one")
+
+    assert mine.id != theirs_.id
+    assert not mine.deduplicated
+    assert mine.info().tenant == MINE
+    with pytest.raises(JobNotFound):
+        app.tenant(MINE).job(theirs_.id).status()
+    with pytest.raises(ConfigError, match="is for tenant 'theirs' and was asked of the view of"):
+        app.tenant(MINE).publish("work.wanted", {}, tenant=THEIRS)
 
 
 @pytest.mark.req("S3-39", "S3-45")

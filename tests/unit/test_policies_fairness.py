@@ -97,7 +97,7 @@ def test_of_two_tenants_that_both_wait_neither_is_served_two_turns_more(
 def test_in_the_long_run_tenants_are_served_by_weight(given_weights: dict[str, float]) -> None:
     line = Line(given_weights)
     for tenant in TENANTS:
-        line.submit(tenant, 2_000)
+        line.submit(tenant, 500)
 
     served = Counter(line.claim(500))
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 import pytest
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.driving import drive
 from packhorse.core.job import Job
 from packhorse.core.settlement import SettlementKind
-from packhorse.stores.plan import Plan, Wake, drive
+from packhorse.stores.plan import Plan, Wake
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.stores.sqlite.connection import connect
 from packhorse.stores.sqlite.statements import ChangeMany, Now, Rows, sql

@@ -23,6 +23,7 @@ __all__ = [
     "moments",
     "new_id",
     "new_ids",
+    "new_secret",
     "pass_idle",
     "to_datetime",
 ]
@@ -132,6 +133,11 @@ def _head_of(moment_ms: int) -> str:
 @cache
 def _numbers() -> tuple[str, ...]:
     return tuple([f"{number:03x}" for number in range(_COUNTED)])
+
+
+def new_secret(count: int) -> str:
+    """Return so many bytes that no one can guess, as text."""
+    return os.urandom(count).hex()
 
 
 def to_datetime(instant_us: int) -> datetime:

@@ -10,19 +10,28 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, get_type_hints
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import UNSET
 
-from packhorse.core.json_values import arrives_as_given, first_uncarried, is_foreign_model
+from packhorse.core.json_values import (
+    UNREADABLE,
+    UNWRITABLE,
+    arrives_as_given,
+    encode,
+    encode_in_order,
+    first_uncarried,
+    read_foreign,
+    write_foreign,
+)
+from packhorse.core.results import ResultCodec
 from packhorse.core.type_hints import (
     Hints,
     Parameter,
     holds_sets,
-    plain_kinds,
     read_hints,
     require_carried,
 )
@@ -37,11 +46,6 @@ RESULT_BYTES_MAX: Final = PAYLOAD_BYTES_MAX
 #: Larger payloads slow every claim down, so they are worth a word.
 PAYLOAD_BYTES_WARNING: Final = 64 * 1024
 
-_UNWRITABLE: Final = (
-    *(TypeError, ValueError, OverflowError, RecursionError, NotImplementedError),
-    msgspec.MsgspecError,
-)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 #: Values of these kinds arrive as they are.
 _ORDINARY: Final = frozenset({str, int, bool})
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
@@ -64,10 +68,7 @@ class Signature:
     unordered: bool  #: an argument may hold a set
     whole: bool  #: the payload is the one argument itself, not an object of arguments
     arguments: msgspec.json.Decoder[Any]
-    result: msgspec.json.Decoder[Any]
-    #: Results of these kinds arrive as they are and fit the annotation, so that nothing is checked.
-    plain_results: frozenset[type]
-    returns_nothing: bool  #: None fits the annotation
+    results: ResultCodec
 
     @classmethod
     def of(
@@ -97,29 +98,15 @@ class Signature:
             exact=tuple(_exact_types(parameters)),
             unordered=any(holds_sets(given.hint) for given in parameters),
             whole=whole,
-            arguments=msgspec.json.Decoder(kind, dec_hook=_read_foreign),
-            result=msgspec.json.Decoder(hints.returns, dec_hook=_read_foreign),
-            plain_results=plain_kinds(hints.returns),
-            returns_nothing=type(None) in plain_kinds(hints.returns),
+            arguments=msgspec.json.Decoder(kind, dec_hook=read_foreign),
+            results=ResultCodec.of(hints.label, hints.returns),
         )
-
-    @classmethod
-    def of_result(cls, label: str, function: Callable[..., Any] | None = None) -> Signature:
-        """For results alone: as the function annotates them, if it does so in a way we can read."""
-        returns: Any = Any
-        if function is not None:
-            try:
-                returns = get_type_hints(function).get("return", Any)
-                msgspec.json.Decoder(returns)
-            except Exception:  # noqa: BLE001 - any function will do, also one without types
-                returns = Any
-        return cls.from_hints(Hints(label, (), returns), skip_first=False)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call, or a `PayloadError` that names the argument that is wrong."""
         arguments: Mapping[str, Any]
         if kwargs or len(args) > self.by_position:
-            arguments = self._bind(args, kwargs)
+            arguments = self.bind(args, kwargs)
         elif len(args) == 1:  # as below, in half the time
             arguments = {self.names[0]: args[0]}
         else:
@@ -131,7 +118,7 @@ class Signature:
                 self._refuse(f"does not fit: Expected `{wanted}`, got `{given}`", name)
         value = self._only(arguments) if self.whole else arguments
         try:
-            payload = _encode(value)
+            payload = encode(value)
             got = self.arguments.decode(payload)  # what the worker will read, so that is checked
         except Exception:  # noqa: BLE001 - found again, and told in the caller's words
             payload = self._write(value, arguments)
@@ -142,7 +129,17 @@ class Signature:
         elif not self.unordered and _arrive_as_given(arguments, got):
             return payload
         self._require_carried(arguments, got)
-        return _encode(_in_order(value, objects=self.unordered))
+        return encode(_in_order(value, objects=self.unordered))
+
+    def without(self, names: Collection[str]) -> Signature:
+        """The same without some parameters, all given by name; results are not its business."""
+        fields = msgspec.structs.fields(self.arguments.type)
+        kept = tuple(
+            Parameter(each.name, each.type, each.required, by_position=False, by_name=True)
+            for each in fields
+            if each.name not in names
+        )
+        return Signature.from_hints(Hints(self.label, kept, Any), skip_first=False)
 
     def encode_wire(self, value: Any) -> bytes:
         """The payload of a call whose arguments came as plain JSON data, checked the same way."""
@@ -155,7 +152,7 @@ class Signature:
         """The keyword arguments of a payload, typed, or a `PayloadError` naming the field."""
         try:
             decoded = self.arguments.decode(payload)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._explain(error)
         if self.whole:
             return {self.names[0]: decoded}
@@ -175,49 +172,19 @@ class Signature:
 
     def encode_result(self, value: Any) -> str:
         """A result as JSON text that reads back as annotated, or a `PayloadError`."""
-        try:
-            result = _encode(value)
-        except _UNWRITABLE as error:
-            message = f"the result of {self.label} cannot be written as JSON: {error}"
-            raise PayloadError(message, field="return") from error
-        if type(value) not in self.plain_results:
-            self._check_result(value, result)
-        return result.decode()
+        return self.results.encode(value)
 
     def decode_result(self, data: str | bytes) -> Any:
         """A result as its annotated type, or a `PayloadError` that says where it differs."""
-        try:
-            return self.result.decode(data)
-        except _UNREADABLE as error:
-            message = _AT.sub(r" at '\g<path>'", str(error))
-            raise PayloadError(
-                f"the result of {self.label} is not what its annotation says: {message}",
-                field="return",
-            ) from error
+        return self.results.decode(data)
 
     def _require_carried(self, arguments: Any, got: Any) -> None:
         found = first_uncarried(arguments, got)
         if found is not None:
             self._refuse(found[1], found[0].removeprefix(".") or None)
 
-    def _check_result(self, value: Any, result: bytes) -> None:
-        """Refuse what its reader would not get: what JSON cannot carry, or is not as annotated."""
-        try:
-            got = self.result.decode(result)
-        except _UNREADABLE:  # null may stand for a NaN, which is then what is wrong
-            self._require_carried_result(value, None)
-            self.decode_result(result)  # raises what the reader would be told
-        else:
-            if not arrives_as_given(value, got):
-                self._require_carried_result(value, got)
-
-    def _require_carried_result(self, value: Any, got: Any) -> None:
-        found = first_uncarried(value, got)
-        if found is not None:
-            where = f"'{found[0].removeprefix('.')}' of " if found[0] else ""
-            raise PayloadError(f"{where}the result of {self.label} {found[1]}", field="return")
-
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name."""
         if not args and not self.position_only:
             return kwargs
         if len(args) > self.by_position:
@@ -243,15 +210,15 @@ class Signature:
 
     def _write(self, value: Any, parts: Mapping[str, Any]) -> bytes:
         try:
-            return msgspec.json.encode(value, enc_hook=_write_foreign)
-        except _UNWRITABLE as error:
+            return msgspec.json.encode(value, enc_hook=write_foreign)
+        except UNWRITABLE as error:
             name = next((name for name, part in parts.items() if not _is_writable(part)), None)
             self._refuse(f"cannot be written as JSON: {error}", name, error)
 
     def _read(self, payload: str | bytes) -> Any:
         try:
             return self.arguments.decode(payload)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._explain(error)
 
     def _explain(self, error: Exception) -> NoReturn:
@@ -310,49 +277,20 @@ def _in_order(value: Any, *, objects: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_in_order(part, objects=objects) for part in value]
     if isinstance(value, set | frozenset):
-        parts = (msgspec.Raw(_encode(_in_order(part, objects=objects))) for part in value)
+        parts = (msgspec.Raw(encode(_in_order(part, objects=objects))) for part in value)
         return sorted(parts, key=bytes)
     if objects and not isinstance(value, str | int | float | None):
         with contextlib.suppress(TypeError):  # what cannot be compared stays as it is
-            return msgspec.Raw(_encode_in_order(value))
+            return msgspec.Raw(encode_in_order(value))
     return value
 
 
 def _is_writable(value: Any) -> bool:
     try:
-        msgspec.json.encode(value, enc_hook=_write_foreign)
-    except _UNWRITABLE:
+        msgspec.json.encode(value, enc_hook=write_foreign)
+    except UNWRITABLE:
         return False
     return True
 
 
-def _write_foreign(value: Any) -> Any:
-    """Let a model of another library write itself; the library is never imported here."""
-    if is_foreign_model(type(value)):
-        return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError(f"objects of type {type(value).__qualname__} cannot be carried")
-
-
-_encode: Final = msgspec.json.Encoder(enc_hook=_write_foreign).encode
-_encode_in_order: Final = msgspec.json.Encoder(
-    enc_hook=_write_foreign, order="deterministic"
-).encode
 _as_dict: Final = msgspec.structs.asdict
-
-
-def _read_foreign(kind: Any, value: Any) -> Any:
-    if kind is object:
-        return value
-    try:
-        return kind.model_validate(value)
-    except ValueError as error:
-        describe = getattr(error, "errors", None)
-        if describe is None:
-            raise
-        # The library's own text would show the values, and payloads are never shown.
-        raise ValueError("; ".join(_problem(found) for found in describe())) from None
-
-
-def _problem(found: Mapping[str, Any]) -> str:
-    place = ".".join(str(step) for step in found["loc"])
-    return f"{place}: {found['msg']}" if place else str(found["msg"])

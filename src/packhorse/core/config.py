@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.job import PRIORITY_BY_NAME
 from packhorse.errors import ConfigError
 
 __all__ = ["WorkerOptions"]
@@ -31,6 +32,7 @@ class WorkerOptions:
     concurrency: int = 100  #: jobs running at once
     burst: bool = False  #: leave when there is nothing left to do
     queue_caps: Mapping[str, int] = field(default_factory=dict)  #: jobs at once, of some queues
+    reserve: Mapping[str, int] = field(default_factory=dict)  #: slots kept, by priority
     max_jobs: int | None = None  #: leave after so many attempts
     lease_us: int = 30 * SECOND_US
     poll_interval_us: int = SECOND_US  #: how long an idle worker waits when no wake-up comes
@@ -77,6 +79,18 @@ def _problems(options: WorkerOptions) -> list[tuple[bool, str]]:
             f"concurrency is {options.concurrency!r}; give 1 to {_CONCURRENCY_MAX}",
         ),
         *_cap_problems(options),
+        (
+            not set(options.reserve) < set(PRIORITY_BY_NAME),
+            f"reserve is {dict(options.reserve)!r}; give slots by priority: {{'critical': 2}}",
+        ),
+        (
+            not all(_is_count(kept, 1) for kept in options.reserve.values())
+            or sum(options.reserve.values()) >= options.concurrency,
+            (
+                f"reserve is {dict(options.reserve)!r} of {options.concurrency} slots; keep 1 or "
+                "more, and leave at least one for other jobs"
+            ),
+        ),
         *_process_problems(options),
         (
             options.max_jobs is not None and not _is_count(options.max_jobs, 1),

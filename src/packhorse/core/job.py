@@ -26,6 +26,7 @@ __all__ = [
     "Counters",
     "DeadReason",
     "IdempotencyRule",
+    "Input",
     "Job",
     "JobOptions",
     "JobRecord",
@@ -198,6 +199,14 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     node: str  #: what the job is called in its group
 
 
+class Input(msgspec.Struct, frozen=True, array_like=True):
+    """An argument that is the result of other nodes of the job's workflow, read when it starts."""
+
+    path: tuple[str | int, ...]  #: where it stands in the payload
+    nodes: str  #: their numbers, as `core.workflows.numbers_text` writes them
+    many: bool = False  #: a list of results, else the result of the only one
+
+
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a call decided for its job alone; what is absent follows task, queue and defaults."""
 
@@ -210,6 +219,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     schedule: str | None = None  #: whose fire it is
     scheduled_for_us: int | None = None  #: when that fire was due
     member: Member | None = None  #: of a group, whose journal tells when the job ends
+    carrier: dict[str, str] | None = None  #: trace context of its submit, as headers carry it
+    inputs: tuple[Input, ...] = ()  #: arguments that are results of other nodes
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -354,3 +365,8 @@ def waits_for(record: JobRecord) -> AttemptError | None:
     if error is None or error.attempts != record.counters.attempts:
         return None
     return error
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(JobOptions)
+msgspec.json.Decoder(NewJob)

@@ -14,7 +14,25 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["arrives_as_given", "first_uncarried", "is_foreign_model"]
+__all__ = [
+    "UNREADABLE",
+    "UNWRITABLE",
+    "arrives_as_given",
+    "encode",
+    "encode_in_order",
+    "first_uncarried",
+    "is_foreign_model",
+    "read_foreign",
+    "write_foreign",
+]
+
+#: What writing a value may raise.
+UNWRITABLE: Final = (
+    *(TypeError, ValueError, OverflowError, RecursionError, NotImplementedError),
+    msgspec.MsgspecError,
+)
+#: And reading one.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -79,3 +97,33 @@ def is_foreign_model(kind: Any) -> bool:
     return callable(getattr(kind, "model_validate", None)) and callable(
         getattr(kind, "model_dump", None)
     )
+
+
+def write_foreign(value: Any) -> Any:
+    """Let a model of another library write itself; the library is never imported here."""
+    if is_foreign_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    raise NotImplementedError(f"objects of type {type(value).__qualname__} cannot be carried")
+
+
+def read_foreign(kind: Any, value: Any) -> Any:
+    """Let a model of another library read itself."""
+    if kind is object:
+        return value
+    try:
+        return kind.model_validate(value)
+    except ValueError as error:
+        describe = getattr(error, "errors", None)
+        if describe is None:
+            raise
+        # The library's own text would show the values, and payloads are never shown.
+        raise ValueError("; ".join(_problem(found) for found in describe())) from None
+
+
+def _problem(found: Mapping[str, Any]) -> str:
+    place = ".".join(str(step) for step in found["loc"])
+    return f"{place}: {found['msg']}" if place else str(found["msg"])
+
+
+encode: Final = msgspec.json.Encoder(enc_hook=write_foreign).encode
+encode_in_order: Final = msgspec.json.Encoder(enc_hook=write_foreign, order="deterministic").encode

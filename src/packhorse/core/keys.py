@@ -27,6 +27,7 @@ __all__ = [
     "TakesArguments",
     "canonical",
     "check_source",
+    "derived_id",
     "digest",
     "normal",
     "shortened",
@@ -150,6 +151,12 @@ def digest(*parts: str) -> str:
     import hashlib  # noqa: PLC0415 - code without keys does not pay for it
 
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def derived_id(*parts: str) -> str:
+    """The id of a job that follows from some texts, so that it is not there twice."""
+    text = digest(*parts)
+    return f"{text[:8]}-{text[8:12]}-8{text[13:16]}-8{text[17:20]}-{text[20:32]}"
 
 
 def _wanted(source: Callable[..., object], setting: str) -> tuple[str, ...] | None:

@@ -152,6 +152,7 @@ class QueueOptions(LimitOptions, total=False):
     wait_timeout: Duration | None
     require_tenant: bool | None
     unique_traces: bool | None
+    background_only: bool | None  #: run `background` jobs only while nothing else waits
     autoscale: ScaleOptions | None
 
 

@@ -42,6 +42,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned; `result` is JSON text."""
 
     result: str
+    counted: tuple[int, int] | None = None  #: items of a chunk, and those that failed
 
 
 class _Raised(msgspec.Struct, frozen=True, dict=True):
@@ -65,6 +66,7 @@ class Failed(_Raised, frozen=True):
     kinds: tuple[str, ...] = ()  #: qualified names along the exception's MRO
     asked: bool = False  #: the handler raised `Retry`: its kind is not looked at
     retry_delay_us: int | None = None  #: a delay the handler asked for, instead of the policy's
+    counted: tuple[int, int] | None = None  #: as above
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -118,6 +120,7 @@ class GivenUp(_Raised, frozen=True):
 
     reason: DeadReason
     error: AttemptError
+    counted: tuple[int, int] | None = None  #: as above
 
 
 Outcome = (

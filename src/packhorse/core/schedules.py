@@ -8,15 +8,14 @@ workers, so that each fire is submitted once.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobOptions, NewJob
-from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, RecordId
+from packhorse.core.keys import derived_id
+from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId
 from packhorse.core.policies.timing import (
     DueFires,
     Timing,
@@ -25,16 +24,13 @@ from packhorse.core.policies.timing import (
     fires_after,
     jittered_us,
 )
+from packhorse.core.releases import RETIRED_AFTER_US, Declared, Release, declared_again
 from packhorse.errors import ConfigError
 
 __all__ = [
-    "RETIRED_AFTER_US",
-    "RETIRED_KEPT_US",
     "SCHEDULE_KIND",
-    "SEEN_EVERY_US",
     "FireNote",
     "Fired",
-    "Release",
     "ScheduleDeclaration",
     "ScheduleDocument",
     "declared",
@@ -43,6 +39,7 @@ __all__ = [
     "fired_by_hand",
     "is_forgotten",
     "paused",
+    "put_schedule",
     "read_schedule",
     "refused",
     "resumed",
@@ -52,12 +49,6 @@ __all__ = [
 ]
 
 SCHEDULE_KIND: Final = "schedule"
-#: A schedule that no live worker has declared for so long fires no more.
-RETIRED_AFTER_US: Final = 3_600 * SECOND_US
-#: And is shown for so long.
-RETIRED_KEPT_US: Final = 30 * 24 * 3_600 * SECOND_US
-#: How often workers write that they still declare it.
-SEEN_EVERY_US: Final = 600 * SECOND_US
 #: Fires a schedule remembers.
 _NOTES_MAX: Final = 50
 #: Bytes of arguments that one look may submit; the rest waits for the next.
@@ -83,15 +74,21 @@ class ScheduleDeclaration(msgspec.Struct, frozen=True):
     timing: Timing
     job: NewJob
 
+    @property
+    def id(self) -> RecordId:
+        """The record that holds it."""
+        return schedule_id(self.name)
 
-class Release(msgspec.Struct, frozen=True):
-    """Who declares: a release of an app, and since when the store knows it."""
+    def put(
+        self, record: Record | None, release: Release, now_us: int, *, holder_lives: bool
+    ) -> Put | None:
+        """How to write what this declaration makes of it; None: nothing has to be written."""
+        before = None if record is None else read_schedule(record.document)
+        after = declared(before, self, release, now_us, holder_lives=holder_lives)
+        return None if after is None else put_schedule(after, record.version if record else 0)
 
-    name: str = ""
-    since_us: int = 0
 
-
-class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+class ScheduleDocument(Declared, frozen=True, omit_defaults=True):
     """A schedule as the store holds it."""
 
     name: str
@@ -99,11 +96,9 @@ class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     job: NewJob
     anchor_us: int  #: where intervals are counted from
     last_us: int  #: every fire up to here is dealt with
-    seen_us: int  #: when a live worker last said that it declares it
-    release: Release = Release()  #: whose declaration holds
-    changed: dict[str, Any] = {}  #: fields of the timing that an operator set
+    #: Fields of the timing that an operator set.
+    changed: dict[str, Any] = msgspec.field(default_factory=dict)
     paused_us: int | None = None
-    retired_us: int | None = None
     fires: tuple[FireNote, ...] = ()  #: the newest last
 
     @property
@@ -162,6 +157,14 @@ def written_schedule(schedule: ScheduleDocument) -> bytes:
     return text
 
 
+def put_schedule(schedule: ScheduleDocument, version: int) -> Put:
+    """How to write a schedule whose record has this version."""
+    return Put(
+        *(schedule_id(schedule.name), written_schedule(schedule), version),
+        order=schedule.next_us,
+    )
+
+
 # ---------------------------------------------------------------------------------------- declaring
 
 
@@ -181,19 +184,11 @@ def declared(
     if before is None:
         last_us = now_us - 1 if new.timing.at_start else now_us
         return ScheduleDocument(
-            *(new.name, new.timing, new.job, now_us, last_us, now_us), release=release
+            *(new.name, new.timing, new.job, now_us, last_us), seen_us=now_us, release=release
         )
-    same = (before.timing, before.job) == (new.timing, new.job)
-    holds = release.since_us >= before.release.since_us or not holder_lives
-    seen = msgspec.structs.replace(before, seen_us=now_us, retired_us=None)
-    if same or not holds:
-        fresh = now_us - before.seen_us < SEEN_EVERY_US and before.retired_us is None
-        takes_over = holds and before.release != release
-        if fresh and not takes_over:
-            return None
-        return msgspec.structs.replace(seen, release=release) if takes_over else seen
-    after = msgspec.structs.replace(seen, timing=new.timing, job=new.job, release=release)
-    return _from_now_on(before, after, now_us)
+    said = msgspec.structs.replace(before, timing=new.timing, job=new.job)
+    after = declared_again(before, said, release, now_us, holder_lives=holder_lives)
+    return None if after is None else _from_now_on(before, after, now_us)
 
 
 def _from_now_on(
@@ -239,8 +234,7 @@ def fired_by_hand(schedule: ScheduleDocument, job_id: str, now_us: int) -> Fired
 
 def _job(schedule: ScheduleDocument, timing: Timing, fire_us: int) -> NewJob:
     """The job of a fire: its id follows from schedule and instant, so that none is there twice."""
-    digest = hashlib.sha256(f"schedule\0{schedule.name}\0{fire_us}".encode()).hexdigest()
-    job_id = f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+    job_id = derived_id("schedule", schedule.name, str(fire_us))
     job = _as_fire(schedule, job_id, fire_us)
     starts_us = jittered_us(timing, schedule.name, fire_us)
     return job if starts_us == fire_us else msgspec.structs.replace(job, scheduled_us=starts_us)
@@ -301,3 +295,7 @@ def is_forgotten(schedule: ScheduleDocument, now_us: int) -> bool:
 def retired(schedule: ScheduleDocument, now_us: int) -> ScheduleDocument:
     """It fires no more, unless it is declared again; then it goes on where it was."""
     return msgspec.structs.replace(schedule, retired_us=now_us)
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(ScheduleDocument)

@@ -13,7 +13,7 @@
     lease.lost      lease.regained     store.trouble   store.recovered
     tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
     schedule.late   schedule.missed    schedule.refused
-    loop.blocked    observer.failed
+    loop.blocked    observer.failed    flow.event      flow.trouble    flow.rebuilt
     jobs.spooled    spool.delivered    spool.refused
 
 Observers are plain functions, called where the event happens: on the worker's event loop, save
@@ -25,6 +25,7 @@ Payloads and results are in no event.
 from __future__ import annotations
 
 from packhorse.events.bus import EVENTS, EventBus, Observer
+from packhorse.events.flows import FlowEvent, FlowRebuilt, FlowTrouble
 from packhorse.events.kinds import (
     Event,
     JobAbandoned,
@@ -74,6 +75,9 @@ __all__ = [
     "EVENTS",
     "Event",
     "EventBus",
+    "FlowEvent",
+    "FlowRebuilt",
+    "FlowTrouble",
     "JobAbandoned",
     "JobCancelled",
     "JobCancelling",

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Plan
 
@@ -26,13 +26,15 @@ class DeliverAnswer(StrEnum):
 class AttachmentStore(Protocol):
     """Values kept with a job under names, and signals sent to it from outside."""
 
-    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
-        """Keep values with a job while it is processing with this fence; else it is stale.
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        """Keep values with jobs, each while it is processing with its fence; else it is stale.
 
-        A name that was there gets the new value. All are kept or none: what is beyond the bounds
-        of `policies.attachments` is a `ConfigError` or a `PayloadError`. From then on claims give
-        the job with `attached` in its options, also after a retry, a rescue and a redrive. What is
-        attached goes when the job goes; a completed job that is redriven starts without it.
+        A stale one keeps nothing, and the others are kept. A name that was there gets the new
+        value; when the job was changed last stays as it was. What is beyond the bounds of
+        `policies.attachments`, or names a job twice, is a `ConfigError` or a `PayloadError`, and
+        nothing of all of it is kept. From then on claims give a job with `attached` in its options,
+        also after a retry, a rescue and a redrive. What is attached goes when the job goes; a
+        completed job that is redriven starts without it.
         """
         ...
 
@@ -42,7 +44,8 @@ class AttachmentStore(Protocol):
         """Append a signal to those of its name, whatever the job does.
 
         A job that waits for a signal is due at once; any other stays as it is. A settlement that
-        waits, and has seen fewer signals than came (`Settlement.waits`), is queued instead. A
+        waits, and has seen fewer signals than came (`Settlement.waits`), is queued instead; while
+        it waits so it does not count as depth, nor is it shed. A
         finished job keeps nothing; nor does one that has 100 of this name, or as much as it may
         have. A job of another tenant is unknown.
         """

@@ -16,6 +16,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import NewJob
+from packhorse.core.policies.records import RecordId
 from packhorse.stores.plan import Plan
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Intake",
     "IntakeRequest",
     "UserStatement",
+    "alias_of",
     "found_later",
     "read_request",
     "written_requests",
@@ -38,6 +40,8 @@ ADMITTED_MAX: Final = 500
 INTAKE_TOPIC: Final = "intake"
 #: How long the id of a job that was answered by another one leads to that one.
 ALIAS_KEPT_US: Final = 7 * 24 * 3600 * SECOND_US
+#: Longer ids are found by their digests.
+_ID_LENGTH_MAX: Final = 200
 
 
 class IntakeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,6 +144,19 @@ class Intake(Protocol):
     def wake(self, queues: Sequence[str]) -> None:
         """Tell workers of a commit that asks for something in these queues."""
         ...
+
+
+def alias_of(job_id: str) -> RecordId:
+    """The record that leads from the id of a job to the one that answered for it."""
+    # What is no name of a record, which few ids are, is found by its digest.
+    plain = job_id.isascii() and job_id.isprintable() and len(job_id) <= _ID_LENGTH_MAX
+    return RecordId("alias", "", job_id if plain else _digest(job_id))
+
+
+def _digest(job_id: str) -> str:
+    import hashlib  # noqa: PLC0415 - for few ids
+
+    return f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
 
 
 def found_later(intake: Intake, plan: Plan[T], answer: T) -> Generator[Plan[Any], Any, T]:

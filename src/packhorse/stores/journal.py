@@ -32,7 +32,8 @@ class JournalStore(Protocol):
     def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
         """The groups that have lines, at most `limit`, that of the oldest line first. Reads only.
 
-        A store may look for them among the 10,000 oldest lines only.
+        A store may look for them among the oldest lines only: 100 for each group that is asked
+        for, and 10,000 at least.
         """
         ...
 

@@ -9,13 +9,12 @@ returns is the answer of the verb.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Listener", "Named", "Plan", "Steps", "Wake", "Wakeups", "adrive", "drive"]
-__all__ = ["Listener", "Plan", "Steps", "Wake", "Wakeups", "adrive", "drive"]
+__all__ = ["Listener", "Named", "Plan", "Steps", "Wake", "Wakeups", "looking_for"]
 
 T = TypeVar("T")
 
@@ -44,6 +43,11 @@ class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
     job_id: str
     missed: Callable[[T], bool]  #: whether this answer says so
     again: Callable[[str], Plan[T]]  #: the same verb for another id
+
+
+def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]]) -> Named[T]:
+    """Of a plan that answers `unknown` if it does not know the job."""
+    return Named(job_id, lambda answer: answer == unknown, again)
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -80,25 +84,3 @@ class Wakeups(Protocol):
     def listen(self, topics: frozenset[str]) -> Listener:
         """Hear these topics from now on, in the running event loop."""
         ...
-
-
-async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
-    """As `drive`, without blocking the event loop."""
-    answer: Any = None
-    try:
-        while True:
-            answer = await execute(steps.send(answer))
-    except StopIteration as finished:
-        result: T = finished.value
-        return result
-
-
-def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
-    """Run steps to their end, answering each with `execute`."""
-    answer: Any = None
-    try:
-        while True:
-            answer = execute(steps.send(answer))
-    except StopIteration as finished:
-        result: T = finished.value
-        return result

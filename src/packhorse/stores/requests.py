@@ -77,6 +77,14 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     #: How long after the claim jobs with a rate limit may start; their limits count it in.
     allowance_us: int = 0
     tenants: tuple[str, ...] = ()  #: whose jobs are wanted; none: everyone's
+    #: Of these queues only jobs of so urgent a priority (the lower number); one with ageing, whose
+    #: order is not by priority, gives none then. Not asked of suspects.
+    levels: dict[str, int] = {}
+
+    @property
+    def narrow(self) -> bool:
+        """Whether not every job of its tasks is wanted."""
+        return bool(self.tenants or self.levels)
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -179,6 +187,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     ageing_us: int | None = None  #: waiting so long counts as one level of priority
     on_dead: OnDead = "release"  #: what a job that dies at the head of its line does to the line
     autoscale: ScaleRule | None = None  #: for scalers; a store keeps it and does nothing with it
+    background_only: bool = False  #: workers take `background` jobs while nothing else waits
 
 
 class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -311,3 +320,8 @@ class Outlook(msgspec.Struct, frozen=True):
     orphaned: bool  #: jobs of its queues are held by workers whose lease is gone
     now_us: int
     limit_free_us: int | None = None  #: when a limit next lets go a job it could run
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(QueueSettings)
+msgspec.json.Decoder(TaskSettings)

@@ -45,6 +45,7 @@ __all__ = [
     "deals_passes",
     "highest_number",
     "keys_of",
+    "rejected",
 ]
 
 #: The statuses that are carried; what runs or has ended well stays where it is.
@@ -209,6 +210,33 @@ def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
     )
 
 
+def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
+    """A job that was not let in, as a dead letter: without its keys and its lines."""
+    bare = msgspec.structs.replace(
+        job,
+        delay_us=0,
+        scheduled_us=None,
+        ordering_key=None,
+        concurrency_key=None,
+        rate_key=None,
+        weight=1,
+        unique=None,
+        idempotency=None,
+    )
+    return CarriedJob(
+        bare,
+        JobStatus.DEAD,
+        Counters(),
+        fence=0,
+        created_us=now_us,
+        updated_us=now_us,
+        due_us=now_us,
+        error=AttemptError("Rejected", reason, code),
+        dead_reason=DeadReason.REJECTED,
+        finished_us=now_us,
+    )
+
+
 def _new_job(record: JobRecord, kept: Kept) -> NewJob:
     return NewJob(
         id=record.id,
@@ -265,3 +293,7 @@ def highest_number(jobs: Sequence[CarriedJob]) -> int:
     places = [job.standing.place for job in jobs if job.standing is not None]
     numbers = [job.line_number for job in jobs if job.line_number is not None]
     return max([0, *places, *numbers])
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(Copied)

@@ -21,6 +21,7 @@ from packhorse.app import Packhorse
 from packhorse.artifacts import MemoryPlace, PlaceSource
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.core.batches import is_chunk_member
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import JobInfo, job_info
@@ -240,7 +241,8 @@ class TestApp(Packhorse):
     def _arguments(self, record: JobRecord) -> Mapping[str, Any]:
         """Decode arguments as the handler gets them; as JSON data if the task is not known."""
         definition = self.registry.get(record.task)
-        if definition is not None and not definition.signature.whole:
+        is_whole = definition is None or definition.signature.whole
+        if definition is not None and not is_whole and not is_chunk_member(record.options):
             return definition.typed_arguments(record.payload)
         decoded = msgspec.json.decode(record.payload)
         return decoded if isinstance(decoded, dict) else {}

@@ -35,6 +35,9 @@ from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting, until
 
+#: In one process, since it takes long to fill the tables.
+pytestmark = pytest.mark.xdist_group("plans")
+
 SCHEMA: Final = "plans"
 JOBS: Final = 5000
 BATCH: Final = 100

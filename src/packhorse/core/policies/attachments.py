@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -17,7 +17,9 @@ __all__ = [
     "ATTACHED_NAME_BYTES_MAX",
     "SIGNALS_MAX",
     "VALUE_BYTES_MAX",
+    "Attaching",
     "Attachments",
+    "check_attaching",
     "check_values",
     "fits",
     "too_much",
@@ -28,6 +30,14 @@ ATTACHED_MAX: Final = 1_000  #: values and signals of one job
 ATTACHED_BYTES_MAX: Final = 4 * 1024 * 1024  #: of all of them
 ATTACHED_NAME_BYTES_MAX: Final = 256
 SIGNALS_MAX: Final = 100  #: of one name
+
+
+class Attaching(msgspec.Struct, frozen=True):
+    """Values to keep with a job under its fence."""
+
+    job_id: str
+    fence: int
+    values: dict[str, bytes]
 
 
 class Attachments(msgspec.Struct, frozen=True):
@@ -54,6 +64,14 @@ class Attachments(msgspec.Struct, frozen=True):
     def delivered(self) -> int:
         """How many signals came, whatever their names."""
         return sum(map(len, self.signals.values()))
+
+
+def check_attaching(kept: Sequence[Attaching]) -> None:
+    """Refuse what no job can have, and a job that is named twice."""
+    if len({one.job_id for one in kept}) < len(kept):
+        raise ConfigError("a job is named twice among those that values are attached to")
+    for one in kept:
+        check_values(one.values)
 
 
 def check_values(values: Mapping[str, bytes]) -> None:

@@ -12,7 +12,15 @@ import msgspec
 
 from packhorse.core.clock import to_datetime
 from packhorse.core.durations import span_text
-from packhorse.core.job import RETRY_WAITING, TERMINAL, JobRecord, JobStatus, RateRule, waits_for
+from packhorse.core.job import (
+    RETRY_WAITING,
+    TERMINAL,
+    JobRecord,
+    JobStatus,
+    Priority,
+    RateRule,
+    waits_for,
+)
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
 
@@ -65,6 +73,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     suspect: bool = False  #: it was lost with its worker, so it runs alone
     queue_paused: bool = False
     closed: tuple[ClosedGate, ...] = ()  #: each of its gates that is closed for it, in gate order
+    background_only: bool = False  #: its queue gives background jobs while nothing else waits
     ahead: int = 0  #: ready jobs of its queue that rank before it, held back or not
     served: bool = True  #: some live worker serves its queue
     known: bool = True  #: some live worker that serves its queue knows its task
@@ -87,6 +96,7 @@ class ReasonCode(StrEnum):
     WAITS_FOR_SIGNAL = "waits_for_signal"
     BREAKER_OPEN = "breaker_open"
     NEEDS_HUMAN = "needs_human"
+    WAITS_FOR_NODES = "waits_for_nodes"
     RETRY_WAITS = "retry_waits"
     DEADLINE_PASSED = "deadline_passed"
     PARKED = "parked"
@@ -100,6 +110,7 @@ class ReasonCode(StrEnum):
     UNKNOWN_TASK = "unknown_task"
     WORKERS_QUIET = "workers_quiet"
     SUSPECT = "suspect"
+    BACKGROUND_ONLY = "background_only"
     BEHIND = "behind"
     READY = "ready"
 
@@ -189,6 +200,13 @@ def _of_ready(facts: JobFacts) -> Iterator[Obstacle]:
             ReasonCode.SUSPECT,
             "it was lost with its worker before, so it waits for a worker that is idle and can "
             "run it alone",
+        )
+    if facts.background_only and facts.record.priority == Priority.BACKGROUND:
+        queue = facts.record.queue
+        yield Obstacle(
+            ReasonCode.BACKGROUND_ONLY,
+            f"it is a background job, and of queue {queue!r} workers take those only while nothing "
+            "else waits in the queues they serve",
         )
     if facts.ahead:
         yield _behind(facts)

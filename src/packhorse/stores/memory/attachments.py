@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -11,7 +11,9 @@ import msgspec
 from packhorse.core.job import TERMINAL, JobOptions, JobStatus
 from packhorse.core.policies.attachments import (
     SIGNALS_MAX,
+    Attaching,
     Attachments,
+    check_attaching,
     check_values,
     fits,
     too_much,
@@ -20,7 +22,7 @@ from packhorse.core.settlement import Verdict
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.memory.rows import JobRow
 from packhorse.stores.memory.state import Access, plan
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Plan, looking_for
 
 __all__ = ["MemoryAttachments"]
 
@@ -28,15 +30,20 @@ __all__ = ["MemoryAttachments"]
 class MemoryAttachments:
     """See `AttachmentStore`."""
 
-    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
-        check_values(values)
-        return plan("attach", partial(_attach, job_id, fence, dict(values)))
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        check_attaching(kept)
+        return plan("attach", partial(_attach, tuple(kept)))
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
-        return plan("deliver", partial(_deliver, job_id, name, value, tenant))
+        named = looking_for(
+            job_id,
+            DeliverAnswer.UNKNOWN,
+            lambda other: self.deliver(other, name, value, tenant=tenant),
+        )
+        return plan("deliver", partial(_deliver, job_id, name, value, tenant), named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def work(access: Access) -> Attachments | None:
@@ -48,17 +55,21 @@ class MemoryAttachments:
         return plan("attachments", work, writes=False)
 
 
-def _attach(job_id: str, fence: int, values: dict[str, bytes], access: Access) -> Verdict:
-    row = access.state.jobs.get(job_id)
-    if row is None or row.status is not JobStatus.PROCESSING or row.fence != fence:
-        return Verdict.STALE
-    if not values:
-        return Verdict.APPLIED
-    attached = msgspec.structs.replace(row.attached, values={**row.attached.values, **values})
-    if not _fits(attached):
-        raise too_much(job_id)
-    _keep(access, row, attached)
-    return Verdict.APPLIED
+def _attach(kept: Sequence[Attaching], access: Access) -> tuple[Verdict, ...]:
+    changed: dict[str, tuple[JobRow, Attachments]] = {}
+    for one in kept:
+        row = access.state.jobs.get(one.job_id)
+        if row is None or row.status is not JobStatus.PROCESSING or row.fence != one.fence:
+            continue
+        values = {**row.attached.values, **one.values}
+        attached = msgspec.structs.replace(row.attached, values=values)
+        if not _fits(attached):
+            raise too_much(one.job_id)
+        changed[one.job_id] = row, attached
+    for row, attached in changed.values():
+        if attached.values:
+            _keep(access, row, attached, row.updated_us)
+    return tuple(Verdict.APPLIED if one.job_id in changed else Verdict.STALE for one in kept)
 
 
 def _deliver(
@@ -74,7 +85,7 @@ def _deliver(
     attached = msgspec.structs.replace(row.attached, signals=signals)
     if len(signals[name]) > SIGNALS_MAX or not _fits(attached):
         return DeliverAnswer.FULL
-    _keep(access, row, attached, due=row.awaits_signal)
+    _keep(access, row, attached, access.now_us, due=row.awaits_signal)
     return DeliverAnswer.DELIVERED
 
 
@@ -83,9 +94,11 @@ def _fits(attached: Attachments) -> bool:
     return fits(len(everything), sum(map(len, everything)))
 
 
-def _keep(access: Access, row: JobRow, attached: Attachments, *, due: bool = False) -> None:
+def _keep(
+    access: Access, row: JobRow, attached: Attachments, updated_us: int, *, due: bool = False
+) -> None:
     options = msgspec.structs.replace(row.new.options or JobOptions(), attached=True)
-    with access.state.changing(row, access.now_us):
+    with access.state.changing(row, updated_us):
         row.new = msgspec.structs.replace(row.new, options=options)
         row.attached = attached
         if due:

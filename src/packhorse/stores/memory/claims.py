@@ -195,8 +195,14 @@ def runnable(access: Access, index: Index, queue: str, tasks: Collection[str]) -
 def _wanted(access: Access, index: Index, queue: str, request: ClaimRequest) -> Iterator[JobRow]:
     """Jobs of one queue that a request may be given, in the index's order."""
     rows = runnable(access, index, queue, request.tasks)
+    if not request.narrow:
+        return rows
     wanted = request.tenants
-    return (row for row in rows if row.new.tenant in wanted) if wanted else rows
+    level = None if index is access.state.suspects else request.levels.get(queue)
+    if level is not None:
+        aged = access.state.settings(queue).ageing_us is not None
+        rows = (row for row in rows if not aged and row.new.priority <= level)
+    return (row for row in rows if not wanted or row.new.tenant in wanted)
 
 
 def _first_ready(

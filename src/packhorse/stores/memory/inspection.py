@@ -13,7 +13,7 @@ from packhorse.core.policies.gates import Gate, GateKind, refusal
 from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, standing_of
 from packhorse.stores.memory.rows import JobRow, as_record, as_summary, as_worker, chosen_by
 from packhorse.stores.memory.state import Access, plan
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Plan, looking_for
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows, with_workers
 from packhorse.stores.transfer import cursor_of
 
@@ -28,7 +28,8 @@ class MemoryInspection:
             row = access.visible(job_id, tenant)
             return None if row is None else as_record(row, access.now_us)
 
-        return plan("job", work, writes=False)
+        again = partial(self.job, tenant=tenant)
+        return plan("job", work, writes=False, named=looking_for(job_id, None, again))
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
         def work(access: Access) -> tuple[AttemptRecord, ...]:
@@ -59,7 +60,8 @@ class MemoryInspection:
             row = access.visible(job_id, tenant)
             return None if row is None else facts_of(access, row, tenant)
 
-        return plan("explain", work, writes=False)
+        again = partial(self.explain, tenant=tenant)
+        return plan("explain", work, writes=False, named=looking_for(job_id, None, again))
 
 
 def _search(access: Access, chosen: JobFilter, limit: int, below: int | None) -> Page:
@@ -149,6 +151,7 @@ def facts_of(access: Access, row: JobRow, tenant: str | None) -> JobFacts:
         suspect=row.suspect,
         queue_paused=row.new.queue in access.state.paused,
         closed=tuple(_closed(access, row, tenant)),
+        background_only=access.state.settings(row.new.queue).background_only,
         ahead=_ahead(access, row),
         hold_until_us=row.hold_until_us,
     )

@@ -280,7 +280,7 @@ class _Intake:
         return [
             (row.new.priority, row.sequence, row.new.id)
             for row in self._access.state.jobs.values()
-            if row.new.queue == queue and row.status in WAITING
+            if row.new.queue == queue and row.status in WAITING and not row.awaits_signal
         ]
 
     def _numbered(self, queue: str, numbered: dict[str, int]) -> list[Waiting]:

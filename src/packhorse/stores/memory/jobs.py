@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
+from typing import Final
 
 import msgspec
 
@@ -29,7 +30,7 @@ from packhorse.stores.memory.transitions import (
     take_place,
     unique_holder,
 )
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Plan, looking_for
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
@@ -40,6 +41,9 @@ from packhorse.stores.requests import (
 )
 
 __all__ = ["MemoryJobs"]
+
+
+_UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 
 class MemoryJobs:
@@ -63,7 +67,11 @@ class MemoryJobs:
         return plan("note_progress", lambda access: tuple(_note(access, each) for each in asked))
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
-        return plan("cancel", lambda access: _cancel(access, access.visible(job_id, tenant)))
+        def work(access: Access) -> CancelAnswer:
+            return _cancel(access, access.visible(job_id, tenant))
+
+        again = partial(self.cancel, tenant=tenant)
+        return plan("cancel", work, named=looking_for(job_id, CancelAnswer.UNKNOWN, again))
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
@@ -74,7 +82,15 @@ class MemoryJobs:
             rows = (access.visible(job_id, tenant) for job_id in asked)
             return tuple(_redrive(access, row, gone) for row in rows)
 
-        return plan("redrive", work)
+        if len(asked) != 1:
+            return plan("redrive", work)
+        again = partial(self._redrive_one, tenant=tenant, forget=forget)
+        return plan("redrive", work, named=looking_for(asked[0], _UNKNOWN, again))
+
+    def _redrive_one(
+        self, job_id: str, tenant: str | None, forget: Sequence[str]
+    ) -> Plan[tuple[RedriveAnswer, ...]]:
+        return self.redrive((job_id,), tenant=tenant, forget=forget)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return plan("delete", partial(_delete, chosen=chosen, limit=limit))

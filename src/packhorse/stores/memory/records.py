@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
+from operator import itemgetter
 
 import msgspec
 
@@ -19,6 +21,7 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
+from packhorse.errors import StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.memory.intake import admit_each
 from packhorse.stores.memory.state import Access, plan
@@ -50,18 +53,20 @@ class MemoryRecords:
         bounds = PageBounds.of(kind, tenant, after, by_order=by_order)
 
         def work(access: Access) -> RecordPage:
-            found = sorted(
+            beyond = (bounds.order, bounds.after) if by_order else (0, bounds.after)
+            found = (
                 (_place(one, by_order=by_order), one)
                 for one in access.state.records.values()
                 if not is_expired(one, access.now_us) and not (by_order and one.order is None)
             )
-            beyond = (bounds.order, bounds.after) if by_order else (0, bounds.after)
-            shown = [
-                one
+            shown = (
+                (place, one)
                 for place, one in found
-                if bounds.first < one.id.text < bounds.last and place > beyond
-            ]
-            return as_page(shown, max(0, limit), access.now_us, by_order=by_order)
+                if place > beyond and bounds.first < one.id.text < bounds.last
+            )
+            first = nsmallest(max(0, limit) + 1, shown, key=itemgetter(0))
+            page = [one for _, one in first]
+            return as_page(page, max(0, limit), access.now_us, by_order=by_order)
 
         return plan("records", work, writes=False)
 
@@ -119,6 +124,8 @@ def _change(
     access: Access,
 ) -> Changed:
     state, now_us = access.state, access.now_us
+    if state.copied is not None:
+        raise StoreCopied(to=state.copied.to)
     gone = () if folded is None else _gone(access, folded)
     if gone:
         return Changed(now_us, gone=gone)

@@ -19,7 +19,7 @@ from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import JobRow, WorkerRow
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.stores.transfer import Copied
 
@@ -131,6 +131,7 @@ class MemoryState:
         self.tenanted: set[str] = set()
         self.closed: set[str] = set()
         self.counts: Counter[tuple[str, JobStatus]] = Counter()  # no zeros in it
+        self.suspended: Counter[str] = Counter()  # jobs of each queue that wait in a step
         self.next_sequence = count(1).__next__
         self.next_place = count(1).__next__
         self.next_line_number = count(1).__next__
@@ -180,8 +181,8 @@ class MemoryState:
         return self.overrides.get(queue) or self.declared.get(queue) or QueueSettings(queue)
 
     def depth(self, queue: str) -> int:
-        """How many jobs wait in a queue."""
-        return sum(self.counts[queue, status] for status in WAITING)
+        """How many jobs wait in a queue, those that wait in a step not among them."""
+        return sum(self.counts[queue, status] for status in WAITING) - self.suspended[queue]
 
     def insert(self, row: JobRow) -> None:
         """Keep a new job."""
@@ -225,12 +226,14 @@ class MemoryState:
 
     def _enter(self, row: JobRow) -> None:
         self.counts[row.new.queue, row.status] += 1
+        self.suspended[row.new.queue] += row.awaits_signal
         for index, group, key in self._entries(row):
             index.add(group, key)
 
     def _leave(self, row: JobRow) -> None:
         counted = (row.new.queue, row.status)
         self.counts[counted] -= 1
+        self.suspended[row.new.queue] -= row.awaits_signal
         if not self.counts[counted]:
             del self.counts[counted]
         for index, group, key in self._entries(row):
@@ -313,7 +316,13 @@ class Access:
         return known is None or not known.live(self.now_us)
 
 
-def plan(verb: str, work: Callable[[Access], T], *, writes: bool = True) -> Plan[T]:
+def plan(
+    verb: str,
+    work: Callable[[Access], T],
+    *,
+    writes: bool = True,
+    named: Named[T] | None = None,
+) -> Plan[T]:
     """A verb whose whole work is one function of the locked state."""
 
     def steps() -> Steps[T]:
@@ -326,4 +335,4 @@ def plan(verb: str, work: Callable[[Access], T], *, writes: bool = True) -> Plan
             yield Wake(topic)
         return answer
 
-    return Plan(verb, steps, writes=writes)
+    return Plan(verb, steps, writes=writes, named=named)

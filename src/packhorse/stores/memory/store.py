@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
+from packhorse.core.driving import drive
 from packhorse.stores.intake import Intake
 from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection
@@ -19,7 +20,7 @@ from packhorse.stores.memory.records import MemoryJournal, MemoryRecords
 from packhorse.stores.memory.state import Access, MemoryState
 from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
-from packhorse.stores.plan import Plan, Wake, drive
+from packhorse.stores.plan import Plan, Wake
 from packhorse.stores.protocol import (
     AttachmentStore,
     InspectionStore,

@@ -126,6 +126,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "field": "({0}::json ->> '{1}')",
         "options": "{0}.options",
         "keep_options": "options = {0}::text",
+        "fence_bytes": "convert_to({0}.fence::text, 'UTF8')",
         "member": "({0}.options::json -> 'member' ->> 0)",
         "bytes": "{0}::bytea",
         "created_by": "{0}.created_by",

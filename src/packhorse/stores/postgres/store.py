@@ -15,9 +15,10 @@ from typing import Any, Final, TypeVar
 from psycopg import Connection, Error
 
 from packhorse.core.clock import Clock
+from packhorse.core.driving import adrive, drive
 from packhorse.errors import PackhorseError
 from packhorse.stores.intake import INTAKE_TOPIC, found_later
-from packhorse.stores.plan import Plan, Steps, adrive, drive
+from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.connection import (
     LoopConnection,
     StartupOptions,

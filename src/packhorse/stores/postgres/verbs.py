@@ -63,7 +63,7 @@ class PostgresJobs(SqlJobs):
         """Plain queues are claimed from in one statement, others step by step."""
         level = LockLevel(self._memory)
         level.expect(request.queues)
-        unconstrained = level.unconstrained and not (request.quarantine or request.tenants)
+        unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
         one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
         return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,13 +14,15 @@ from packhorse.core.policies.attachments import (
     ATTACHED_BYTES_MAX,
     ATTACHED_MAX,
     SIGNALS_MAX,
+    Attaching,
     Attachments,
+    check_attaching,
     check_values,
     too_much,
 )
 from packhorse.core.settlement import Verdict
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, looking_for
 from packhorse.stores.redis.jobs import seen_by
 from packhorse.stores.redis.layout import FIELDS, STATUS
 from packhorse.stores.redis.rows import read_definition, read_options, read_state
@@ -38,16 +40,21 @@ _ATTACHED, _BYTES, _DELIVERED, _WAITS, _COUNTED = (
 class RedisAttachments:
     """See `AttachmentStore`."""
 
-    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
-        check_values(values)
-        return Plan("attach", partial(_attach, job_id, fence, dict(values)))
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        check_attaching(kept)
+        return Plan("attach", partial(_attach, kept))
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
         asked = (job_id, *seen_by(tenant))
-        return Plan("deliver", partial(_deliver, asked, name, value))
+        named = looking_for(
+            job_id,
+            DeliverAnswer.UNKNOWN,
+            lambda other: self.deliver(other, name, value, tenant=tenant),
+        )
+        return Plan("deliver", partial(_deliver, asked, name, value), named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def steps() -> Steps[Attachments | None]:
@@ -57,31 +64,32 @@ class RedisAttachments:
         return Plan("attachments", steps, writes=False)
 
 
-def _attach(job_id: str, fence: int, values: dict[str, bytes]) -> Steps[Verdict]:
-    kept: list[Argument] = [part for pair in values.items() for part in pair]
-    args: list[Argument] = [job_id, fence, ATTACHED_MAX, ATTACHED_BYTES_MAX]
-    reply = yield from _marked("attach", args, kept)
-    if reply == b"full":
-        raise too_much(job_id)
-    return Verdict.STALE if reply == b"stale" else Verdict.APPLIED
+def _attach(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
+    """Again with definitions that say so, if there are jobs with nothing attached yet.
+
+    A definition changes in no other way, so that nothing is lost between the two.
+    """
+    marks = dict.fromkeys([one.job_id for one in kept], b"")
+    while True:  # once or twice: of what was marked no mark is asked for
+        args: list[Argument] = [ATTACHED_MAX, ATTACHED_BYTES_MAX]
+        for one in kept:
+            args += (one.job_id, one.fence, marks[one.job_id], len(one.values))
+            args += [part for pair in one.values.items() for part in pair]
+        word, *rest = yield Script("attach", args)
+        if word == b"full":
+            raise too_much(rest[0].decode())
+        if word == b"kept":
+            return tuple(Verdict.STALE if each == b"0" else Verdict.APPLIED for each in rest)
+        for job_id, definition in zip(rest[::2], rest[1::2], strict=True):
+            marks[job_id.decode()] = _mark(definition)
 
 
 def _deliver(asked: Sequence[Argument], name: str, value: bytes) -> Steps[DeliverAnswer]:
     args = [*asked, ATTACHED_MAX, ATTACHED_BYTES_MAX, SIGNALS_MAX]
-    reply: bytes = yield from _marked("deliver", args, [name, value])
-    return DeliverAnswer(reply.decode())
-
-
-def _marked(script: str, before: Sequence[Argument], after: Sequence[Argument]) -> Steps[bytes]:
-    """Run a script; for a job that has nothing attached yet, again with a definition that says so.
-
-    A definition changes in no other way, so that nothing is lost between the two.
-    """
-    word, *rest = yield Script(script, [*before, "", *after])
-    if word == b"mark":
-        word, *_ = yield Script(script, [*before, _mark(rest[0]), *after])
-    answer: bytes = word
-    return answer
+    word, *rest = yield Script("deliver", [*args, "", name, value])
+    if word == b"mark":  # as above
+        word, *_ = yield Script("deliver", [*args, _mark(rest[0]), name, value])
+    return DeliverAnswer(word.decode())
 
 
 def _mark(definition: bytes) -> bytes:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, RateRule
 from packhorse.core.policies.explain import ClosedGate, JobFacts
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, looking_for
 from packhorse.stores.redis.layout import FIELDS, HISTORY_EACH_END, RECORD_FIELDS, STATUS
 from packhorse.stores.redis.leases import read_worker
 from packhorse.stores.redis.queues import gate_of
@@ -43,7 +44,8 @@ class RedisInspection:
             record = as_record(job_id, fields, now_us)
             return record if tenant in (None, record.tenant) else None
 
-        return Plan("job", steps, writes=False)
+        again = partial(self.job, tenant=tenant)
+        return Plan("job", steps, writes=False, named=looking_for(job_id, None, again))
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
         def steps() -> Steps[tuple[AttemptRecord, ...]]:
@@ -64,7 +66,9 @@ class RedisInspection:
         return Plan("outlook", lambda: _outlook(queues, tasks), writes=False)
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
-        return Plan("explain", lambda: _facts(job_id, tenant), writes=False)
+        again = partial(self.explain, tenant=tenant)
+        named = looking_for(job_id, None, again)
+        return Plan("explain", lambda: _facts(job_id, tenant), writes=False, named=named)
 
 
 def _search(chosen: JobFilter, wanted: int, below: str) -> Steps[Page]:
@@ -119,7 +123,7 @@ def _facts(job_id: str, tenant: str | None) -> Steps[JobFacts | None]:
     reply = yield Script("explain", asked)
     if reply is None:
         return None
-    now_us, fields, suspect, queue_paused, closed, ahead, hold, workers = reply
+    now_us, fields, suspect, queue_paused, closed, ahead, hold, workers, spared = reply
     record = as_summary(job_id, fields, now_us)
     if tenant not in (None, record.tenant):
         return None
@@ -129,6 +133,7 @@ def _facts(job_id: str, tenant: str | None) -> Steps[JobFacts | None]:
         suspect=bool(suspect),
         queue_paused=bool(queue_paused),
         closed=tuple(_closed(row) for row in closed),
+        background_only=bool(spared),
         ahead=ahead,
         hold_until_us=None if hold is None else int(hold),
     )

@@ -12,7 +12,7 @@ import msgspec
 from packhorse.core.job import Job, JobRecord, NewJob
 from packhorse.core.lifecycle import TASK_TIMEOUT, CancelAnswer
 from packhorse.core.settlement import Settlement, Verdict
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, looking_for
 from packhorse.stores.redis.layout import CODE, VERDICTS, Definition, SharedState
 from packhorse.stores.redis.rows import (
     as_claimed,
@@ -43,6 +43,9 @@ _MORE, _RATED, _JOBS, _PARTS = 4, 5, 6, 4
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
+_UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
+
+
 class RedisJobs:
     """See `JobStore`."""
 
@@ -66,12 +69,24 @@ class RedisJobs:
         return Plan("note_progress", partial(_note_progress, tuple(notes)))
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
-        return Plan("cancel", partial(_cancel, job_id, tenant))
+        again = partial(self.cancel, tenant=tenant)
+        named = looking_for(job_id, CancelAnswer.UNKNOWN, again)
+        return Plan("cancel", partial(_cancel, job_id, tenant), named=named)
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return Plan("redrive", partial(_redrive, tuple(job_ids), tenant, tuple(forget)))
+        steps = partial(_redrive, tuple(job_ids), tenant, tuple(forget))
+        if len(job_ids) != 1:
+            return Plan("redrive", steps)
+        again = partial(self._redrive_one, tenant=tenant, forget=forget)
+        named = looking_for(job_ids[0], _UNKNOWN, again)
+        return Plan("redrive", steps, named=named)
+
+    def _redrive_one(
+        self, job_id: str, tenant: str | None, forget: Sequence[str]
+    ) -> Plan[tuple[RedriveAnswer, ...]]:
+        return self.redrive((job_id,), tenant=tenant, forget=forget)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return Plan("delete", partial(_delete, chosen, limit))
@@ -128,7 +143,7 @@ def _arguments(request: ClaimRequest, limit: int) -> list[Argument]:
         request.default_timeout_us,
         int(request.quarantine),
         request.allowance_us,
-        _pack(request.tenants) if request.tenants else "",
+        _pack((request.tenants, request.levels)) if request.narrow else "",
         len(request.queues),
         *request.queues,
         *request.tasks,

@@ -112,6 +112,7 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "workers": ":workers",
         # Limits and fairness.
         "running": ":busy",  # <gate>: number of running jobs
+        "suspended": ":suspended",  # <queue>: number of jobs that wait in a step
         "closed_gates": ":shut",  # <gate>: until when it is closed, empty: until it is resumed
         "closed_until": ":shuts",
         "pauses": ":pauses",  # gates that an operator paused

@@ -25,13 +25,14 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import StoreUnavailable
+from packhorse.errors import StoreCopied, StoreUnavailable
 from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
 from packhorse.stores.redis.layout import CODE, STATUS
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.redis.submit import AdmittedJobs, deal
+from packhorse.stores.transfer import Copied
 
 __all__ = ["RedisJournal", "RedisRecords"]
 
@@ -191,6 +192,8 @@ def _change(
         if reply[0] == b"ok":
             answers = admitted.answers(reply[2:])
             return Changed(now_us, versions=decided.versions(changes), jobs=answers)
+        if reply[0] == b"copied":
+            raise StoreCopied(to=msgspec.json.decode(reply[1], type=Copied).to)
         if reply[0] == b"gone":
             return Changed(now_us, gone=tuple(map(int, reply[1:])))
         if reply[0] == b"deal":

@@ -38,6 +38,7 @@ from packhorse.stores.sql.rows import (
 )
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import (
+    depth_of,
     due_us_of,
     insert_jobs,
     is_keyed,
@@ -249,8 +250,10 @@ def _shed_all(dialect: Dialect, names: Iterable[str], level: Isolation) -> Steps
 
 def _shed(dialect: Dialect, queue: str, row: QueueRow, level: Isolation) -> Steps[tuple[str, ...]]:
     now_us: int = yield NOW
-    [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
-    too_many = depth - (row.settings.max_depth or depth)
+    limit = row.settings.max_depth
+    if limit is None:
+        return ()
+    too_many = (yield from depth_of(dialect, queue, limit)) - limit
     if too_many <= 0:
         return ()
     level.go_alone()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +12,9 @@ import msgspec
 from packhorse.core.job import TERMINAL, WAITING, JobOptions, JobStatus
 from packhorse.core.policies.attachments import (
     SIGNALS_MAX,
+    Attaching,
     Attachments,
+    check_attaching,
     check_values,
     fits,
     too_much,
@@ -21,7 +24,7 @@ from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, json_text, read_options
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows
 
 __all__ = [
     "SqlAttachments",
@@ -43,10 +46,9 @@ class SqlAttachments:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
-    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
-        check_values(values)
-        kept = dict(values)
-        return Plan("attach", lambda: _attach(self._dialect, job_id, fence, kept))
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        check_attaching(kept)
+        return Plan("attach", lambda: _attach(self._dialect, kept))
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
@@ -76,9 +78,10 @@ class SqlAttachments:
         return Plan("attachments", steps, writes=False)
 
 
-class _Attaching(NamedTuple):
-    """A job that something is to be kept with, as `attaching_row` sees it."""
+class _JobAttachedTo(NamedTuple):
+    """A job that something is to be kept with, as `attaching_rows` sees it."""
 
+    id: str
     seq: int
     status: int
     fence: int
@@ -96,29 +99,59 @@ class _Size(NamedTuple):
     of_name: int
 
 
-def _attach(
-    dialect: Dialect, job_id: str, fence: int, values: Mapping[str, bytes]
-) -> Steps[Verdict]:
-    row: _Attaching | None = yield from _locked(dialect, job_id)
-    if row is None or STATUS[row.status] is not JobStatus.PROCESSING or row.fence != fence:
-        return Verdict.STALE
+def _attach(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
+    rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([one.job_id for one in kept]),))
+    found = {row.id: row for row in itertools.starmap(_JobAttachedTo, rows)}
+    held = {
+        one.job_id: found[one.job_id]
+        for one in kept
+        if one.job_id in found and _is_held(found[one.job_id], one.fence)
+    }
+    values = [
+        {"seq": held[one.job_id].seq, "name": name, "number": 0, "value": value}
+        for one in kept
+        if one.job_id in held
+        for name, value in one.values.items()
+    ]
     if values:
-        kept = [
-            {"seq": row.seq, "name": name, "number": 0, "value": value}
-            for name, value in values.items()
-        ]
-        yield ChangeMany(dialect.sql("attach"), kept)
-        size: _Size = yield from _size(dialect, row.seq)
-        if not fits(size.number, size.size):
-            raise too_much(job_id)  # what was written is undone
-        yield from _mark(dialect, row)
-    return Verdict.APPLIED
+        yield dialect.write_rows(dialect.sql("attach_rows"), values)
+        numbers = {value["seq"] for value in values}
+        marks = {row.seq: _marks(row) for row in held.values() if row.seq in numbers}
+        unmarked = [mark for mark in marks.values() if mark is not None]
+        if unmarked:
+            yield dialect.write_rows(dialect.sql("attached_mark_rows"), unmarked)
+        yield from _check_sizes(dialect, kept, held, marks)
+    return tuple(Verdict.APPLIED if one.job_id in held else Verdict.STALE for one in kept)
+
+
+def _is_held(row: _JobAttachedTo, fence: int) -> bool:
+    return STATUS[row.status] is JobStatus.PROCESSING and row.fence == fence
+
+
+def _check_sizes(
+    dialect: Dialect,
+    kept: Sequence[Attaching],
+    held: Mapping[str, _JobAttachedTo],
+    marks: Mapping[int, object],
+) -> Steps[None]:
+    """Have all undone that was written, if it is too much for one of the jobs."""
+    for one in kept:
+        if not fits(len(one.values), sum(map(len, one.values.values()))):
+            raise too_much(one.job_id)
+    # One that is marked only now had nothing before.
+    before = {row.seq: row.id for row in held.values() if marks.get(row.seq, row) is None}
+    if before:
+        sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(before),))
+        for seq, number, size in sizes:
+            if not fits(int(number), int(size)):
+                raise too_much(before[seq])
 
 
 def _deliver(
     dialect: Dialect, job_id: str, tenant: str | None, name: str, value: bytes
 ) -> Steps[DeliverAnswer]:
-    row: _Attaching | None = yield from _locked(dialect, job_id)
+    rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([job_id]),))
+    row = _JobAttachedTo(*rows[0]) if rows else None
     if row is None or tenant not in (None, row.tenant):
         return DeliverAnswer.UNKNOWN
     status = STATUS[row.status]
@@ -128,7 +161,7 @@ def _deliver(
     if size.of_name >= SIGNALS_MAX or not fits(size.number + 1, size.size + len(value)):
         return DeliverAnswer.FULL
     kept = {"seq": row.seq, "name": name, "number": size.of_name + 1, "value": value}
-    yield dialect.write(dialect.sql("attach"), kept)
+    yield dialect.write_rows(dialect.sql("attach_rows"), [kept])
     yield from _mark(dialect, row)
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
@@ -139,25 +172,26 @@ def _deliver(
     return DeliverAnswer.DELIVERED
 
 
-def _locked(dialect: Dialect, job_id: str) -> Steps[_Attaching | None]:
-    rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
-    return _Attaching(*rows[0]) if rows else None
-
-
 def _size(dialect: Dialect, seq: int, name: str = "") -> Steps[_Size]:
     [row] = yield Rows(dialect.sql("attached_size"), {"seq": seq, "name": name})
     return _Size(*map(int, row))
 
 
-def _mark(dialect: Dialect, row: _Attaching) -> Steps[None]:
+def _mark(dialect: Dialect, row: _JobAttachedTo) -> Steps[None]:
     now_us: int = yield NOW
+    yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
+    mark = _marks(row)
+    if mark is not None:
+        yield dialect.write_rows(dialect.sql("attached_mark_rows"), [mark])
+
+
+def _marks(row: _JobAttachedTo) -> dict[str, Any] | None:
+    """Options by which a job says that it has something attached; None: it does."""
     options = read_options(row.options) or JobOptions()
     if options.attached:
-        yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
-        return
+        return None
     marked = json_text(msgspec.structs.replace(options, attached=True))
-    given = {"seq": row.seq, "options": marked, "now": now_us}
-    yield dialect.write(dialect.sql("attached_mark"), given)
+    return {"seq": row.seq, "options": marked}
 
 
 def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
@@ -169,7 +203,7 @@ def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
 def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps[None]:
     """Leave a job to wait: until it is claimed again, a signal makes it due."""
     kept = {"seq": seq, "name": "", "number": 0, "value": b"%d" % settlement.fence}
-    yield dialect.write(dialect.sql("attach"), kept)
+    yield dialect.write_rows(dialect.sql("attach_rows"), [kept])
 
 
 def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[None]:

@@ -16,7 +16,7 @@ from packhorse.stores.sql.dialect import Dialect, Isolation, Promoted
 from packhorse.stores.sql.limit_state import task_settings
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.ordering import join_lines, read_gate, unblock
-from packhorse.stores.sql.rows import Lane, queue_settings
+from packhorse.stores.sql.rows import PASSES, Lane, queue_settings
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
@@ -25,6 +25,8 @@ __all__ = ["PROMOTE_MAX", "claim_steps", "look_steps", "open_limits", "promote_q
 #: Pages of candidates that one claim asks the gates of, and how many more than it wants each has.
 _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64
+#: Behind every rank.
+_RANK_MAX: Final = 2**63 - 1
 #: Before every rank and place.
 _BEGINNING: Final = (-1, -1)
 #: Suspects of a queue whose gates are asked, to say whether one could be run.
@@ -206,8 +208,15 @@ def _chosen(
         "tasks": dialect.many(request.tasks),
         "any_task": EVERY_TASK in request.tasks,
         "tenants": dialect.many(request.tenants),
+        "beyond": _beyond(request, queue, lane),
         "now": now_us,
     }
+
+
+def _beyond(request: ClaimRequest, queue: str, lane: Lane) -> int:
+    """The first rank that a claim does not want; ranks by age come behind those by priority."""
+    level = request.levels.get(queue) if lane == Lane.READY else None
+    return _RANK_MAX if level is None else (level + 1) * PASSES
 
 
 def _answer(

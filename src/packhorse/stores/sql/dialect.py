@@ -43,8 +43,9 @@ Column = Literal["id", "seq"]
 
 
 def scope(request: ClaimRequest) -> str:
-    """The condition that leaves other tenants' jobs alone, where a claim names some."""
-    return "and tenant {in_texts :tenants}" if request.tenants else ""
+    """The condition that leaves alone what a narrow claim does not want."""
+    tenants = "and tenant {in_texts :tenants}" if request.tenants else ""
+    return f"{tenants} and rank < :beyond" if request.levels else tenants
 
 
 class Words(Protocol):

@@ -215,6 +215,7 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
         suspect=bool(suspect),
         queue_paused=bool(queue_paused),
         closed=tuple(gates),
+        background_only=queues[job.keys.queue].settings.background_only,
         ahead=ahead,
         hold_until_us=hold_us,
     )

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final
 
 import msgspec
 
-from packhorse.core.job import AttemptError, Counters, DeadReason, JobStatus, NewJob
+from packhorse.core.job import NewJob
 from packhorse.core.policies.journal import member_of
-from packhorse.core.policies.records import Put, RecordId
+from packhorse.core.policies.records import Put
 from packhorse.errors import PayloadError
-from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest
+from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, alias_of
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.admission import admit_each
@@ -25,12 +23,9 @@ from packhorse.stores.sql.rows import payload_text
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import is_keyed
 from packhorse.stores.sql.transfer import carry_in_steps
-from packhorse.stores.transfer import CarriedJob, CarryAnswer
+from packhorse.stores.transfer import CarryAnswer, rejected
 
 __all__ = ["admit_requests", "alias_names", "holder_plan", "reject"]
-
-#: Longer ids are found by their digests.
-_ID_LENGTH_MAX: Final = 200
 
 
 def admit_requests(
@@ -54,7 +49,7 @@ def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], level: Isolation) -> S
         if isinstance(answer, RefusedJob):
             yield from reject(dialect, job, answer, level)
         elif answer.job_id != job.id:
-            aliases.append(Put(_alias(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
+            aliases.append(Put(alias_of(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
     if aliases:
         yield from write_changes(dialect, aliases, (yield NOW))
 
@@ -66,33 +61,13 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation)
     """
     level.go_alone()
     now_us: int = yield NOW
-    bare = msgspec.structs.replace(
-        job,
-        delay_us=0,
-        scheduled_us=None,
-        ordering_key=None,
-        concurrency_key=None,
-        rate_key=None,
-        weight=1,
-        unique=None,
-        idempotency=None,
-    )
+    dead = rejected(job, refused.code, refused.reason, now_us)
     try:
-        payload_text(bare)
+        payload_text(dead.job)
     except PayloadError:  # what no text can hold is not kept
-        bare = msgspec.structs.replace(bare, payload=b"null")
-    dead = CarriedJob(
-        bare,
-        JobStatus.DEAD,
-        Counters(),
-        fence=0,
-        created_us=now_us,
-        updated_us=now_us,
-        due_us=now_us,
-        error=AttemptError("Rejected", refused.reason, refused.code),
-        dead_reason=DeadReason.REJECTED,
-        finished_us=now_us,
-    )
+        dead = rejected(
+            msgspec.structs.replace(job, payload=b"null"), refused.code, refused.reason, now_us
+        )
     [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
     member = member_of(job.options)
     if member is not None and answer is CarryAnswer.CARRIED:
@@ -106,14 +81,7 @@ def _stay() -> Steps[None]:
 
 def alias_names(jobs: Sequence[NewJob]) -> list[str]:
     """The records that the admission of these jobs may write."""
-    return [_alias(job.id).text for job in jobs if is_keyed(job)]
-
-
-def _alias(job_id: str) -> RecordId:
-    # What is no name of a record, which few ids are, is found by its digest.
-    plain = job_id.isascii() and job_id.isprintable() and len(job_id) <= _ID_LENGTH_MAX
-    key = job_id if plain else f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
-    return RecordId("alias", "", key)
+    return [alias_of(job.id).text for job in jobs if is_keyed(job)]
 
 
 def holder_plan(dialect: Dialect, job_id: str) -> Plan[str | None]:
@@ -122,6 +90,6 @@ def holder_plan(dialect: Dialect, job_id: str) -> Plan[str | None]:
 
 
 def _holder(dialect: Dialect, job_id: str) -> Steps[str | None]:
-    asked = {"name": _alias(job_id).text, "now": (yield NOW)}
+    asked = {"name": alias_of(job_id).text, "now": (yield NOW)}
     rows = yield Rows(dialect.sql("record"), asked)
     return bytes(rows[0][1]).decode() if rows else None

@@ -35,7 +35,7 @@ def merged_tasks(tasks: Sequence[str]) -> dict[str, str]:
 
 def ready_of_tasks(request: ClaimRequest, chosen: Mapping[str, Any]) -> dict[str, str]:
     """As `merged_tasks`, where a claim is about ready jobs and about nothing but their tasks."""
-    indexed = chosen["lane"] == Lane.READY and not request.tenants
+    indexed = chosen["lane"] == Lane.READY and not request.narrow
     return merged_tasks(request.tasks) if indexed else {}
 
 

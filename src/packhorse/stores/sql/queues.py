@@ -15,6 +15,7 @@ from packhorse.stores.sql.limit_state import read_task_settings
 from packhorse.stores.sql.ordering import gate_text, read_gate, unblock_all
 from packhorse.stores.sql.rows import json_text, queue_settings
 from packhorse.stores.sql.statements import Change, Rows
+from packhorse.stores.sql.submit import depth_of
 
 __all__ = ["SqlQueues"]
 
@@ -65,8 +66,7 @@ class SqlQueues:
 
     def depth(self, queue: str) -> Plan[int]:
         def steps() -> Steps[int]:
-            [(count,)] = yield Rows(self._dialect.sql("depth"), (queue,))
-            return int(count)
+            return (yield from depth_of(self._dialect, queue, 0))
 
         return Plan("depth", steps, writes=False)
 

@@ -23,6 +23,7 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
+from packhorse.errors import StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
@@ -42,6 +43,7 @@ __all__ = [
 
 #: Lines among which groups are looked for.
 _LOOKED_AT: Final = 10_000
+_LINES_OF_EACH: Final = 100  #: looked at for each group that is asked for
 
 
 class SqlRecords:
@@ -108,7 +110,7 @@ class SqlJournal:
         self._isolation = isolation
 
     def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
-        asked = {"looked_at": _LOOKED_AT, "limit": max(0, limit)}
+        asked = {"looked_at": max(_LOOKED_AT, _LINES_OF_EACH * limit), "limit": max(0, limit)}
 
         def steps() -> Steps[tuple[Group, ...]]:
             rows = yield Rows(self._dialect.sql("journal_groups"), asked)
@@ -165,7 +167,9 @@ def _change(
     gone = () if folded is None else (yield from _lines_gone(dialect, folded))
     if gone:
         return Changed(now_us, gone=gone)
-    highest, decided = yield from _decided(dialect, changes, now_us)
+    highest, decided, copied_to = yield from _decided(dialect, changes, now_us)
+    if copied_to is not None:
+        raise StoreCopied(to=copied_to)
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
@@ -179,17 +183,17 @@ def _change(
 
 def write_changes(dialect: Dialect, changes: Sequence[RecordChange], now_us: int) -> Steps[None]:
     """Apply changes that cannot conflict, of records that are locked."""
-    highest, decided = yield from _decided(dialect, changes, now_us)
+    highest, decided, _ = yield from _decided(dialect, changes, now_us)
     yield from _write(dialect, decided, highest)
 
 
 def _decided(
     dialect: Dialect, changes: Sequence[RecordChange], now_us: int
-) -> Steps[tuple[int, Decided]]:
-    """What changes come to, behind the highest version of a record that is gone."""
+) -> Steps[tuple[int, Decided, str | None]]:
+    """The highest version of a record that is gone, what changes come to, where copies went."""
     records = yield from _stored(dialect, [change.id.text for change in changes])
-    [(highest,)] = yield Rows(dialect.sql("records_highest"))
-    return highest, decide(changes, records, highest=highest, now_us=now_us)
+    [(highest, copied_to)] = yield Rows(dialect.sql("records_highest"))
+    return highest, decide(changes, records, highest=highest, now_us=now_us), copied_to
 
 
 def _lines_gone(dialect: Dialect, folded: Folded) -> Steps[tuple[int, ...]]:
@@ -290,7 +294,7 @@ def forget_records(dialect: Dialect, limit: int) -> Steps[None]:
     yield from dialect.lock_records(names)
     now_us: int = yield NOW
     records = yield from _stored(dialect, names)
-    [(highest,)] = yield Rows(dialect.sql("records_highest"))
+    [(highest, _)] = yield Rows(dialect.sql("records_highest"))
     gone = [Remove(named) for named, one in records.items() if is_expired(one, now_us)]
     decided = decide(gone, records, highest=highest, now_us=now_us)
     yield from _write(dialect, decided, highest)

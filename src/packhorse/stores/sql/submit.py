@@ -26,6 +26,7 @@ from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
 
 __all__ = [
     "answered",
+    "depth_of",
     "due_us_of",
     "fresh_answer",
     "has_keys",
@@ -100,10 +101,22 @@ def refuse_full(
     for queue, arriving in Counter(job.queue for job in jobs).items():
         limit = queues[queue].settings.max_depth
         if limit is not None and not queues[queue].drops:
-            [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+            depth = yield from depth_of(dialect, queue, limit if stored else limit - arriving)
             before = depth - arriving if stored else depth
             if excess(before, arriving, limit):
                 raise QueueFull(queue, depth=before, limit=limit)
+
+
+def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
+    """How many jobs of a queue wait, without those that wait in a step of their handler.
+
+    Where no more than `enough` wait in all, these are counted too: they are not in the index.
+    """
+    [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+    if depth <= enough:
+        return int(depth)
+    [(in_steps,)] = yield Rows(dialect.sql("depth_in_steps"), (queue,))
+    return int(depth - in_steps)
 
 
 def _refuse_heavy(dialect: Dialect, job: NewJob, row: QueueRow) -> Steps[None]:
@@ -182,7 +195,7 @@ def _doomed(
         if not row.drops:
             continue
         arriving = sum(job.queue == queue for job in jobs)
-        [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
+        depth = yield from depth_of(dialect, queue, (row.settings.max_depth or 0) - arriving)
         too_many = excess(depth, arriving, row.settings.max_depth)
         if too_many:
             least = yield Rows(dialect.sql("shed"), (queue, too_many))

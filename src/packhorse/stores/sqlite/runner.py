@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
+from packhorse.core.driving import drive
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.intake import IntakeRequest
-from packhorse.stores.plan import Plan, Steps, Wake, drive
+from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests, reject
 from packhorse.stores.sqlite.connection import (

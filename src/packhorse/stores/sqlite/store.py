@@ -12,11 +12,12 @@ from contextlib import suppress
 from typing import TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
+from packhorse.core.driving import adrive, drive
 from packhorse.stores.intake import found_later
-from packhorse.stores.plan import Plan, adrive, drive
+from packhorse.stores.plan import Plan
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.queues import SqlQueues
-from packhorse.stores.sql.records import SqlJournal, SqlRecords
+from packhorse.stores.sql.records import SqlJournal
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 from packhorse.stores.sqlite.connection import (
@@ -32,7 +33,12 @@ from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
-from packhorse.stores.sqlite.verbs import SqliteInspection, SqliteJobs, SqliteLeases
+from packhorse.stores.sqlite.verbs import (
+    SqliteInspection,
+    SqliteJobs,
+    SqliteLeases,
+    SqliteRecords,
+)
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 __all__ = ["SqliteStore"]
@@ -52,7 +58,7 @@ class SqliteStore:
         self.inspection = SqliteInspection(SQLITE)
         self.transfer = SqlTransfer(SQLITE, nothing)
         self.attachments = SqlAttachments(SQLITE)
-        self.records = SqlRecords(SQLITE, lambda _: ONE_WRITER)
+        self.records = SqliteRecords()
         self.journal = SqlJournal(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings

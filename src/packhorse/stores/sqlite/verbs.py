@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""What SQLite does in its own way about jobs, leases and inspection."""
+"""What SQLite does in its own way about jobs, leases, records and inspection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal, Renewed, Submitted
 from packhorse.stores.sql.claim import claim_steps, look_steps
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.leases import SqlLeases, release_unknown
+from packhorse.stores.sql.records import SqlRecords
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Change, Rows
@@ -23,7 +26,7 @@ from packhorse.stores.sqlite.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 
-__all__ = ["SqliteInspection", "SqliteJobs", "SqliteLeases"]
+__all__ = ["SqliteInspection", "SqliteJobs", "SqliteLeases", "SqliteRecords"]
 
 
 class SqliteJobs(SqlJobs):
@@ -127,3 +130,15 @@ class SqliteInspection(SqlInspection):
             return record
 
         return Plan(plan.verb, plan.steps, writes=False, look=look, named=plan.named)
+
+
+class SqliteRecords(SqlRecords):
+    """See `RecordStore`."""
+
+    def __init__(self) -> None:
+        super().__init__(SQLITE, lambda _: ONE_WRITER)
+
+    def records(self, kind: str | None, **asked: Any) -> Plan[RecordPage]:
+        """No record is in the intake, so a look need not unload it, nor wait for who writes."""
+        plan = super().records(kind, **asked)
+        return Plan(plan.verb, plan.steps, writes=False, look=plan.steps)

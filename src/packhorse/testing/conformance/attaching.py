@@ -18,15 +18,16 @@ from packhorse.core.policies.attachments import (
     ATTACHED_MAX,
     SIGNALS_MAX,
     VALUE_BYTES_MAX,
+    Attaching,
     Attachments,
 )
 from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.requests import JobFilter
-from packhorse.testing.conformance.samples import BEN, new_job
+from packhorse.testing.conformance.samples import BEN, QUEUE, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
-from packhorse.testing.conformance.words import redrive, submit
+from packhorse.testing.conformance.words import limit_queue, redrive, submit
 
 __all__ = ["TestAttaching", "TestDelivering"]
 
@@ -65,6 +66,55 @@ class TestAttaching:
         unknown = msgspec.structs.replace(job, id="unknown")
         assert _attach(trial, unknown, x=b"1") is Verdict.STALE
         assert _of(trial, "a").values == {"y": b"2"}
+
+    def test_several_jobs_are_written_at_once_and_each_is_answered_for_itself(
+        self, trial: Trial
+    ) -> None:
+        submit(trial, "c", "a", "b", "over")
+        jobs = {job.id: job for job in trial.claim(limit=4)}
+        _attach(trial, jobs["a"], x=b"1", y=b"1")
+        trial.end(jobs["over"])
+
+        verdicts = _attach_all(
+            trial,
+            Attaching("c", jobs["c"].fence, {"x": b"2"}),
+            Attaching("over", jobs["over"].fence, {"x": b"2"}),
+            Attaching("b", jobs["b"].fence + 1, {"x": b"2"}),
+            Attaching("a", jobs["a"].fence, {"x": b"2", "z": b""}),
+            Attaching("unknown", 1, {"x": b"2"}),
+        )
+
+        stale = Verdict.STALE
+        assert verdicts == (Verdict.APPLIED, stale, stale, Verdict.APPLIED, stale)
+        assert _of(trial, "a").values == {"x": b"2", "y": b"1", "z": b""}
+        assert _of(trial, "c").values == {"x": b"2"}
+        assert _of(trial, "b") == _of(trial, "over") == Attachments()
+        assert _attach_all(trial) == ()
+
+    def test_of_several_that_are_too_much_for_one_nothing_is_kept(self, trial: Trial) -> None:
+        submit(trial, "a", "b")
+        first, second = trial.claim(limit=2)
+        many = {f"n{at}": b"" for at in range(ATTACHED_MAX + 1)}
+
+        with pytest.raises(PayloadError, match=second.id):
+            _attach_all(
+                trial,
+                Attaching(first.id, first.fence, {"x": b"1"}),
+                Attaching(second.id, second.fence, many),
+            )
+        with pytest.raises(ConfigError, match="twice"):
+            _attach_all(trial, *[Attaching(first.id, first.fence, {"x": b"1"})] * 2)
+
+        assert _of(trial, first.id) == _of(trial, second.id) == Attachments()
+
+    def test_the_job_was_changed_when_it_was(self, trial: Trial) -> None:
+        job = trial.take()
+        trial.advance_us(SECOND_US)
+
+        _attach(trial, job, a=b"1")
+        _attach(trial, job, a=b"2")
+
+        assert trial.record(job.id).updated_us == trial.now_us() - SECOND_US
 
     @pytest.mark.parametrize("kind", _OTHER_KINDS)
     def test_from_then_on_claims_say_that_something_is_attached(
@@ -168,10 +218,8 @@ class TestAttaching:
         assert (_of(trial, "dead"), _of(trial, "cancelled")) == (kept, kept)
         assert _of(trial, "completed") == Attachments()
         last = trial.record("completed")
-        taken = Verdict.APPLIED
-        assert (
-            trial.run(trial.store.attachments.attach("completed", last.fence, {"b": b""})) is taken
-        )
+        again = Attaching("completed", last.fence, {"b": b""})
+        assert trial.run(trial.store.attachments.attach([again])) == (Verdict.APPLIED,)
 
     def test_a_redrive_of_a_finished_job_forgets_what_is_named_and_a_hurried_one_nothing(
         self, trial: Trial
@@ -270,6 +318,23 @@ class TestDelivering:
         assert _deliver(trial, "a", "n", b"x") is DeliverAnswer.FULL
         assert _deliver(trial, "a", "n", b"") is _DELIVERED
 
+    def test_a_job_that_waits_for_one_takes_no_room_in_its_queue(self, trial: Trial) -> None:
+        job = trial.take(new_job("a"))
+        limit_queue(trial, max_depth=1, on_full="drop")
+
+        trial.settle(settle(job, Snoozed(_LONG_US, waits=0), Limits(), roll=0.5))
+        before = _depth(trial)
+        submit(trial, "b")  # neither is shed
+        submit(trial, "c")  # this one is
+        taken = _depth(trial)
+        _deliver(trial, "a", "n", b"")
+        (again,) = [each for each in trial.claim(limit=2) if each.id == "a"]
+        trial.end(again, SettlementKind.FAILED)
+
+        assert (before, taken, _depth(trial)) == (0, 1, 1)
+        statuses = [trial.record(each).status for each in "abc"]
+        assert statuses == [JobStatus.FAILED, JobStatus.PROCESSING, JobStatus.DEAD]
+
     @pytest.mark.parametrize("status", ["scheduled", "retrying", "snoozed", "queued"])
     def test_a_job_that_waits_for_something_else_stays_as_it_is(
         self, trial: Trial, status: str
@@ -299,13 +364,22 @@ class TestDelivering:
 
 
 def _attach(trial: Trial, job: Job, **values: bytes) -> Verdict:
-    return trial.run(trial.store.attachments.attach(job.id, job.fence, values))
+    (verdict,) = _attach_all(trial, Attaching(job.id, job.fence, values))
+    return verdict
+
+
+def _attach_all(trial: Trial, *kept: Attaching) -> tuple[Verdict, ...]:
+    return trial.run(trial.store.attachments.attach(kept))
 
 
 def _deliver(
     trial: Trial, job_id: str, name: str, value: bytes, tenant: str | None = None
 ) -> DeliverAnswer:
     return trial.run(trial.store.attachments.deliver(job_id, name, value, tenant=tenant))
+
+
+def _depth(trial: Trial) -> int:
+    return trial.run(trial.store.queues.depth(QUEUE))
 
 
 def _of(trial: Trial, job_id: str) -> Attachments:

@@ -18,7 +18,7 @@ from packhorse.core.job import Job
 from packhorse.core.lifecycle import Limits
 from packhorse.core.lifecycle import settle as decide
 from packhorse.core.outcome import Snoozed
-from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.testing.conformance import drawn
@@ -51,10 +51,16 @@ class AttachmentsMachine(StoreMachine):
         claim=StoreMachine.claims,
         values=st.dictionaries(_names, _values, max_size=2),
         step=st.sampled_from([0, 0, 0, 1]),
+        also=st.booleans(),
     )
-    def attach(self, claim: tuple[str, Job], values: dict[str, bytes], step: int) -> None:
+    def attach(
+        self, claim: tuple[str, Job], values: dict[str, bytes], step: int, *, also: bool
+    ) -> None:
         job = claim[1]
-        self.both(lambda store: store.attachments.attach(job.id, job.fence + step, values))
+        held = [other for _, other in self.held.values() if also and other.id != job.id]
+        kept = [Attaching(job.id, job.fence + step, values)]
+        kept += [Attaching(other.id, other.fence, values) for other in held]
+        self.both(lambda store: store.attachments.attach(kept))
 
     @rule(job_id=StoreMachine.jobs, name=_names, value=_values, tenant=drawn.tenants)
     def deliver(self, job_id: str, **said: Any) -> None:
@@ -69,10 +75,21 @@ class AttachmentsMachine(StoreMachine):
         self._settle([msgspec.structs.replace(one, waits=seen) for one in snoozed])
 
     @invariant()
+    def queues_are_as_deep(self) -> None:
+        for queue in drawn.QUEUES:
+            self.both(partial(_depth_of, queue))
+
+    @invariant()
     def what_is_attached_is_the_same(self) -> None:
+        if self.jobs_only:
+            return
         for job_id in self.before.records:
             self.both(partial(_attached_to, job_id))
 
 
 def _attached_to(job_id: str, store: Store) -> Plan[Attachments | None]:
     return store.attachments.attachments(job_id)
+
+
+def _depth_of(queue: str, store: Store) -> Plan[int]:
+    return store.queues.depth(queue)

@@ -10,6 +10,7 @@ import msgspec
 from packhorse.core.job import AttemptError, Job, JobRecord
 from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Failed, Succeeded
+from packhorse.core.policies.attachments import Attaching
 from packhorse.testing.conformance.samples import BEN, new_job
 from packhorse.testing.conformance.trial import Trial
 
@@ -82,7 +83,7 @@ def _kept(trial: Trial, job_id: str, *, payload: bytes) -> Job:
     job = trial.take(new_job(job_id, payload=payload))
     attachments = trial.store.attachments
     values = {"s": b'{"$enc":"k1:val"}', "raw": bytes(range(256))}
-    trial.run(attachments.attach(job.id, job.fence, values))
+    trial.run(attachments.attach([Attaching(job.id, job.fence, values)]))
     trial.run(attachments.deliver(job.id, "go", b'{"$enc":"k1:sig"}'))
     return job
 

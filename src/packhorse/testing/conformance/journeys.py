@@ -21,6 +21,7 @@ from packhorse.core.job import (
     RetryRule,
     UniqueRule,
 )
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -175,7 +176,8 @@ def _attached(trial: Trial) -> None:
     for name, kind in (("attached", SettlementKind.DEAD), ("signalled", SettlementKind.SNOOZED)):
         job = trial.take(new_job(name, queue="shelved"))
         values = {"a": bytes(range(256)), "ü": b""}
-        assert trial.run(kept.attach(name, job.fence, values)) is Verdict.APPLIED
+        attaching = [Attaching(name, job.fence, values)]
+        assert trial.run(kept.attach(attaching)) == (Verdict.APPLIED,)
         settled = settlement_of(kind, job)
         waits = 0 if kind is SettlementKind.SNOOZED else None
         trial.settle(msgspec.structs.replace(settled, waits=waits))

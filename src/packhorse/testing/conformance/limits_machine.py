@@ -90,7 +90,8 @@ class LimitsMachine(StoreMachine):
 
     @invariant()
     def everything_to_be_seen_is_the_same(self) -> None:
-        seen, expected = _observe(self.subject, self.known()), _observe(self.reference)
+        seen = _observe(self.subject, self.known(), jobs_only=self.jobs_only)
+        expected = _observe(self.reference, jobs_only=self.jobs_only)
         assert seen.records == expected.records
         assert seen.histories == expected.histories
         for name, answer in seen.rest.items():
@@ -274,13 +275,15 @@ def _timeless(answer: Any) -> Any:
             return answer
 
 
-def _observe(trial: Trial, known: Observation | None = None) -> Observation:
+def _observe(
+    trial: Trial, known: Observation | None = None, *, jobs_only: bool = False
+) -> Observation:
     """All there is to see, and why each job does not run, unless the job is as in `known`.
 
     Nothing takes as long, and why a job does not run is found out when it is asked, so that a step
     at which all is asked finds out about the steps before it too.
     """
-    seen, run, store = observe(trial, known), trial.store.run, trial.store
+    seen, run, store = observe(trial, known, jobs_only=jobs_only), trial.store.run, trial.store
     rest = {name: _timeless(answer) for name, answer in seen.rest.items()}
     rest["tasks"] = run(store.queues.tasks())
     for job_id, record in seen.records.items():

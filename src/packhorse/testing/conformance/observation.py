@@ -32,7 +32,9 @@ class Observation(msgspec.Struct, frozen=True):
     rest: dict[str, Any]
 
 
-def observe(trial: Trial, known: Observation | None = None) -> Observation:
+def observe(
+    trial: Trial, known: Observation | None = None, *, jobs_only: bool = False
+) -> Observation:
     """Read everything a store can tell; histories of jobs that are as in `known` stand there."""
     store, run = trial.store, trial.store.run  # whatever runs the steps: it is the same to see
     found = run(store.inspection.search(JobFilter(), limit=EVERYTHING)).jobs
@@ -43,8 +45,17 @@ def observe(trial: Trial, known: Observation | None = None) -> Observation:
             histories[job_id] = known.histories[job_id]
         else:
             histories[job_id] = run(store.inspection.history(job_id))
-    rest = {
-        "search": found,
+    rest = {"search": found} | ({} if jobs_only else _beside_jobs(trial))
+    return Observation(
+        records=records,
+        histories=histories,
+        rest={name: comparable(answer) for name, answer in rest.items()},
+    )
+
+
+def _beside_jobs(trial: Trial) -> dict[str, Any]:
+    store, run = trial.store, trial.store.run
+    return {
         "counts": run(store.inspection.counts()),
         "depth": [run(store.queues.depth(queue)) for queue in QUEUES],
         "queues": run(store.queues.queues()),
@@ -57,11 +68,6 @@ def observe(trial: Trial, known: Observation | None = None) -> Observation:
             run(store.inspection.outlook(WORKERS[1], QUEUES[:1], TASKS[:1])),
         ],
     }
-    return Observation(
-        records=records,
-        histories=histories,
-        rest={name: comparable(answer) for name, answer in rest.items()},
-    )
 
 
 def _there(record: JobRecord | None) -> JobRecord:

@@ -36,7 +36,7 @@ def machine_settings() -> settings:
     return settings(
         max_examples=int(asked or "20"),
         derandomize=asked is None,
-        stateful_step_count=60,
+        stateful_step_count=45 if asked is None else 60,
         deadline=None,
         suppress_health_check=_TOLERATED,
         print_blob=True,

@@ -10,6 +10,7 @@ import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
+from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import (
     CHANGE_BYTES_MAX,
     CHANGES_MAX,
@@ -25,8 +26,9 @@ from packhorse.core.policies.records import (
     RecordId,
     Remove,
 )
-from packhorse.errors import ConfigError, PayloadError
+from packhorse.errors import ConfigError, PayloadError, StoreCopied
 from packhorse.stores.records import Changed, RecordPage
+from packhorse.stores.transfer import Copied
 from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import heard
@@ -79,6 +81,23 @@ class TestRecords:
         _change(trial, Put(_ONE, b"{}"))
         assert _record(trial).order is None
         assert _page(trial, by_order=True).records == ()
+
+    def test_a_store_that_was_copied_changes_nothing(self, trial: Trial) -> None:
+        records, journal, transfer = trial.store.records, trial.store.journal, trial.store.transfer
+        group = Group("batch", "acme", "import", "1")
+        _change(trial, Put(_ONE, b"before"))
+        trial.run(transfer.mark(Copied("there", 1)))
+
+        for change in (Put(_ONE, b"after"), Remove(_ONE), Add(_ONE, {"count": 1})):
+            with pytest.raises(StoreCopied, match="there"):
+                trial.run(records.change([change], jobs=[new_job("fired")]))
+            with pytest.raises(StoreCopied, match="there"):
+                trial.run(journal.fold(group, [], [change], jobs=[new_job("folded")]))
+
+        assert (_record(trial).document, _record(trial).counters) == (b"before", {})
+        assert trial.run(trial.store.inspection.job("fired")) is None
+        trial.run(transfer.mark(None))
+        assert _change(trial, Put(_ONE, b"after")).applied
 
     def test_a_put_applies_if_the_version_is_as_expected(self, trial: Trial) -> None:
         first = _change(trial, Put(_ONE, b"1", expected=0)).versions[0]

@@ -29,6 +29,7 @@ from packhorse.testing.conformance.inspection import TestCounts, TestJobs, TestO
 from packhorse.testing.conformance.journal_machine import TestJournalMachine
 from packhorse.testing.conformance.journaling import TestJournalLines, TestJournalPaths
 from packhorse.testing.conformance.leases import TestLeases, TestRenewalOfWhatIsHeld, TestWorkers
+from packhorse.testing.conformance.levels import TestLevelsOfClaims
 from packhorse.testing.conformance.limited import TestLimited, TestOpenedGates
 from packhorse.testing.conformance.limits_machine import TestLimitsMachine
 from packhorse.testing.conformance.lines import TestLines
@@ -63,6 +64,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestSubmitting,
     TestClaiming,
     TestSuspects,
+    TestLevelsOfClaims,
     TestTenantsOfClaims,
     TestOrdering,
     TestSettling,

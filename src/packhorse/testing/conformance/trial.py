@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -116,6 +116,7 @@ class Trial:
         quarantine: bool = False,
         allowance_us: int = 0,
         tenants: Sequence[str] = (),
+        levels: Mapping[str, int] | None = None,
     ) -> Claimed:
         """Claim and see the whole answer, without touching the worker's lease."""
         request = ClaimRequest(
@@ -127,6 +128,7 @@ class Trial:
             quarantine=quarantine,
             allowance_us=allowance_us,
             tenants=tuple(tenants),
+            levels=dict(levels or {}),
         )
         return self.run(self.store.jobs.claim(request))
 

@@ -87,3 +87,19 @@ keys as (delete from {keys} where seq = any(:seqs::bigint[])),
 stash as (delete from {stash} where seq = any(:seqs::bigint[])),
 attachments as (delete from {attachments} where seq = any(:seqs::bigint[]))
 select count(*) from gone
+
+-- name: attach_rows
+-- Keep values with jobs.
+insert into {attachments} (seq, name, number, value)
+select given.seq, given.name, given.number, decode(given.value, 'base64')
+from json_to_recordset(?::json) as given (seq bigint, name text, number integer, value text)
+on conflict (seq, name, number) do update set value = excluded.value
+
+-- name: attached_mark_rows
+-- Jobs have something attached, and say so when they are claimed. The array keeps the planner from joining.
+with given as materialized (
+    select * from json_to_recordset(?::json) as given (seq bigint, options text)
+)
+update {jobs} as job set options = given.options
+from given
+where job.seq = any(array(select seq from given)) and job.seq = given.seq

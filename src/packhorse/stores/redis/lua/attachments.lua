@@ -45,7 +45,6 @@ end
 
 -- Keep fields of which a job will have so many, with so many bytes; it is marked by its definition.
 function attachments.keep(job, number, bytes, definition, ...)
-  job.updated_us = clock.now
   if definition ~= '' then
     redis.call('HSET', keys.job(job.id), FIELD.definition, definition)
   end
@@ -54,42 +53,63 @@ end
 
 -- What a job must be given before something is attached to it: a definition that says so.
 function attachments.unmarked(id)
-  return {'mark', redis.call('HGET', keys.job(id), FIELD.definition)}
+  return redis.call('HGET', keys.job(id), FIELD.definition)
+end
+
+-- Read what is to be kept with a job from the arguments: id, fence, the definition that marks it or
+-- "", how many values, and each; where the next one begins comes second. Without a job: it is stale.
+function attachments.given(at)
+  local given = {id = ARGV[at], definition = ARGV[at + 2], fields = {}, number = 0, bytes = 0}
+  local first, after = at + 4, at + 4 + 2 * tonumber(ARGV[at + 3])
+  local job = jobs.load(given.id)
+  if not job or job.status ~= PROCESSING or job.fence ~= tonumber(ARGV[at + 1]) then
+    return given, after
+  end
+  given.job = job
+  local number, bytes = attachments.size(job.id)
+  given.unmarked = not number and given.definition == '' and after > first
+  given.number, given.bytes = number or 0, bytes or 0
+  for value = first, after - 1, 2 do
+    local field = FIELD.value .. ARGV[value]
+    if redis.call('HEXISTS', keys.job(job.id), field) == 0 then
+      given.number = given.number + 1
+    end
+    given.bytes = given.bytes + #ARGV[value + 1] - redis.call('HSTRLEN', keys.job(job.id), field)
+    given.fields[#given.fields + 1] = field
+    given.fields[#given.fields + 1] = ARGV[value + 1]
+  end
+  return given, after
 end
 
 -- script: attach
--- Keeps values with a job whose fence is current.
--- Arguments: job id, fence, most values and bytes, the definition that marks the job or "", then name
--- and value of each. Answer: "kept", "stale", "full", or "mark" and the definition to be marked.
+-- Keeps values with jobs whose fences are current.
+-- Arguments: most values and bytes, then what `attachments.given` reads, of each job. Answer: "kept" and
+-- 1 or, if it is stale, 0 for each; "full" and the first job that has too much; or "mark", and of each
+-- job that must be marked id and definition. Unless it is kept, nothing was written.
 -- needs: attachments
-local FIRST = 7
-local job = jobs.load(ARGV[2])
-if not job or job.status ~= PROCESSING or job.fence ~= tonumber(ARGV[3]) then
-  return {'stale'}
-end
-if #ARGV < FIRST then
-  return {'kept'}
-end
-local number, bytes = attachments.size(job.id)
-if not number and ARGV[6] == '' then
-  return attachments.unmarked(job.id)
-end
-number, bytes = number or 0, bytes or 0
-local fields = {}
-for at = FIRST, #ARGV, 2 do
-  local field = FIELD.value .. ARGV[at]
-  if redis.call('HEXISTS', keys.job(job.id), field) == 0 then
-    number = number + 1
+local all, marks, at = {}, {'mark'}, 4
+while at <= #ARGV do
+  local given
+  given, at = attachments.given(at)
+  if given.number > tonumber(ARGV[2]) or given.bytes > tonumber(ARGV[3]) then
+    return {'full', given.id}
+  elseif given.unmarked then
+    marks[#marks + 1] = given.id
+    marks[#marks + 1] = attachments.unmarked(given.id)
   end
-  bytes = bytes + #ARGV[at + 1] - redis.call('HSTRLEN', keys.job(job.id), field)
-  fields[#fields + 1] = field
-  fields[#fields + 1] = ARGV[at + 1]
+  all[#all + 1] = given
 end
-if number > tonumber(ARGV[4]) or bytes > tonumber(ARGV[5]) then
-  return {'full'}
+if #marks > 1 then
+  return marks
 end
-attachments.keep(job, number, bytes, ARGV[6], unpack(fields))
-return {'kept'}
+local kept = {'kept'}
+for _, given in ipairs(all) do
+  if #given.fields > 0 then
+    attachments.keep(given.job, given.number, given.bytes, given.definition, unpack(given.fields))
+  end
+  kept[#kept + 1] = given.job and '1' or '0'
+end
+return kept
 
 -- script: deliver
 -- Appends a signal to those of its name.
@@ -105,7 +125,7 @@ elseif TERMINAL[job.status] then
 end
 local number, bytes = attachments.size(job.id)
 if not number and ARGV[8] == '' then
-  return attachments.unmarked(job.id)
+  return {'mark', attachments.unmarked(job.id)}
 end
 local name, value = ARGV[9], ARGV[10]
 local known = redis.call('HMGET', keys.job(job.id), FIELD.signals .. name, FIELD.delivered, FIELD.waits)
@@ -120,6 +140,7 @@ if job.status == PENDING and tonumber(known[3]) == job.fence then
   index.enter(job)
   wakes.queue(job.queue)
 end
+job.updated_us = clock.now
 attachments.keep(job, number, bytes, ARGV[8], FIELD.signals .. name, of_name, FIELD.delivered, delivered,
   FIELD.signal .. of_name .. ':' .. name, value)
 index.flush()

@@ -47,10 +47,22 @@ function candidates.known(set, tasks)
   return found
 end
 
--- Look at jobs of these tenants only, given as msgpack; '' is all.
+-- Look at jobs of these tenants only, and of queues at these levels of priority, given as msgpack;
+-- '' is all.
 local wanted
+local levels = {}
 function candidates.scope(packed)
-  wanted = packed ~= '' and candidates.tasks(cmsgpack.unpack(packed)) or nil
+  if packed ~= '' then
+    local scope = cmsgpack.unpack(packed)
+    wanted = #scope[1] > 0 and candidates.tasks(scope[1]) or nil
+    levels = scope[2]
+  end
+end
+
+-- Whether an entry of a line is less urgent than a claim wants; ranks by age are beyond every level.
+function candidates.beyond(queue, score)
+  local level = levels[queue]
+  return level and score > level
 end
 
 local function is_wanted(job)
@@ -95,7 +107,9 @@ local function read_heads(source)
     wanted and HEADS_MAX - 1 or 1, 'WITHSCORES')
   local heads = {}
   for at = 1, #found, 2 do
-    if not wanted or is_wanted(jobs.load(keys.ranked_id(found[at]))) then
+    if candidates.beyond(source.queue, tonumber(found[at + 1])) then
+      break
+    elseif not wanted or is_wanted(jobs.load(keys.ranked_id(found[at]))) then
       heads[#heads + 1] = {tonumber(found[at + 1]), found[at]}
     end
     if #heads == 2 then

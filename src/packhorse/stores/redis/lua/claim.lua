@@ -4,8 +4,8 @@
 -- script: claim
 -- Hands ready jobs to one worker alone.
 -- Arguments: worker, limit, default timeout, 1 for a quarantine claim else 0, how long after the claim
--- jobs with a rate limit may start, the tenants as msgpack or '' for all, the number of queues, the
--- queues, the tasks.
+-- jobs with a rate limit may start, tenants and levels of queues as msgpack or '' for all, the number of
+-- queues, the queues, the tasks.
 -- Answer: clock, next due or -1, 1 if a suspect waits, 1 if the lease is lost, 1 if there may be
 -- more to look at, the ids that a rate limit let go, then id, state, definition and payload of each job.
 -- needs: candidates places limits
@@ -67,8 +67,11 @@ local function serve_line(source, bound)
     entries = redis.call('ZRANGE', line, 0, limit - given - 1, 'WITHSCORES')
   end
   for at = 1, #entries, 2 do
-    local member = entries[at]
-    if at > 1 and bound and not candidates.before({tonumber(entries[at + 1]), member}, bound) then
+    local member, score = entries[at], tonumber(entries[at + 1])
+    if candidates.beyond(source.queue, score) then
+      break
+    end
+    if at > 1 and bound and not candidates.before({score, member}, bound) then
       break
     end
     local id = keys.ranked_id(member)

@@ -85,7 +85,8 @@ end
 -- script: explain
 -- Reads what explains why a job does not run: the instant, its
 -- fields, whether it is a suspect and its queue paused, its gates that are closed, how many
--- ready jobs rank before it, its hold limit, and the workers.
+-- ready jobs rank before it, its hold limit, the workers, and whether its queue gives background
+-- jobs only while nothing else waits.
 -- needs: explain
 local id, asked_by_tenant, tenant = ARGV[2], ARGV[3] == '1', ARGV[4]
 local fields = redis.call('HMGET', keys.job(id), unpack(ARGV, 5))
@@ -114,6 +115,7 @@ end
 return {
   clock.now, fields, job.suspect and 1 or 0, queues.get(job.queue).paused and 1 or 0, closed,
   ahead, job.hold_until_us and keys.number(job.hold_until_us) or false, redis.call('HVALS', tag .. KEY.workers),
+  queues.get(job.queue).conf.background_only and 1 or 0,
 }
 
 -- script: outlook

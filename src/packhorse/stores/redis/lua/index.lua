@@ -49,6 +49,14 @@ local function queued(job, change)
   lines.touch(job)
 end
 
+-- Whether a job waits in a step of its handler. `suspends`: it is about to be saved so.
+local function is_suspended(job)
+  if job.status ~= PENDING or (job.attempts or 0) == 0 then
+    return false
+  end
+  return job.suspends or tonumber(redis.call('HGET', keys.job(job.id), FIELD.waits) or -1) == job.fence
+end
+
 local function follow(job, change)
   local status, queue = job.status, job.queue
   if status == QUEUED then
@@ -72,7 +80,7 @@ local function follow(job, change)
     if job.deadline_us then
       change(tag .. KEY.deadlines, job.deadline_us, keys.numbered(job))
     end
-    if queues.get(queue).sheds then
+    if queues.get(queue).sheds and (change == drop or not is_suspended(job)) then
       change(tag .. KEY.droppable .. queue, job.priority, keys.numbered(job))
     end
   end
@@ -99,6 +107,9 @@ end
 -- Take a job out of every index, as it stands.
 function index.leave(job)
   pending.count(job.queue, job.status, -1)
+  if is_suspended(job) then
+    pending.suspend(job.queue, -1)
+  end
   if job.status == PROCESSING then
     pending.run(signatures.concurrency_gate(job.task, job.signature), -1)
   end
@@ -124,6 +135,9 @@ end
 -- Put a job into every index it belongs to, as it stands.
 function index.enter(job)
   pending.count(job.queue, job.status, 1)
+  if is_suspended(job) then
+    pending.suspend(job.queue, 1)
+  end
   if job.status == PROCESSING then
     pending.run(signatures.concurrency_gate(job.task, job.signature), 1)
   end

@@ -49,7 +49,7 @@ end
 -- Of several changes to one member the last counts.
 local pending = {}
 local ARGUMENTS_MAX = 2000 -- of one command; Lua cannot unpack many more
-local sets, counts, running, named = {}, {}, {}, {}
+local sets, counts, running, suspended, named = {}, {}, {}, {}, {}
 
 -- Put a member into a sorted set. `registry` is a set that names the sorted sets which are not
 -- empty, and `name` what it calls this one.
@@ -79,6 +79,11 @@ end
 -- Count running jobs that share a gate of concurrency.
 function pending.run(gate, by)
   running[gate] = (running[gate] or 0) + by
+end
+
+-- Count jobs of a queue that wait in a step.
+function pending.suspend(queue, by)
+  suspended[queue] = (suspended[queue] or 0) + by
 end
 
 local function flush_counts(key, changed)
@@ -130,6 +135,7 @@ function pending.flush()
   end
   flush_counts(tag .. KEY.counts, counts)
   flush_counts(tag .. KEY.running, running)
+  flush_counts(tag .. KEY.suspended, suspended)
 end
 
 -- Topics to publish, each once, at the end of the script.

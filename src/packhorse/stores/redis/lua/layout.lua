@@ -38,12 +38,12 @@ local KEY = {
   expiring = ':exp', dead = ':dead', droppable = ':shed:', unique = ':uniq', idempotency = ':idem',
   stash = ':stash', order = ':o:', queue = ':q:', queues = ':queues', shelf = ':shelf:',
   declared = ':declared', overrides = ':overrides', tasks = ':tasks', leases = ':leases',
-  workers = ':workers', running = ':busy', closed_gates = ':shut', closed_until = ':shuts',
-  pauses = ':pauses', rate_log = ':log:', rate_logs = ':logs', passes = ':pass:',
-  running_passes = ':run:', last_pass = ':last:', highest_pass = ':high', dealt = ':dealt',
-  record = ':rec:', records = ':recs', records_in_order = ':reco:', records_expiring = ':recx',
-  removed_records = ':recv', journal = ':jg', journal_lines = ':jl:', journal_numbers = ':jn',
-  copied = ':copied', wake = ':wake:',
+  workers = ':workers', running = ':busy', suspended = ':suspended', closed_gates = ':shut',
+  closed_until = ':shuts', pauses = ':pauses', rate_log = ':log:', rate_logs = ':logs',
+  passes = ':pass:', running_passes = ':run:', last_pass = ':last:', highest_pass = ':high',
+  dealt = ':dealt', record = ':rec:', records = ':recs', records_in_order = ':reco:',
+  records_expiring = ':recx', removed_records = ':recv', journal = ':jg', journal_lines = ':jl:',
+  journal_numbers = ':jn', copied = ':copied', wake = ':wake:',
 }
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',

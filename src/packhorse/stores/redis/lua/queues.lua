@@ -53,9 +53,9 @@ function queues.count(queue, status)
   return tonumber(redis.call('HGET', tag .. KEY.counts, keys.count(queue, status)) or 0)
 end
 
--- How many jobs wait in a queue.
+-- How many jobs wait in a queue, those that wait in a step not among them.
 function queues.depth(queue)
-  local depth = 0
+  local depth = 0 - tonumber(redis.call('HGET', tag .. KEY.suspended, queue) or 0)
   for status in pairs(WAITING) do
     depth = depth + queues.count(queue, status)
   end

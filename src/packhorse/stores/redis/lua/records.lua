@@ -84,9 +84,14 @@ return found
 -- Arguments: the highest version of a record that is gone, as it was and as it will be; how many records;
 -- a group, the lines of it that are folded and those that are appended, packed, or ""; for each record its name, the digest of what was read or "", what is to be written or "", and the other
 -- arguments of `records.write`; then the parts of each job: see NEW.
--- Answer: "again" if they are not, "gone" and lines that are not there, "deal" queue: run `deal` first; else as of `submit`.
+-- Answer: "copied" and the mark if the store was copied to another one; "again" if the records are not
+-- as they were read, "gone" and lines that are not there, "deal" queue: run `deal` first; else as of `submit`.
 -- needs: records submit
 local PARTS = 7
+local copied = redis.call('GET', tag .. KEY.copied)
+if copied then
+  return {'copied', copied}
+end
 local count = tonumber(ARGV[4])
 local folded = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5])
 local gone = folded and journal.gone(folded[1], folded[2]) or {}

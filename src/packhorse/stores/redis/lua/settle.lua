@@ -185,6 +185,7 @@ function settle.apply(job, settled, result)
   else
     wait_again(job, settled, status, due)
     if settled.waits then
+      job.suspends = true
       fields[#fields + 1] = FIELD.waits
       fields[#fields + 1] = keys.number(job.fence)
     end

@@ -1,6 +1,7 @@
--- name: attaching_row
--- What must be known of a job to keep something with it; it is locked until that is done.
-select seq, status, fence, tenant, queue, {options job} from {jobs} as job where id = ? {lock job}
+-- name: attaching_rows
+-- What must be known of jobs to keep something with them; they are locked until that is done.
+select id, seq, status, fence, tenant, queue, {options job} from {jobs} as job
+where id {in_texts ?} order by id {lock job}
 
 -- name: attached
 -- All that is kept with some jobs. Number 0 is a value, others are signals; without a name, the fence
@@ -17,17 +18,13 @@ select
     coalesce(sum(case when number > 0 and name = :name then 1 else 0 end), 0)
 from {attachments} where seq = :seq
 
--- name: attach
--- Keep a value with a job.
-insert into {attachments} (seq, name, number, value) values (:seq, :name, :number, :value)
-on conflict (seq, name, number) do update set value = excluded.value
-
--- name: attached_mark
--- A job has something attached, and says so when it is claimed.
-update {jobs} set {keep_options :options}, updated_us = :now where seq = :seq
+-- name: attached_sizes
+-- How much is kept with some jobs.
+select seq, count(*), sum(length(value)) from {attachments}
+where seq {in_numbers ?} and name <> '' group by seq
 
 -- name: attached_touch
--- The same of a job that says so already.
+-- Something was sent to a job.
 update {jobs} set updated_us = :now where seq = :seq
 
 -- name: attached_waits

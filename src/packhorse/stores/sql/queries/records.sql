@@ -49,8 +49,8 @@ on conflict (name) do update set
 delete from {records} where name {in_texts ?}
 
 -- name: records_highest
--- The highest version of all records that are gone.
-select coalesce(max(highest), 0) from {removed_records}
+-- The highest version of all records that are gone, and where to the store was copied.
+select coalesce(max(highest), 0), (select max(carried_to) from {copied}) from {removed_records}
 
 -- name: records_highest_keep
 -- Keep it.

@@ -11,13 +11,26 @@ where seq = ? and id = ?
 select job.seq, queue.settings, job.id, job.priority
 from {jobs} as job
 left join {queues} as queue on queue.name = job.queue
-where job.lane in ({lanes.unclaimed}) and job.queue = ?
+where job.lane in ({lanes.unclaimed}) and job.queue = ? and not (
+    job.lane = {lane.waiting} and job.attempts > 0 and ( -- not `exists`: that would be hashed
+        select 1 from {attachments} as kept
+        where kept.seq = job.seq and kept.name = '' and kept.number = 0 and kept.value = {fence_bytes job}
+    ) is not null
+)
 order by job.priority desc, job.seq desc
 limit ?
 
 -- name: depth
 -- Jobs of a queue that wait: ready or held back, suspect, parked and not yet due.
 select count(*) from {jobs} where lane in ({lanes.unclaimed}) and queue = ?
+
+-- name: depth_in_steps
+-- Those of them that wait in a step of their handler, which are marked with their fence.
+select count(*) from {jobs} as job
+where job.lane = {lane.waiting} and job.queue = ? and job.attempts > 0 and ( -- see `shed`
+    select 1 from {attachments} as kept
+    where kept.seq = job.seq and kept.name = '' and kept.number = 0 and kept.value = {fence_bytes job}
+) is not null
 
 -- name: known
 -- Status of the jobs that are there among these ids.

@@ -60,3 +60,12 @@ delete from {bodies} where job_seq in (select value from json_each(?))
 -- name: remove
 -- Remove jobs, or what belongs to them.
 delete from {<table>} where seq in (select value from json_each(?))
+
+-- name: attach_rows
+-- Keep values with jobs.
+insert into {attachments} (seq, name, number, value) values (:seq, :name, :number, :value)
+on conflict (seq, name, number) do update set value = excluded.value
+
+-- name: attached_mark_rows
+-- Jobs have something attached, and say so when they are claimed.
+update {jobs} set {keep_options :options} where seq = :seq

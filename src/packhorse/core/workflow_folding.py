@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: MIT
+"""What the ends of its nodes come to for a workflow: who may begin, who is cancelled, who is done.
+
+A generator asks for the nodes it has to see, one at a time, and says at last what to write. It
+does a bounded part: where a node has more children than fit, or a failure cascades further, the
+head keeps a stack of who is still to be told, which the next fold goes on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.policies.records import Add, RecordChange
+from packhorse.core.workflows import (
+    HeadDocument,
+    NodeDocument,
+    NodeState,
+    NodeView,
+    Telling,
+    WorkflowState,
+    next_state,
+    node_id,
+    node_job_id,
+    numbers_in,
+    owner_of,
+    written_node,
+)
+
+__all__ = ["CHANGES_FOLDED_MAX", "JOBS_FOLDED_MAX", "Asked", "Folder", "Grown"]
+
+#: Nodes changed, and jobs submitted, by one fold.
+CHANGES_FOLDED_MAX: Final = 400
+JOBS_FOLDED_MAX: Final = 200
+#: Bytes of the arguments of those jobs.
+_BYTES_FOLDED_MAX: Final = 512 * 1024
+_ENDS: Final = MappingProxyType(
+    {
+        JobStatus.COMPLETED: NodeState.COMPLETED,
+        JobStatus.DEAD: NodeState.DEAD,
+        JobStatus.CANCELLED: NodeState.CANCELLED,
+    }
+)
+
+
+class Grown(NamedTuple):
+    """Asks which nodes the last attempt of this one added."""
+
+    node: str
+
+
+#: A node's key asks for the node, `Grown` for what it added.
+Asked = str | Grown
+Asking = Generator[Asked, Any, None]
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node that was read, and what the fold makes of it."""
+
+    document: NodeDocument
+    before: dict[str, int]
+    state: NodeState
+    told: int  #: parents that have ended
+    failed: int  #: of those
+    grows: int  #: it may have added nodes
+    open: int  #: nodes that it added and that have not ended
+    harmed: int  #: those that failed
+
+    @classmethod
+    def of(cls, view: NodeView) -> _Node:
+        counts = view.counters
+        others = (counts.get(name, 0) for name in ("told", "failed", "grows", "open", "harmed"))
+        return cls(view.document, dict(counts), view.state, *others)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.has_ended and not self.open
+
+    @property
+    def is_ok(self) -> bool:
+        return self.state is NodeState.COMPLETED and not self.harmed
+
+    def deltas(self) -> dict[str, int]:
+        after = {
+            "state": int(self.state),
+            **{name: getattr(self, name) for name in ("told", "failed", "open", "harmed")},
+        }
+        moved = {name: value - self.before.get(name, 0) for name, value in after.items()}
+        return {name: by for name, by in moved.items() if by}
+
+
+@dataclass(slots=True)
+class Folder:
+    """Works out one fold of one workflow."""
+
+    group: Group
+    head: HeadDocument
+    line_ids: list[int] = field(default_factory=list)  #: that are dealt with
+    jobs: list[NewJob] = field(default_factory=list)
+    _nodes: dict[str, _Node | None] = field(default_factory=dict)
+    _new: dict[str, NodeDocument] = field(default_factory=dict)
+    _stack: list[Telling] = field(default_factory=list)
+    _bytes: int = 0
+
+    def fold(self, lines: Sequence[JournalLine]) -> Asking:
+        """Take in as many lines as there is room for."""
+        yield from self._resumed()
+        for line in lines:
+            if line.id == self.head.line:  # its telling went on, and has come to an end or not
+                if not self._stack:
+                    self._take(line)
+                continue
+            if self._stack or not self._has_room:
+                break
+            yield from self._line(line)
+            yield from self._tell()
+            if self._stack:
+                self._put(line=line.id)
+                break
+            self._take(line)
+        self._close()
+
+    def go_on(self) -> Asking:
+        """Go on with what is left of an earlier fold, or of the start."""
+        yield from self._resumed()
+        self._close()
+
+    def begin(self, keys: Iterator[str]) -> Asking:
+        """Submit nodes that have no parents, as far as there is room; the head says how far."""
+        yield from self._resumed()
+        for key in keys:
+            if self._stack or not self._has_room:
+                break
+            node = yield from self._node(key)
+            if node is not None and not node.document.waits and node.state is NodeState.WAITING:
+                self._decide(key, node)
+                yield from self._tell()
+            self._put(started=int(key))
+        else:
+            self._put(started=self.head.nodes)
+        self._close()
+
+    def ended(self, key: str, state: NodeState) -> Asking:
+        """A node has ended without a line: it never had a job."""
+        yield from self._resumed()
+        if not self._stack and (node := (yield from self._node(key))) is not None:
+            self._heard_of(key)
+            self._end(key, node, state)
+            yield from self._tell()
+        self._close()
+
+    def revived(self, key: str) -> Asking:
+        """A node that was dropped, or refused, may begin after all."""
+        yield from self._resumed()
+        node = yield from self._node(key)
+        if not self._stack and node is not None and node.state in _WITHOUT_JOB:
+            self._unend(key, node)
+            node.state = NodeState.WAITING
+            yield from self._tell()
+            self._decide(key, node)
+            yield from self._tell()
+        self._close()
+
+    def looked_at(self, present: Collection[str], missing: Collection[str]) -> Asking:
+        """Nodes whose jobs are there, and some whose jobs are not: submit these again.
+
+        The store refused them, and the process that was told so has died.
+        """
+        yield from self._resumed()
+        left = (one for one in self.head.unsure if one not in present and one not in missing)
+        self._put(unsure=tuple(left), unsure_us=0)
+        for key in missing:
+            node = yield from self._node(key)
+            if node is None or node.state is not NodeState.SUBMITTED:
+                continue
+            if self.head.halted:
+                self._end(key, node, NodeState.DROPPED)
+                yield from self._tell()
+            else:
+                self._submit(key, node)
+        self._close()
+
+    @property
+    def changes(self) -> tuple[RecordChange, ...]:
+        """What to write, besides the head."""
+        found: list[RecordChange] = [
+            written_node(self.group, key, document) for key, document in self._new.items()
+        ]
+        for key, node in self._nodes.items():
+            if node is not None and (deltas := node.deltas()):
+                found.append(Add(node_id(self.group, key), deltas))
+        return tuple(found)
+
+    # ------------------------------------------------------------------------------------ lines
+
+    def _line(self, line: JournalLine) -> Asking:
+        node = yield from self._node(line.node)
+        if node is None or line.job_id != node_job_id(self.group, line.node):
+            return
+        self._heard_of(line.node)
+        if not line.status.is_final:
+            if node.state in (NodeState.COMPLETED, NodeState.DEAD, NodeState.CANCELLED):
+                self._unend(line.node, node)
+                node.state = NodeState.SUBMITTED
+            return
+        if node.state is not NodeState.SUBMITTED:
+            return
+        state = _ENDS[line.status]
+        if state is NodeState.COMPLETED and node.grows:
+            yield from self._grow(line.node, node)
+        self._end(line.node, node, state)
+
+    def _heard_of(self, key: str) -> None:
+        if key in self.head.unsure:
+            self._put(unsure=tuple(one for one in self.head.unsure if one != key))
+
+    def _end(self, key: str, node: _Node, state: NodeState) -> None:
+        node.state = state
+        completed = state is NodeState.COMPLETED
+        self._count(completed=completed, failed=not completed)
+        if node.is_over:
+            self._stack.append(Telling(key, ended=True, ok=node.is_ok))
+
+    def _unend(self, key: str, node: _Node) -> None:
+        completed = node.state is NodeState.COMPLETED
+        self._count(completed=-completed, failed=-(not completed))
+        if node.is_over:
+            self._stack.append(Telling(key, ended=False, ok=node.is_ok))
+
+    def _grow(self, key: str, node: _Node) -> Asking:
+        """Add what its last attempt added; one that ran before has its nodes already."""
+        if (yield from self._node(f"{key}.1")) is not None:
+            return
+        grown: Sequence[NodeDocument] = yield Grown(key)
+        for number, document in enumerate(grown, 1):
+            own = f"{key}.{number}"
+            self._new[own] = document
+            self._nodes[own] = _Node.of(NodeView(document, {}))
+        node.open += len(grown)
+        self._put(grown=self.head.grown + len(grown))
+        for number in range(1, len(grown) + 1):
+            own = f"{key}.{number}"
+            found = yield from self._node(own)
+            if found is not None and not found.document.waits:
+                self._decide(own, found)
+
+    # ---------------------------------------------------------------------------------- telling
+
+    def _tell(self) -> Asking:
+        """Tell children until none is left to be told, or there is no more room."""
+        while self._stack and self._has_room:
+            telling = self._stack.pop()
+            node = yield from self._node(telling.node)
+            if node is None:
+                continue
+            children = numbers_in(node.document.children)
+            if telling.told < len(children):
+                self._stack.append(msgspec.structs.replace(telling, told=telling.told + 1))
+                child = f"{_beside(telling.node)}{children[telling.told]}"
+                yield from self._told(child, telling)
+            else:
+                yield from self._told_all(telling, has_children=bool(children))
+
+    def _told(self, key: str, telling: Telling) -> Asking:
+        child = yield from self._node(key)
+        if child is None:
+            return
+        if child.document.on_failure != "ignore" and telling.ignored:
+            self._stack[-1] = msgspec.structs.replace(self._stack[-1], ignored=False)
+        if child.state not in _NOT_BEGUN:
+            return
+        by = 1 if telling.ended else -1
+        child.told += by
+        child.failed += 0 if telling.ok else by
+        if child.state in (NodeState.WAITING, NodeState.BLOCKED):
+            self._decide(key, child)
+
+    def _told_all(self, telling: Telling, *, has_children: bool) -> Asking:
+        by = 1 if telling.ended else -1
+        if not telling.ok and telling.ignored and has_children:
+            self._count(ignored=by)
+        owner_key = owner_of(telling.node)
+        if not owner_key:
+            return
+        owner = yield from self._node(owner_key)
+        if owner is None:
+            return
+        was_over, was_ok = owner.is_over, owner.is_ok
+        owner.open -= by
+        owner.harmed += 0 if telling.ok else by
+        if was_over and not owner.is_over:
+            self._stack.append(Telling(owner_key, ended=False, ok=was_ok))
+        elif owner.is_over and not was_over:
+            self._stack.append(Telling(owner_key, ended=True, ok=owner.is_ok))
+
+    def _decide(self, key: str, node: _Node) -> None:
+        """Let a node that has not begun become what its parents make of it."""
+        was = node.state
+        now = next_state(node.document, node.told, node.failed, halted=self.head.halted)
+        if now is was:
+            return
+        if was is NodeState.BLOCKED:
+            self._unend(key, node)
+            node.state = NodeState.WAITING
+        if now.has_ended:
+            self._end(key, node, now)
+        elif now is NodeState.SUBMITTED:
+            node.state = now
+            self._submit(key, node)
+
+    def _submit(self, key: str, node: _Node) -> None:
+        self.jobs.append(node.document.job)
+        self._bytes += len(node.document.job.payload)
+        self._put(unsure=(*self.head.unsure, key))
+
+    # ------------------------------------------------------------------------------------- head
+
+    def _resumed(self) -> Asking:
+        self._stack = list(self.head.stack)
+        yield from self._tell()
+
+    def _node(self, key: str) -> Generator[Asked, Any, _Node | None]:
+        if key not in self._nodes:
+            view: NodeView | None = yield key
+            self._nodes[key] = None if view is None else _Node.of(view)
+        return self._nodes[key]
+
+    @property
+    def _has_room(self) -> bool:
+        changed = len(self._nodes) < CHANGES_FOLDED_MAX
+        return changed and len(self.jobs) < JOBS_FOLDED_MAX and self._bytes < _BYTES_FOLDED_MAX
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left of what was begun."""
+        return not self.head.stack
+
+    def _take(self, line: JournalLine) -> None:
+        self.line_ids.append(line.id)
+
+    def _put(self, **fields: Any) -> None:
+        self.head = msgspec.structs.replace(self.head, **fields)
+
+    def _count(self, **by: int) -> None:
+        self._put(**{name: getattr(self.head, name) + each for name, each in by.items()})
+
+    def _close(self) -> None:
+        self._put(stack=tuple(self._stack))
+        if self.is_done:
+            self._put(line=0)
+        head = self.head
+        if head.state is WorkflowState.BUILDING or head.started < head.nodes:
+            return
+        over = head.ended == head.size and self.is_done
+        self._put(state=_outcome(head) if over else WorkflowState.RUNNING)
+
+
+_WITHOUT_JOB: Final = (NodeState.DROPPED, NodeState.REFUSED)
+_NOT_BEGUN: Final = (NodeState.WAITING, NodeState.BLOCKED, *_WITHOUT_JOB)
+
+
+def _outcome(head: HeadDocument) -> WorkflowState:
+    if head.failed == head.ignored:
+        return WorkflowState.COMPLETED
+    return WorkflowState.CANCELLED if head.halted else WorkflowState.FAILED
+
+
+def _beside(key: str) -> str:
+    """What the keys of the nodes beside this one begin with."""
+    owner = owner_of(key)
+    return f"{owner}." if owner else ""

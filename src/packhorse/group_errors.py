@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Errors about batches and workflows; of the one tree of `packhorse.errors`."""
+
+from __future__ import annotations
+
+from packhorse.errors import JobError, PackhorseError
+
+__all__ = [
+    "BatchConflict",
+    "BatchItemFailed",
+    "BatchNotFound",
+    "WorkflowFailed",
+    "WorkflowNotFound",
+]
+
+
+class BatchNotFound(PackhorseError):
+    """No such batch is visible here: never begun, removed by retention, or of another tenant."""
+
+    code = "BATCH_NOT_FOUND"
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(
+            f"the store holds no batch {batch_id!r}: it was never begun here, has been removed by "
+            "retention, or belongs to another tenant; see 'packhorse batches list'"
+        )
+        self.batch_id = batch_id
+
+
+class BatchConflict(PackhorseError):
+    """The batch is in a state that refuses the request: sealed, cancelled, or filled by others."""
+
+    code = "BATCH_CONFLICT"
+
+    def __init__(self, batch_id: str, problem: str) -> None:
+        super().__init__(f"batch {batch_id!r} {problem}")
+        self.batch_id = batch_id
+
+
+class BatchItemFailed(JobError):
+    """An item of a batch has failed for good, and its result was asked for."""
+
+    code = "BATCH_ITEM_FAILED"
+
+    def __init__(self, job_id: str, index: int, problem: str) -> None:
+        super().__init__(f"item {index} of the batch failed: {problem}", job_id=job_id)
+        self.index = index
+
+
+class WorkflowNotFound(PackhorseError):
+    """The store holds no workflow of that name or id, or no longer."""
+
+    code = "WORKFLOW_NOT_FOUND"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the store holds no workflow {name!r}; see 'packhorse workflows list'")
+        self.name = name
+
+
+class WorkflowFailed(PackhorseError):
+    """The workflow has ended, and the node whose result is asked for did not complete."""
+
+    code = "WORKFLOW_FAILED"
+
+    def __init__(self, name: str, *, node: str, state: str) -> None:
+        super().__init__(
+            f"workflow {name!r} has no result: its node {node!r} is {state}; see 'packhorse "
+            "workflows show', and try its dead nodes again with 'packhorse workflows retry'"
+        )
+        self.name = name
+        self.node = node
+        self.state = state
