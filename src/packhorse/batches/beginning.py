@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""Begin a batch: from a task, its options and an iterator to jobs in the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterable, Iterable, Mapping, Sized
+from typing import Any, Final, Literal, TypedDict
+
+import msgspec
+
+from packhorse.batches.filling import Filler
+from packhorse.batches.handle import Batch
+from packhorse.batches.progress import OnProgress, follow
+from packhorse.call import Call, Choices
+from packhorse.client.registry import TaskDefinition
+from packhorse.client.submission import Submission, new_job
+from packhorse.core.batches import BATCH_QUEUE, BATCH_SIZE, BatchDocument
+from packhorse.core.clock import new_id
+from packhorse.core.job import JobOptions, NewJob
+from packhorse.core.options import chosen_options, name_text
+from packhorse.core.process import in_event_loop
+from packhorse.errors import ConfigError, TenantRequired
+from packhorse.steps.cursor import asynchronous
+
+__all__ = ["BatchOptions", "MapOptions", "abegin_batch", "begin_batch"]
+
+#: What a call may not choose that is made into many jobs.
+_NOT_FOR_MEMBERS: Final = (
+    *("job_id", "idempotency_key", "idempotency_window", "unique", "tx", "notify", "wait"),
+    *("ordering_key", "trace_id"),
+)
+_SIZE_MAX: Final = 100_000
+_CONCURRENCY_MAX: Final = 1_000
+
+
+class MapOptions(TypedDict, total=False):
+    """What `task.map(items, ...)` takes."""
+
+    id: str | None  #: of the batch; a new one
+    on_progress: OnProgress | None  #: called in this process after each job
+    on_success: Call[Any] | None  #: submitted once all items have succeeded
+    on_complete: Call[Any] | None  #: submitted once all jobs have ended
+    on_death: Call[Any] | None  #: submitted once the first item has failed for good
+
+
+class BatchOptions(MapOptions, total=False):
+    """What `app.batch(task, items, ...)` takes."""
+
+    batch_size: int | None  #: items of one job; 100
+    parallel: bool | None  #: False: one job after the other, in order
+    stop_on_error: bool | None  #: no further job starts once an item has failed for good
+    item_concurrency: int | None  #: items of a job at once; 1
+    queue: str | None  #: "batch"
+    priority: Literal["critical", "high", "normal", "low", "background"] | None
+
+
+def begin_batch(
+    submission: Submission,
+    task: TaskDefinition,
+    choices: Choices,
+    items: Iterable[Any],
+    options: Mapping[str, Any],
+    *,
+    single: bool = False,
+) -> Batch[Any]:
+    """Store the items as jobs, and return a handle on the batch."""
+    connection = submission.connection
+    if in_event_loop():
+        submission.warn_of_blocking("map" if single else "batch")
+    document = _document(submission, task, choices, items, options, single=single)
+    batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
+    connection.submit(())  # the store is told of queues and limits first
+    _watch(submission, batch, options)
+    batch.fill(Filler(connection.store, task, document), items)
+    return batch
+
+
+async def abegin_batch(
+    submission: Submission,
+    task: TaskDefinition,
+    choices: Choices,
+    items: Iterable[Any] | AsyncIterable[Any],
+    options: Mapping[str, Any],
+    *,
+    single: bool = False,
+) -> Batch[Any]:
+    """As `begin_batch`, without blocking the event loop."""
+    connection = submission.connection
+    document = _document(submission, task, choices, items, options, single=single)
+    batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
+    await connection.adeclare()
+    _watch(submission, batch, options)
+    await batch.afill(Filler(await connection.astore(), task, document), asynchronous(items))
+    return batch
+
+
+def _document(
+    submission: Submission,
+    task: TaskDefinition,
+    choices: Choices,
+    items: object,
+    options: Mapping[str, Any],
+    *,
+    single: bool,
+) -> BatchDocument:
+    where = f"{task.name}.map()" if single else f"app.batch({task.name})"
+    chosen = chosen_options(options, MapOptions if single else BatchOptions, where)
+    batch_id = chosen.get("id") or new_id()
+    declarations = submission.connection.declarations
+    callbacks = {
+        kind: new_job(_call(call, f"{where}: on_{kind}"), declarations, "")
+        for kind in ("success", "complete", "death")
+        if (call := chosen.get(f"on_{kind}")) is not None
+    }
+    job = _template(submission, task, choices, chosen, where, single=single)
+    if job.tenant:  # callbacks are the tenant's too
+        callbacks = {kind: _of_tenant(each, job.tenant) for kind, each in callbacks.items()}
+    return BatchDocument(
+        id=name_text(batch_id, f"{where}: id"),
+        job=job,
+        created_us=submission.connection.clock.now_us(),
+        batch_size=_number(chosen, "batch_size", BATCH_SIZE, _SIZE_MAX, where),
+        single=single,
+        parallel=bool(chosen.get("parallel", True)),
+        stop_on_error=bool(chosen.get("stop_on_error", False)),
+        concurrency=_number(chosen, "item_concurrency", 1, _CONCURRENCY_MAX, where),
+        callbacks=callbacks,
+        expected=len(items) if isinstance(items, Sized) else 0,
+        producer=new_id(),
+    )
+
+
+def _template(
+    submission: Submission,
+    task: TaskDefinition,
+    choices: Choices,
+    chosen: Mapping[str, Any],
+    where: str,
+    *,
+    single: bool,
+) -> NewJob:
+    """What all members have in common."""
+    for name in _NOT_FOR_MEMBERS:
+        if name in choices.values:
+            raise ConfigError(
+                f"{where}: {name}= is for one job, and a batch has many: leave it out"
+            )
+    own = {name: chosen[name] for name in ("queue", "priority") if name in chosen}
+    fields = choices.using(own, where).fields()
+    fields.setdefault("queue", task.queue if single else BATCH_QUEUE)
+    retry, version = fields.pop("retry", None), task.version
+    options = JobOptions(retry=retry, max_crashes=task.max_crashes, version=version)
+    fields["options"] = None if options == JobOptions() else options
+    job = NewJob("", task.name, b"", timeout_us=task.timeout_us)
+    job = msgspec.structs.replace(job, **fields)
+    declarations = submission.connection.declarations
+    if declarations.demanding and not job.tenant and declarations.demands_tenant(job.queue):
+        raise TenantRequired(job.task, job.queue)
+    return job
+
+
+def _call(value: object, where: str) -> Call[Any]:
+    if not isinstance(value, Call):
+        raise ConfigError(f"{where}: {value!r} is not a call; make one with task.call(...)")
+    return value
+
+
+def _of_tenant(job: NewJob, tenant: str) -> NewJob:
+    if job.tenant not in ("", tenant):
+        raise ConfigError(
+            f"a callback of task {job.task} is for tenant {job.tenant!r}, and its batch for "
+            f"{tenant!r}: leave its tenant out"
+        )
+    return msgspec.structs.replace(job, tenant=tenant)
+
+
+def _number(chosen: Mapping[str, Any], name: str, default: int, most: int, where: str) -> int:
+    value = chosen.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ConfigError(f"{where}: {name} is {value!r}; give a whole number from 1 to {most}")
+    return value
+
+
+def _watch(submission: Submission, batch: Batch[Any], options: Mapping[str, Any]) -> None:
+    """Have `on_progress` called: by a worker of this process, or else by a thread of its own."""
+    function = options.get("on_progress")
+    if function is None:
+        return
+    submission.watchers.add(batch.id, function)
+    following = follow(submission.watchers, batch.id, batch.adocument, submission.connection)
+    threading.Thread(target=following, name="packhorse-progress", daemon=True).start()

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: MIT
+"""Fill a batch from an iterator: cut into jobs, and stored a page at a time.
+
+With each page the place in the iterator is written, in one change, so that a producer that dies
+half-way is followed by one that goes on where the store is. No more than a page is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from packhorse.batches.refusals import refused_callbacks
+from packhorse.call import Call
+from packhorse.client.registry import TaskDefinition
+from packhorse.core.batches import (
+    BatchDocument,
+    BatchMoved,
+    filled,
+    members_refused,
+    put_batch,
+    read_batch,
+    sealed_batch,
+)
+from packhorse.core.codec import PAYLOAD_BYTES_MAX
+from packhorse.core.job import NewJob
+from packhorse.core.keys import taken_key
+from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.errors import ConfigError, PayloadError
+from packhorse.group_errors import BatchConflict, BatchNotFound
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
+
+__all__ = ["BATCH_ID_KIND", "Filler", "item_payload", "owner_record"]
+
+T = TypeVar("T")
+Asking = Generator[Plan[Any], Any, T]
+
+#: Where the tenant of a batch is found by its id.
+BATCH_ID_KIND: Final = "batch_id"
+#: Jobs of one change, and bytes of their items.
+_PAGE_JOBS: Final = 50
+_PAGE_SINGLES: Final = 500
+_PAGE_BYTES: Final = 1024 * 1024
+#: How often a change is tried again that a folder came before.
+_TRIES: Final = 100
+
+
+def item_payload(task: TaskDefinition, item: Any) -> bytes:
+    """The payload of an item: arguments by name, or the value of the only parameter."""
+    names = task.signature.names
+    if isinstance(item, Call):
+        if item.definition is not task:
+            raise PayloadError(f"a call of task {item.task} was given to a batch of {task.name}")
+        return item.payload
+    if isinstance(item, Mapping) and (len(names) != 1 or set(item) == set(names)):
+        return task.encode((), dict(item))
+    return task.encode((item,), {})
+
+
+def owner_record(batch: BatchDocument) -> Put | None:
+    """How the tenant of a batch is found by its id alone; None: it has none."""
+    if not batch.job.tenant:
+        return None
+    return Put(RecordId(BATCH_ID_KIND, "", batch.id), batch.job.tenant.encode(), 0)
+
+
+class Filler:
+    """Fills one batch, as one producer."""
+
+    def __init__(self, store: Store, task: TaskDefinition, batch: BatchDocument) -> None:
+        self._store = store
+        self._task = task
+        self._batch = batch
+        self._version = 0  #: of its record, as it was written or read last
+        self._items: list[bytes] = []
+        self._bytes = 0
+        self._chunk_bytes = 0
+        size = 1 if batch.single else batch.batch_size
+        self._page = (_PAGE_SINGLES if batch.single else _PAGE_JOBS) * size
+        self._size = size
+
+    @property
+    def place(self) -> int:
+        """How many items the batch has taken from its producers."""
+        return self._batch.place
+
+    def resume(self, producer: str) -> Asking[None]:
+        """Go on with a batch that is there, instead of the producer it had."""
+        for _ in range(_TRIES):
+            record = yield from self._read()
+            batch = self._batch
+            if batch.sealed or batch.stopped:
+                what = batch.stopped or "filled"
+                raise BatchConflict(batch.id, f"is {what} already: nothing can be added to it")
+            own = msgspec.structs.replace(batch, producer=producer)
+            changed: Changed = yield self._store.records.change([put_batch(own, record.version)])
+            if changed.applied:
+                self._batch, self._version = own, changed.versions[0]
+                return
+        raise BatchConflict(self._batch.id, "is changed by others all the time; try again")
+
+    def tell(self, error: BaseException) -> None:
+        """Say in what ended a producer what became of the batch."""
+        if self._version and hasattr(error, "add_note"):
+            error.add_note(
+                f"batch {self._batch.id!r} is open, with {self._batch.place} items: go on with "
+                "batch.resume(items), or end it with batch.cancel()"
+            )
+
+    def add(self, item: Any) -> bool:
+        """Take an item; says whether a page is full, and to be written."""
+        payload = item_payload(self._task, item)
+        at_chunk = len(self._items) % self._size == 0
+        self._chunk_bytes = len(payload) + (0 if at_chunk else self._chunk_bytes)
+        if self._chunk_bytes > PAYLOAD_BYTES_MAX:
+            raise PayloadError(
+                f"{self._size} items of batch {self._batch.id!r} have more than "
+                f"{PAYLOAD_BYTES_MAX} bytes together: give a smaller batch_size, or references"
+            )
+        self._items.append(payload)
+        self._bytes += len(payload)
+        is_whole = len(self._items) % self._size == 0
+        return is_whole and (len(self._items) >= self._page or self._bytes >= _PAGE_BYTES)
+
+    def write(self, *, last: bool = False) -> Asking[BatchDocument]:
+        """Store the page as jobs, with the place behind it; the last one seals the batch."""
+        items, self._items, self._bytes = self._items, [], 0
+        for _ in range(_TRIES):
+            moved = yield from self._moved(items, last=last)
+            puts = [put_batch(moved.document, self._version)]
+            owner = owner_record(moved.document) if not self._version else None
+            puts += [] if owner is None else [owner]
+            changed: Changed = yield self._store.records.change(puts, jobs=moved.jobs)
+            if changed.applied:
+                self._batch, self._version = moved.document, changed.versions[0]
+                yield from self._require_stored(moved.jobs, changed)
+                return self._batch
+            if not self._version:
+                raise BatchConflict(self._batch.id, "is there already: resume it, or cancel it")
+            place, producer = moved.document.place, self._batch.producer
+            before = self._batch.place
+            yield from self._read()
+            if self._batch.producer != producer:
+                raise BatchConflict(self._batch.id, "is filled by another producer by now")
+            if self._batch.place == place and place != before:
+                return self._batch  # the answer got lost, and it was written
+            if self._batch.stopped:
+                raise BatchConflict(self._batch.id, f"was {self._batch.stopped} meanwhile")
+        raise BatchConflict(self._batch.id, "is changed by others all the time; resume it")
+
+    def _moved(self, items: Sequence[bytes], *, last: bool) -> Asking[BatchMoved]:
+        singles = [self._single(payload) for payload in items] if self._batch.single else ()
+        moved = filled(self._batch, items, place=len(items), singles=singles)
+        if not last:
+            return moved
+        # The clock that judges is the store's, which comes with every page.
+        page: RecordPage = yield self._store.records.records(BATCH_ID_KIND, limit=1)
+        ended = sealed_batch(moved.document, page.now_us)
+        return BatchMoved(ended.document, (*moved.jobs, *ended.jobs))
+
+    def _single(self, payload: bytes) -> NewJob:
+        """A job of its own for an item."""
+        task, keys = self._task, {}
+        if task.concurrency_key is not None:
+            keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
+        if task.rate_key is not None:
+            keys["rate_key"] = taken_key(task.rate_key, task, payload)
+        return msgspec.structs.replace(self._batch.job, payload=payload, **keys)
+
+    def _read(self) -> Asking[Record]:
+        record: Record | None = yield self._store.records.record(self._batch.group.record)
+        if record is None:
+            raise BatchNotFound(self._batch.id)
+        self._batch, self._version = read_batch(record.document), record.version
+        return record
+
+    def _require_stored(self, jobs: Sequence[NewJob], changed: Changed) -> Asking[None]:
+        """Count members whose jobs were refused as dead, so that the batch can end; and say so."""
+        refused = {one.job_id: one.reason for one in changed.jobs if isinstance(one, RefusedJob)}
+        yield from refused_callbacks(self._store, self._batch.group, changed)
+        members = [_member_node(job) for job in jobs if job.id in refused]
+        nodes = [node for node in members if node]
+        if not nodes:
+            return
+        for _ in range(_TRIES):
+            record = yield from self._read()
+            dead = members_refused(self._batch, nodes, changed.now_us)
+            put = put_batch(dead.document, record.version)
+            answer: Changed = yield self._store.records.change([put], jobs=dead.jobs)
+            if answer.applied:
+                self._batch, self._version = dead.document, answer.versions[0]
+                break
+        raise ConfigError(
+            f"{len(nodes)} jobs of batch {self._batch.id!r} were not stored, and their items count "
+            f"as failed: {next(iter(refused.values()))}; cancel the batch, and begin another one"
+        )
+
+
+def _member_node(job: NewJob) -> str:
+    """Which member of the batch a job is; empty: a callback."""
+    member = None if job.options is None else job.options.member
+    return "" if member is None else member.node

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: MIT
+"""A batch in the store: how far it is, what came of its items, and verbs that end or retry it.
+
+batch = app.batch(task, items)         or `await app.abatch(...)`, `task.map(items)`
+batch.progress(), watch(), wait_ended(), results(), failures(), retry_failed(), cancel()
+app.batches.get(batch_id), all()       each verb has an a-twin
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from packhorse.batches.changes import BatchCancelled, BatchChanges
+from packhorse.batches.filling import BATCH_ID_KIND, Filler
+from packhorse.batches.progress import batch_progress
+from packhorse.batches.reading import (
+    BatchFailure,
+    FailurePage,
+    ItemStream,
+    failure_page,
+    failures_of,
+    result_of,
+)
+from packhorse.client.connection import Connection
+from packhorse.client.registry import TaskDefinition
+from packhorse.client.waiting import WAIT_FLOOR_S
+from packhorse.core.batches import (
+    BATCH_KIND,
+    BatchDocument,
+    batch_group,
+    read_batch,
+)
+from packhorse.core.clock import SECOND_US, new_id, pass_idle
+from packhorse.core.driving import adrive, drive
+from packhorse.core.durations import Duration, microseconds
+from packhorse.core.policies.records import Record, RecordId
+from packhorse.errors import ConfigError, ResultTimeout
+from packhorse.group_errors import BatchNotFound
+from packhorse.protocol import BatchProgress
+from packhorse.steps.cursor import asynchronous
+from packhorse.stores.plan import Plan
+from packhorse.stores.records import RecordPage
+
+__all__ = ["Batch", "BatchCancelled", "BatchPage", "Batches"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Asking = Generator[Plan[Any], Any, T]
+
+_PAGE: Final = 500
+#: Members told in one step of a cancel.
+_STEP: Final = 500
+_TRIES: Final = 50
+#: Members that are looked at together where results come as they end.
+_WINDOW: Final = 100
+
+
+class Batch(Generic[R]):
+    """A batch by its id; nothing is read before one of its verbs is called."""
+
+    def __init__(
+        self,
+        batch_id: str,
+        connection: Connection,
+        *,
+        tenant: str = "",
+        task: TaskDefinition | None = None,
+    ) -> None:
+        self.id = batch_id
+        self.tenant = tenant
+        self._connection = connection
+        self._task = task
+        self._named = batch_group(batch_id, tenant).record
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.id}>"
+
+    # ---------------------------------------------------------------------------------- looking
+
+    def progress(self) -> BatchProgress:
+        """How far it is, in the shape of the worker protocol; counts are exact."""
+        return batch_progress(self._run(self._document()))
+
+    async def aprogress(self) -> BatchProgress:
+        """As `progress`, without blocking the event loop."""
+        return batch_progress(await self._arun(self._document()))
+
+    def document(self) -> BatchDocument:
+        """All that the store knows of it."""
+        return self._run(self._document())
+
+    async def adocument(self) -> BatchDocument:
+        """As `document`, without blocking the event loop."""
+        return await self._arun(self._document())
+
+    async def watch(self) -> AsyncIterator[BatchProgress]:
+        """How far it is now, and again whenever that changes, until it has ended."""
+        store = await self._connection.astore()
+        listener = store.wakeups.listen(frozenset({f"record:{BATCH_KIND}"}))
+        told: BatchProgress | None = None
+        try:
+            while True:
+                batch = await adrive(self._document(), store.arun)
+                progress = batch_progress(batch)
+                if progress != told:
+                    told = progress
+                    yield progress
+                if batch.finished_us is not None:
+                    return
+                if not await listener.wait(WAIT_FLOOR_S):
+                    pass_idle(self._connection.clock, WAIT_FLOOR_S)
+        finally:
+            listener.close()
+
+    def wait_ended(self, timeout: Duration | None = None) -> BatchProgress:
+        """Wait until it has ended; after `timeout` that is a `ResultTimeout`."""
+        return self._connection.wait(lambda _store: self.await_ended(timeout))
+
+    async def await_ended(self, timeout: Duration | None = None) -> BatchProgress:
+        """As `wait_ended`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        left_us = None if timeout is None else microseconds(timeout, setting="timeout")
+        left_s = None if left_us is None else left_us / SECOND_US
+        try:
+            async with asyncio.timeout(left_s):
+                return [progress async for progress in self.watch()][-1]
+        except TimeoutError:
+            raise ResultTimeout(self.id, waited_s=left_s or 0) from None
+
+    # ---------------------------------------------------------------------------------- results
+
+    def results(
+        self, *, ordered: bool = True, failed: Literal["skip", "raise"] = "skip"
+    ) -> Iterator[R]:
+        """The results of its items, as soon as they are there: in order, or as members end.
+
+        Items that failed, or were not run, are left out; `failed="raise"` raises the first.
+        """
+        for item in self._stream.items(ordered=ordered):
+            yield from result_of(item, failed)
+
+    async def aresults(
+        self, *, ordered: bool = True, failed: Literal["skip", "raise"] = "skip"
+    ) -> AsyncIterator[R]:
+        """As `results`, for `async for`."""
+        async for item in self._stream.aitems(ordered=ordered):
+            for result in result_of(item, failed):
+                yield result
+
+    def failures(self) -> list[BatchFailure]:
+        """The items that have failed for good so far, in order, with their errors."""
+        return self._run(failures_of(self._connection, self._named, self.id))
+
+    async def afailures(self) -> list[BatchFailure]:
+        """As `failures`, without blocking the event loop."""
+        return await self._arun(failures_of(self._connection, self._named, self.id))
+
+    async def afailure_page(self, after: int = 0) -> FailurePage:
+        """Some of the items that have failed, from a bounded number of its jobs."""
+        return await self._arun(failure_page(self._connection, self._named, self.id, after))
+
+    # ---------------------------------------------------------------------------------- changing
+
+    def retry_failed(self) -> int:
+        """Run the items that failed once more, and no others; says how many jobs that are."""
+        return self._run(self._changes.retried())
+
+    async def aretry_failed(self) -> int:
+        """As `retry_failed`, without blocking the event loop."""
+        return await self._arun(self._changes.retried())
+
+    def cancel(self) -> BatchCancelled:
+        """End it: nothing more starts, and what runs is stopped. What is done stays done."""
+        return list(self.cancelling())[-1]
+
+    async def acancel(self) -> BatchCancelled:
+        """As `cancel`, without blocking the event loop."""
+        return [step async for step in self.acancelling()][-1]
+
+    def cancelling(self) -> Iterator[BatchCancelled]:
+        """As `cancel`, in steps of bounded size: each says how far it is."""
+        running = 0
+        while True:
+            step = self._run(self._changes.cancel_step(running))
+            yield step
+            if step.is_done:
+                return
+            running = step.running
+
+    async def acancelling(self) -> AsyncIterator[BatchCancelled]:
+        """As `cancelling`, for `async for`."""
+        store = await self._connection.astore()
+        running = 0
+        while True:
+            step = await adrive(self._changes.cancel_step(running), store.arun)
+            yield step
+            if step.is_done:
+                return
+            running = step.running
+
+    def resume(self, items: Iterable[Any]) -> Batch[R]:
+        """Go on filling a batch whose producer died; give the same items in the same order.
+
+        Those that are in the store already are skipped, so that none is there twice.
+        """
+        filler = self._run(self._resumed())
+        self.fill(filler, islice(items, filler.place, None))
+        return self
+
+    async def aresume(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch[R]:
+        """As `resume`, without blocking the event loop."""
+        filler = await self._arun(self._resumed())
+        await self.afill(filler, asynchronous(items), skip=filler.place)
+        return self
+
+    def _resumed(self) -> Asking[Filler]:
+        batch = yield from self._document()
+        task = self._task or self._connection.registry.get(batch.job.task)
+        if task is None:
+            raise ConfigError(
+                f"batch {self.id!r} is of task {batch.job.task!r}, which this app does not know"
+            )
+        filler = Filler(self._connection.store, task, batch)
+        yield from filler.resume(new_id())
+        return filler
+
+    def fill(self, filler: Filler, items: Iterable[Any]) -> None:
+        """Store items as jobs of the batch, and seal it; for those who begin one."""
+        try:
+            for item in items:
+                if filler.add(item):
+                    self._run(filler.write())
+            self._run(filler.write(last=True))
+        except BaseException as error:
+            filler.tell(error)
+            raise
+
+    async def afill(self, filler: Filler, items: AsyncIterator[Any], *, skip: int = 0) -> None:
+        """As `fill`, without blocking the event loop; leaves out the first `skip` items."""
+        try:
+            async for item in items:
+                if skip:
+                    skip -= 1
+                elif filler.add(item):
+                    await self._arun(filler.write())
+            await self._arun(filler.write(last=True))
+        except BaseException as error:
+            filler.tell(error)
+            raise
+
+    # ------------------------------------------------------------------------------------ asking
+
+    def _run(self, asking: Asking[T]) -> T:
+        return drive(asking, self._connection.store.run)
+
+    async def _arun(self, asking: Asking[T]) -> T:
+        return await adrive(asking, (await self._connection.astore()).arun)
+
+    @property
+    def _changes(self) -> BatchChanges:
+        return BatchChanges(self._connection.store, self._named, self.id)
+
+    def _document(self) -> Asking[BatchDocument]:
+        return read_batch((yield from self._changes.read()).document)
+
+    @property
+    def _stream(self) -> ItemStream[R]:
+        return ItemStream(self._connection, self._task, self._document)
+
+
+class BatchPage(msgspec.Struct, frozen=True):
+    """Some batches, by tenant and id, and where the next page begins."""
+
+    batches: tuple[BatchDocument, ...]
+    after: str | None = None
+
+
+class Batches:
+    """The batches that a store holds, or a tenant's. Every verb has an a-twin."""
+
+    def __init__(self, connection: Connection, tenant: str | None = None) -> None:
+        self._connection = connection
+        self._tenant = tenant
+
+    def get(self, batch_id: str) -> Batch[Any]:
+        """One of them; `BatchNotFound` if there is none of that id here."""
+        return self._batch(drive(self._found(batch_id), self._connection.store.run))
+
+    async def aget(self, batch_id: str) -> Batch[Any]:
+        """As `get`, without blocking the event loop."""
+        store = await self._connection.astore()
+        return self._batch(await adrive(self._found(batch_id), store.arun))
+
+    def all(self) -> list[BatchProgress]:
+        """How far each of them is, the newest first."""
+        return drive(self._all(), self._connection.store.run)
+
+    async def aall(self) -> list[BatchProgress]:
+        """As `all`, without blocking the event loop."""
+        return await adrive(self._all(), (await self._connection.astore()).arun)
+
+    async def apage(self, *, limit: int = 50, after: str | None = None) -> BatchPage:
+        """Some of them, by tenant and id: one look-up, however many there are."""
+        store = await self._connection.astore()
+        page: RecordPage = await store.arun(
+            store.records.records(BATCH_KIND, tenant=self._tenant, after=after, limit=limit)
+        )
+        found = tuple(read_batch(record.document) for record in page.records)
+        return BatchPage(found, page.after)
+
+    def _batch(self, batch: BatchDocument) -> Batch[Any]:
+        task = self._connection.registry.get(batch.job.task)
+        return Batch(batch.id, self._connection, tenant=batch.job.tenant, task=task)
+
+    def _found(self, batch_id: str) -> Asking[BatchDocument]:
+        records, tenant = self._connection.store.records, self._tenant
+        if tenant is None:
+            owner: Record | None = yield records.record(RecordId(BATCH_ID_KIND, "", batch_id))
+            tenant = "" if owner is None else owner.document.decode()
+        record: Record | None = yield records.record(batch_group(batch_id, tenant).record)
+        if record is None:
+            raise BatchNotFound(batch_id)
+        return read_batch(record.document)
+
+    def _all(self) -> Asking[list[BatchProgress]]:
+        found: list[BatchDocument] = []
+        after: str | None = None
+        while True:
+            page: RecordPage = yield self._connection.store.records.records(
+                BATCH_KIND, tenant=self._tenant, after=after, limit=_PAGE
+            )
+            found += (read_batch(record.document) for record in page.records)
+            after = page.after
+            if after is None:
+                newest = sorted(found, key=lambda batch: -batch.created_us)
+                return [batch_progress(batch) for batch in newest]

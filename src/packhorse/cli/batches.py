@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse batches`: list, show, watch, cancel, retry."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packhorse.cli.options import json_option, on_store
+from packhorse.cli.output import note, print_fields, print_json, print_table, print_text
+from packhorse.core.durations import span_text
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.protocol import BatchProgress
+
+__all__ = ["batches", "cancel_batch", "list_batches", "retry_batch", "show_batch", "watch_batch"]
+
+_ID = click.argument("batch_id", metavar="BATCH")
+_BAR_WIDTH = 30
+_FAILURES_SHOWN = 10
+
+
+@click.group()
+def batches() -> None:
+    """List, show, watch, cancel and retry batches."""
+
+
+@batches.command("list")
+@json_option
+@on_store
+def list_batches(app: Packhorse, *, as_json: bool) -> None:
+    """List every batch that the store holds, the newest first."""
+    found = app.batches.all()
+    if as_json:
+        print_json({"batches": [_document(each) for each in found]})
+    elif found:
+        headers = ("BATCH", "STATUS", "DONE", "PROCESSED", "FAILED", "TOTAL")
+        print_table(headers, map(_row, found))
+    else:
+        note("No batches. app.batch(task, items) begins one.")
+
+
+def _row(progress: BatchProgress) -> tuple[object, ...]:
+    return (
+        progress.batch_id,
+        progress.status,
+        f"{progress.percentage:.0f} %",
+        progress.processed,
+        progress.failed,
+        progress.total,
+    )
+
+
+@batches.command("show")
+@_ID
+@json_option
+@on_store
+def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
+    """Show one batch, and the first items that failed."""
+    batch = app.batches.get(batch_id)
+    progress, document = batch.progress(), batch.document()
+    failures = batch.failures()
+    if as_json:
+        failed = [_document(each) for each in failures[:_FAILURES_SHOWN]]
+        print_json({**_document(progress), "failures": failed})
+        return
+    print_fields(
+        [
+            ("batch", progress.batch_id),
+            ("status", progress.status),
+            ("task", document.job.task),
+            ("queue", document.job.queue),
+            ("tenant", document.job.tenant or None),
+            ("items", f"{progress.processed} of {progress.total}, {progress.failed} failed"),
+            ("jobs", f"{document.ended} of {document.members} have ended"),
+            ("filled", "yes" if document.sealed else f"no, {document.place} items so far"),
+            ("cancelled", f"{document.cancelled} jobs told" if document.stopped else None),
+        ]
+    )
+    rows = [(each.index, each.type, each.message, each.job_id) for each in failures]
+    if rows:
+        print_table(("ITEM", "ERROR", "MESSAGE", "JOB"), rows[:_FAILURES_SHOWN])
+
+
+@batches.command("watch")
+@_ID
+@on_store
+def watch_batch(app: Packhorse, *, batch_id: str) -> None:
+    """Show how far a batch is until it has ended: a bar, or lines where it is piped."""
+    import asyncio
+
+    asyncio.run(_watch(app, batch_id))
+
+
+async def _watch(app: Packhorse, batch_id: str) -> None:
+    from packhorse.core.clock import SystemClock
+
+    clock, is_terminal = SystemClock(), sys.stdout.isatty()
+    first: tuple[float, int] | None = None
+    async for progress in (await app.batches.aget(batch_id)).watch():
+        now = clock.monotonic()
+        first = first or (now, progress.processed)
+        rate = (progress.processed - first[1]) / max(now - first[0], 1e-6)
+        line = _line(progress, rate)
+        if is_terminal:
+            click.echo(f"\r{_bar(progress.percentage)} {line}\x1b[K", nl=False)
+        else:
+            print_text(line)
+    if is_terminal:
+        click.echo("")
+
+
+def _line(progress: BatchProgress, rate: float) -> str:
+    """How far a batch is in one line; `rate` is of items in a second."""
+    told = f"{progress.percentage:5.1f} %  {progress.processed} of {progress.total}"
+    if progress.failed:
+        told += f", {progress.failed} failed"
+    left = progress.total - progress.processed
+    if progress.status in {"pending", "running"} and rate > 0 and left:
+        return f"{told}, {rate:.0f}/s, {span_text(int(left / rate) * 1_000_000) or '0s'} left"
+    return f"{told}, {progress.status}"
+
+
+def _bar(percentage: float) -> str:
+    filled = round(_BAR_WIDTH * percentage / 100)
+    return "█" * filled + "░" * (_BAR_WIDTH - filled)
+
+
+@batches.command("cancel")
+@_ID
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@on_store
+def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> None:
+    """End a batch: nothing more starts, and what runs is stopped."""
+    batch = app.batches.get(batch_id)
+    if not yes:
+        click.confirm(f"Cancel batch {batch_id}?", abort=True, err=True)
+    for step in batch.cancelling():
+        if not as_json and not step.is_done:
+            note(f"{step.told} of {step.members} jobs told")
+    if as_json:
+        told = {"members": step.members, "told": step.told, "running": step.running}
+        print_json({"batchId": batch_id, **told})
+    else:
+        print_text(f"Batch {batch_id}: {step.told} jobs told, {step.running} of them running.")
+
+
+@batches.command("retry")
+@_ID
+@json_option
+@on_store
+def retry_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
+    """Run the items of a batch once more that failed, and no others."""
+    retried = app.batches.get(batch_id).retry_failed()
+    if as_json:
+        print_json({"batchId": batch_id, "retried": retried})
+    else:
+        print_text(f"Batch {batch_id}: {retried} jobs run again, for the items that failed.")
+
+
+def _document(value: Any) -> dict[str, Any]:
+    from packhorse.cli.display import document_of
+
+    return document_of(value)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""Batches from the command line: listed, shown, watched, retried, cancelled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse import Packhorse
+from packhorse.cli.exits import ExitCode
+from tests.cli.project import Project
+
+BATCHED = """
+from packhorse import Packhorse, RetryPolicy
+
+app = Packhorse("sqlite:///jobs.db")
+
+@app.task(retry=RetryPolicy(max_retries=0))
+def halve(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is odd")
+    return number // 2
+"""
+
+
+@pytest.fixture
+def project(folder: Path) -> Project:
+    """A project with a task for batches."""
+    made = Project(folder)
+    made.write("jobs.py", BATCHED)
+    return made
+
+
+@pytest.fixture
+def app(project: Project) -> Iterator[Packhorse]:
+    """The project's app."""
+    opened = project.app()
+    yield opened
+    opened.close()
+
+
+def test_a_batch_is_listed_shown_watched_and_retried(project: Project, app: Packhorse) -> None:
+    app.batch(app.tasks["halve"], range(5), batch_size=2, id="five")
+    app.run(burst=True)
+
+    listed = project.run("batches", "list")
+    shown = project.run("batches", "show", "five")
+    told = json.loads(project.run("batches", "show", "five", "--json").stdout)
+    watched = project.run("batches", "watch", "five")
+    retried = project.run("batches", "retry", "five")
+
+    assert listed.stdout.splitlines()[1].split() == ["five", "failed", "100", "%", "5", "1", "5"]
+    assert "5 of 5, 1 failed" in shown.stdout
+    assert "three is odd" in shown.stdout
+    assert (told["batchId"], told["succeeded"], len(told["failures"])) == ("five", 4, 1)
+    assert watched.stdout.strip() == "100.0 %  5 of 5, 1 failed, failed"
+    assert retried.stdout.startswith("Batch five: 1 jobs run again")
+
+
+def test_a_batch_is_cancelled_only_if_that_is_meant(project: Project, app: Packhorse) -> None:
+    app.batch(app.tasks["halve"], range(5), batch_size=2, id="five")
+
+    asked = project.run("batches", "cancel", "five")
+    cancelled = project.run("batches", "cancel", "five", "--yes", "--json")
+    unknown = project.run("batches", "show", "six")
+
+    assert asked.exit_code != 0
+    assert json.loads(cancelled.stdout) == {
+        "batchId": "five",
+        "members": 3,
+        "told": 3,
+        "running": 0,
+    }
+    assert app.batches.get("five").progress().status in {"pending", "cancelled"}
+    assert unknown.exit_code == ExitCode.NOTHING_MATCHED
