@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Start a workflow, cancel it, and try again what is dead in it.
+
+A small workflow is stored in one change, with the jobs of the nodes that may begin. A large one is
+stored in parts, and sealed by the last: before that nothing of it runs, so that a producer that is
+killed half-way leaves records that another start of the name replaces, or upkeep removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.core.policies.journal import Group
+from packhorse.core.policies.records import Add, Put, Record, RecordChange
+from packhorse.core.workflow_folding import Asked, Folder
+from packhorse.core.workflows import (
+    UNSEALED_US,
+    WORKFLOW_KIND,
+    HeadDocument,
+    NodeDocument,
+    NodeState,
+    NodeView,
+    WorkflowState,
+    name_id,
+    node_id,
+    node_job_id,
+    written_head,
+    written_node,
+)
+from packhorse.errors import StoreError, UsageError
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed
+from packhorse.workflows.records import (
+    AGAIN_US,
+    SURE_US,
+    Asking,
+    advanced,
+    begun,
+    cancelled_jobs,
+    fold_group,
+    is_live,
+    made_sure,
+    nodes_of,
+    now_us,
+    read_workflow,
+    refused_nodes,
+    sealed_job,
+)
+from packhorse.workflows.removal import drop_head
+
+__all__ = ["Started", "WorkflowPlan", "cancelled", "retried", "started", "workflow_group"]
+
+#: What one change takes: nodes, bytes of their documents, and jobs.
+_PART_NODES: Final = 400
+_PART_BYTES: Final = 768 * 1024
+_PART_JOBS: Final = 200
+_TRIES: Final = 20
+#: Jobs that are tried again in one call of the store.
+_REDRIVEN: Final = 200
+
+
+class WorkflowPlan(NamedTuple):
+    """A workflow that is to be started."""
+
+    group: Group
+    nodes: Sequence[tuple[str, NodeDocument]]
+    last: str  #: whose result is the workflow's
+    many: bool
+
+
+class Started(NamedTuple):
+    """A workflow that runs."""
+
+    group: Group
+    deduplicated: bool  #: one of this name was running already
+
+
+def workflow_group(tenant: str, name: str, run: str) -> Group:
+    """The group of one run of a name."""
+    return Group(WORKFLOW_KIND, tenant, name, run)
+
+
+# ---------------------------------------------------------------------------------------- starting
+
+
+def started(store: Store, plan: WorkflowPlan) -> Asking[Started]:
+    """Store a workflow and begin it, unless one of its name runs; then that is the answer."""
+    group = plan.group
+    nodes = [
+        (key, msgspec.structs.replace(node, job=sealed_job(store, node.job)))
+        for key, node in plan.nodes
+    ]
+    for _ in range(_TRIES):
+        name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
+        if name is not None:
+            answer = yield from _there(store, plan, nodes, name.document.decode())
+            if answer is not None:
+                return answer
+        put = Put(
+            name_id(group.tenant, group.key),
+            group.run.encode(),
+            0 if name is None else name.version,
+        )
+        if (yield from _first(store, plan, nodes, put)):
+            return Started(group, deduplicated=False)
+    raise StoreError(f"workflow {group.key!r} is started by others all the time; try again")
+
+
+def _there(
+    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], run: str
+) -> Asking[Started | None]:
+    """The answer, if the newest run of the name lives, or is this one; None: start another."""
+    other = plan.group._replace(run=run)
+    found = yield from read_workflow(store, other)
+    if found is None or (other != plan.group and not is_live(found[0])):
+        return None
+    if found[0].state is not WorkflowState.BUILDING:
+        return Started(other, deduplicated=other != plan.group)
+    if other == plan.group:  # this very call came here before
+        yield from _go_on(store, plan, nodes)
+        return Started(other, deduplicated=False)
+    # Nothing of it has run. Its producer, if it lives, is answered by this one.
+    yield store.records.change((drop_head(other, *found),))
+    return None
+
+
+def _first(
+    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], name: Put
+) -> Asking[bool]:
+    """Write the head, and all of it if it is small; False if another one was faster."""
+    group = plan.group
+    now = yield from now_us(store)
+    head = HeadDocument(group.key, now, len(nodes), plan.last, plan.many)
+    roots = [(key, node) for key, node in nodes if not node.waits]
+    puts = [written_node(group, key, node) for key, node in nodes]
+    small = len(nodes) + len(roots) <= _PART_NODES and len(roots) <= _PART_JOBS
+    if not small or sum(len(put.document) for put in puts) > _PART_BYTES:
+        put = written_head(group, head, 0, order=now + UNSEALED_US)
+        changed: Changed = yield store.records.change((name, put))
+        if changed.applied:
+            yield from _go_on(store, plan, nodes)
+        return changed.applied
+    state = WorkflowState.RUNNING if nodes else WorkflowState.COMPLETED
+    unsure = tuple(key for key, _ in roots)
+    order = now + SURE_US if unsure else None
+    head = msgspec.structs.replace(
+        head, state=state, started=len(nodes), unsure=unsure, unsure_us=order or 0
+    )
+    if not nodes:
+        head = msgspec.structs.replace(head, ended_us=now)
+        order = now + head.kept_us
+    begun_now = [Add(node_id(group, key), {"state": int(NodeState.SUBMITTED)}) for key, _ in roots]
+    changes: list[RecordChange] = [name, written_head(group, head, 0, order=order)]
+    changed = yield store.records.change(
+        (*changes, *puts, *begun_now), jobs=tuple(node.job for _, node in roots)
+    )
+    if changed.applied:
+        yield from refused_nodes(store, group, changed)
+    return changed.applied
+
+
+def _go_on(
+    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]]
+) -> Asking[None]:
+    """Write the nodes that are not there yet, seal the workflow and begin it."""
+    group = plan.group
+    left = [written_node(group, key, node) for key, node in nodes]
+    while left:
+        size = 0
+        part: list[Put] = []
+        for put in left[:_PART_NODES]:
+            size += len(put.document)
+            if part and size > _PART_BYTES:
+                break
+            part.append(put)
+        changed: Changed = yield store.records.change(part)
+        if changed.applied:
+            left = left[len(part) :]
+        else:  # written by an earlier try
+            there = {part[at].id for at in changed.conflicts}
+            left = [put for put in left if put.id not in there]
+    if not (yield from _sealed(store, group)):
+        raise UsageError(
+            f"workflow {group.key!r} was started by another producer meanwhile, or took longer "
+            "than an hour to be written; nothing of this one runs: start it again"
+        )
+    roots = {key: NodeView(node, {}) for key, node in nodes if not node.waits}
+    yield from begun(store, group, roots)
+
+
+def _sealed(store: Store, group: Group) -> Asking[bool]:
+    found = yield from read_workflow(store, group)
+    if found is None:
+        return False
+    head, version = found
+    if head.state is not WorkflowState.BUILDING:
+        return True
+    now = yield from now_us(store)
+    sealed = msgspec.structs.replace(head, state=WorkflowState.RUNNING)
+    put = written_head(group, sealed, version, order=now + AGAIN_US)
+    changed: Changed = yield store.records.change((put,))
+    return changed.applied
+
+
+# --------------------------------------------------------------------------- cancelling, retrying
+
+
+def cancelled(store: Store, group: Group) -> Asking[bool]:
+    """Cancel a workflow: its jobs, and what waits behind them; False if it had ended."""
+    found = yield from read_workflow(store, group)
+    if found is None or not is_live(found[0]):
+        return False
+    if found[0].state is WorkflowState.BUILDING:
+        changed: Changed = yield store.records.change((drop_head(group, *found),))
+        return changed.applied
+
+    def halt(folder: Folder) -> Generator[Asked, Any, None]:
+        folder.head = msgspec.structs.replace(folder.head, halted=True)
+        return folder.go_on()
+
+    yield from advanced(store, group, halt)
+    yield from begun(store, group)
+    yield from cancelled_jobs(store, group)
+    yield from fold_group(store, group)
+    return True
+
+
+def retried(store: Store, group: Group) -> Asking[int]:
+    """Try nodes again that are dead or were cancelled, and with them what waits behind them."""
+    name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
+    if name is not None and name.document.decode() != group.run:
+        other = yield from read_workflow(store, group._replace(run=name.document.decode()))
+        if other is not None and is_live(other[0]):
+            raise UsageError(
+                f"workflow {group.key!r} runs again already, so that this earlier run of it stays "
+                "as it is; wait for the other one, or cancel it"
+            )
+    yield from fold_group(store, group)
+
+    def resume(folder: Folder) -> Generator[Asked, Any, None]:
+        folder.head = msgspec.structs.replace(folder.head, halted=False, refused={})
+        return folder.go_on()
+
+    yield from advanced(store, group, resume)
+    nodes = yield from nodes_of(store, group)
+    states = {key: view.state for key, view in nodes}
+    begun_before = [key for key, state in states.items() if state is NodeState.SUBMITTED]
+    lost = yield from made_sure(store, group, begun_before)
+    ids = [
+        node_job_id(group, key)
+        for key, state in states.items()
+        if state in (NodeState.DEAD, NodeState.CANCELLED)
+    ]
+    for at in range(0, len(ids), _REDRIVEN):
+        yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
+    yield from fold_group(store, group)
+    without = [key for key, state in states.items() if state in _WITHOUT_JOB]
+    for key in without:
+
+        def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
+            return folder.revived(key)
+
+        yield from advanced(store, group, revive)
+    yield from begun(store, group)
+    return len(ids) + len(without) + lost
+
+
+_WITHOUT_JOB: Final = (NodeState.DROPPED, NodeState.REFUSED)

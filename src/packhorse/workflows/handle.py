@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: MIT
+"""A handle on one run of a workflow: ask, wait, cancel, try again. Every verb has an a-twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, TypeVar
+
+from packhorse.client.connection import Connection
+from packhorse.client.waiting import WAIT_FLOOR_S
+from packhorse.core.clock import SECOND_US, Clock, pass_idle
+from packhorse.core.driving import adrive, drive
+from packhorse.core.durations import Duration, microseconds
+from packhorse.core.info import Explanation
+from packhorse.core.policies.journal import Group
+from packhorse.core.process import in_event_loop
+from packhorse.core.workflows import (
+    HeadDocument,
+    WorkflowState,
+    node_job_id,
+    numbers_in,
+)
+from packhorse.errors import ResultTimeout, UsageError
+from packhorse.group_errors import WorkflowFailed, WorkflowNotFound
+from packhorse.handle import JobHandle
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.workflows.changes import cancelled, retried
+from packhorse.workflows.info import (
+    NodeInfo,
+    WorkflowInfo,
+    explained_node,
+    node_infos,
+    workflow_info,
+)
+from packhorse.workflows.records import read_workflow
+
+__all__ = ["Workflow"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Asking = Generator[Plan[Any], Any, T]
+
+#: Between a name and its run.
+_RUN: Final = "#"
+
+
+class Workflow:
+    """One run of a workflow; nothing is read before a verb asks. Every verb has an a-twin."""
+
+    def __init__(self, group: Group, connection: Connection, deduplicated: bool = False) -> None:  # noqa: FBT001, FBT002 - as of jobs
+        self._group = group
+        self._connection = connection
+        #: One of its name was running already, and is the answer.
+        self.deduplicated = deduplicated
+
+    @property
+    def name(self) -> str:
+        """As it was started."""
+        return self._group.key
+
+    @property
+    def id(self) -> str:
+        """The name and this run of it."""
+        return f"{self._group.key}{_RUN}{self._group.run}"
+
+    def __repr__(self) -> str:
+        return f"Workflow(id={self.id!r})"
+
+    def info(self) -> WorkflowInfo:
+        """Where it stands, in numbers."""
+        return self._run(self._info())
+
+    async def ainfo(self) -> WorkflowInfo:
+        """As `info`, without blocking the event loop."""
+        return await self._arun(self._info())
+
+    def status(self) -> WorkflowState:
+        """`running`, `completed`, `failed` or `cancelled`."""
+        return self.info().state
+
+    async def astatus(self) -> WorkflowState:
+        """As `status`, without blocking the event loop."""
+        return (await self.ainfo()).state
+
+    def nodes(self) -> list[NodeInfo]:
+        """Its nodes as they stand, in the order of their adding."""
+        return self._run(self._nodes())
+
+    async def anodes(self) -> list[NodeInfo]:
+        """As `nodes`, without blocking the event loop."""
+        return await self._arun(self._nodes())
+
+    def node(self, name: str) -> NodeInfo:
+        """One of them, by its name."""
+        return _node(self.nodes(), name, self.name)
+
+    async def anode(self, name: str) -> NodeInfo:
+        """As `node`, without blocking the event loop."""
+        return _node(await self.anodes(), name, self.name)
+
+    def job(self, name: str) -> JobHandle[Any]:
+        """The job of a node; of one that has not begun there is none yet."""
+        return self._job(self.node(name))
+
+    async def ajob(self, name: str) -> JobHandle[Any]:
+        """As `job`, without blocking the event loop."""
+        return self._job(await self.anode(name))
+
+    def explain(self, name: str) -> Explanation:
+        """Why a node does not run: which nodes it waits for, or what keeps its job."""
+        nodes = self.nodes()
+        node = _node(nodes, name, self.name)
+        if node.has_job:
+            return self._job(node).explain()
+        return explained_node(node, nodes, self._connection.clock.now_us())
+
+    async def aexplain(self, name: str) -> Explanation:
+        """As `explain`, without blocking the event loop."""
+        nodes = await self.anodes()
+        node = _node(nodes, name, self.name)
+        if node.has_job:
+            return await self._job(node).aexplain()
+        return explained_node(node, nodes, self._connection.clock.now_us())
+
+    def cancel(self) -> bool:
+        """Cancel its jobs and what waits behind them; False if it had ended."""
+        return self._run(self._changed(cancelled))
+
+    async def acancel(self) -> bool:
+        """As `cancel`, without blocking the event loop."""
+        return await self._arun(self._changed(cancelled))
+
+    def retry(self) -> int:
+        """Try again what is dead or cancelled in it, and what waits behind that; says how many."""
+        return self._run(self._changed(retried))
+
+    async def aretry(self) -> int:
+        """As `retry`, without blocking the event loop."""
+        return await self._arun(self._changed(retried))
+
+    def wait(self, timeout: Duration | None = None) -> WorkflowState:
+        """Wait until it has ended; `ResultTimeout` after `timeout`, and it goes on regardless."""
+        self._may_block("wait")
+        return self._connection.wait(lambda store: self._wait(store, timeout))
+
+    async def await_end(self, timeout: Duration | None = None) -> WorkflowState:
+        """As `wait`, without blocking the event loop."""
+        return await self._wait(await self._connection.astore(), timeout)
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """What the last node returned, waiting for the workflow to end if need be.
+
+        Of several side by side, the list of theirs. `WorkflowFailed` if that one did not complete.
+        """
+        self._may_block("result")
+        self._connection.wait(lambda store: self._wait(store, timeout))
+        head, handles = self._run(self._last())
+        results = [handle.result(0) for handle in self._completed(handles)]
+        return results if head.many else results[0]
+
+    async def aresult(self, timeout: Duration | None = None) -> Any:
+        """As `result`, without blocking the event loop."""
+        await self._wait(await self._connection.astore(), timeout)
+        head, handles = await self._arun(self._last())
+        results = [await handle.aresult(0) for handle in self._completed(handles)]
+        return results if head.many else results[0]
+
+    # ------------------------------------------------------------------------------------ asking
+
+    def _run(self, asking: _Asking[T]) -> T:
+        return drive(asking, self._connection.store.run)
+
+    async def _arun(self, asking: _Asking[T]) -> T:
+        return await adrive(asking, (await self._connection.astore()).arun)
+
+    def _head(self) -> _Asking[HeadDocument]:
+        found = yield from read_workflow(self._connection.store, self._group)
+        if found is None:
+            raise WorkflowNotFound(self.id)
+        return found[0]
+
+    def _info(self) -> _Asking[WorkflowInfo]:
+        return workflow_info(self._group, (yield from self._head()))
+
+    def _nodes(self) -> _Asking[list[NodeInfo]]:
+        head = yield from self._head()
+        return (yield from node_infos(self._connection.store, self._group, head))
+
+    def _changed(self, change: Callable[[Store, Group], _Asking[T]]) -> _Asking[T]:
+        yield from self._head()
+        return (yield from change(self._connection.store, self._group))
+
+    def _last(self) -> _Asking[tuple[HeadDocument, list[NodeInfo]]]:
+        head = yield from self._head()
+        nodes = yield from node_infos(self._connection.store, self._group, head)
+        keys = [str(number) for number in numbers_in(head.last)]
+        return head, [node for node in nodes if node.key in keys]
+
+    def _completed(self, nodes: Sequence[NodeInfo]) -> list[JobHandle[Any]]:
+        """The jobs of nodes that completed, or what is wrong."""
+        if not nodes:
+            raise UsageError(f"workflow {self.name!r} has no node, so it has no result")
+        wrong = next((node for node in nodes if node.state != "completed"), None)
+        if wrong is not None:
+            raise WorkflowFailed(self.id, node=wrong.name, state=wrong.state)
+        return [self._job(node) for node in nodes]
+
+    def _job(self, node: NodeInfo) -> JobHandle[Any]:
+        job_id = node_job_id(self._group, node.key)
+        return JobHandle(job_id, False, self._connection, tenant=self._group.tenant or None)
+
+    async def _wait(self, store: Store, timeout: Duration | None) -> WorkflowState:
+        timeout_s = None
+        if timeout is not None:
+            timeout_s = microseconds(timeout, setting="timeout") / SECOND_US
+        return await _wait_for_end(store, self, timeout_s, self._connection.clock)
+
+    async def state_in(self, store: Store) -> WorkflowState:
+        """Where it stands."""
+        return (await adrive(self._head(), store.arun)).state
+
+    def _may_block(self, verb: str) -> None:
+        if in_event_loop():
+            other = "await_end" if verb == "wait" else f"a{verb}"
+            raise UsageError(
+                f"{verb}() of workflow {self.name!r} would block the running event loop, and its "
+                f"nodes may need that very loop: use 'await workflow.{other}()'"
+            )
+
+
+async def _wait_for_end(
+    store: Store, workflow: Workflow, timeout_s: float | None, clock: Clock
+) -> WorkflowState:
+    begun = clock.monotonic()
+    listener = store.wakeups.listen(frozenset({"record:workflow"}))
+    try:
+        while True:
+            state = await workflow.state_in(store)
+            if state.is_final:
+                return state
+            waited_s = clock.monotonic() - begun
+            rest_s = WAIT_FLOOR_S if timeout_s is None else timeout_s - waited_s
+            if rest_s <= 0:
+                raise ResultTimeout(workflow.id, waited_s=timeout_s or 0)
+            floor_s = min(rest_s, WAIT_FLOOR_S)
+            if not await listener.wait(floor_s):
+                pass_idle(clock, floor_s)
+    finally:
+        listener.close()
+
+
+def _node(nodes: Sequence[NodeInfo], name: str, workflow: str) -> NodeInfo:
+    for node in nodes:
+        if name in (node.name, node.key):
+            return node
+    raise UsageError(f"workflow {workflow!r} has no node {name!r}; see 'packhorse workflows show'")

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+"""What users are shown of workflows and their nodes, and why a node does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from packhorse.core.clock import to_datetime
+from packhorse.core.info import Explanation, Reason
+from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.policies.explain import ReasonCode
+from packhorse.core.policies.journal import Group
+from packhorse.core.workflows import (
+    NODE_KIND,
+    WORKFLOW_KIND,
+    HeadDocument,
+    NodeState,
+    NodeView,
+    WorkflowState,
+    node_job_id,
+    numbers_in,
+    owner_of,
+    read_head,
+)
+from packhorse.errors import JobNotFound
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
+from packhorse.workflows.records import Asking, nodes_of, read_workflow
+
+__all__ = [
+    "NodeInfo",
+    "WorkflowInfo",
+    "WorkflowPage",
+    "all_workflows",
+    "explained_job",
+    "explained_node",
+    "node_infos",
+    "workflow_info",
+    "workflow_page",
+]
+
+_PAGE: Final = 500
+#: Pages in which a node is looked for by the id that its job will have.
+_PAGES_MAX: Final = 100
+#: Nodes that an explanation names.
+_NAMED: Final = 10
+
+
+class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow in numbers."""
+
+    name: str
+    run: str
+    tenant: str
+    state: WorkflowState
+    nodes: int
+    completed: int
+    failed: int  #: ended in another way: dead, cancelled
+    created_at: datetime
+    ended_at: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """The name and this run of it."""
+        return f"{self.name}#{self.run}"
+
+
+class WorkflowPage(msgspec.Struct, frozen=True):
+    """Some workflows, and where the next page begins."""
+
+    workflows: tuple[WorkflowInfo, ...]
+    after: str | None = None
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as it stands."""
+
+    key: str  #: its number, behind that of the node that added it
+    name: str
+    task: str
+    queue: str
+    #: `waiting`, the status of its job, or how it ended
+    state: str
+    job_id: str
+    has_job: bool = False  #: it has begun
+    on_failure: str = "cancel"
+    parents: tuple[str, ...] = ()  #: the names of those it waits for
+    behind: tuple[str, ...] = ()  #: of one that did not complete: all that waits or ended for that
+    reason: str = ""  #: of one that is dead
+
+
+def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
+    """A workflow as people see it."""
+    return WorkflowInfo(
+        name=group.key,
+        run=group.run,
+        tenant=group.tenant,
+        state=head.state,
+        nodes=head.size,
+        completed=head.completed,
+        failed=head.failed,
+        created_at=to_datetime(head.created_us),
+        ended_at=None if head.ended_us is None else to_datetime(head.ended_us),
+    )
+
+
+def all_workflows(store: Store, tenant: str | None, limit: int) -> Asking[list[WorkflowInfo]]:
+    """Workflows by tenant and name."""
+    found: list[WorkflowInfo] = []
+    after: str | None = None
+    while len(found) < limit:
+        page = yield from workflow_page(store, tenant, _PAGE, after)
+        found += page.workflows
+        after = page.after
+        if after is None:
+            break
+    return found[:limit]
+
+
+def workflow_page(
+    store: Store, tenant: str | None, limit: int, after: str | None
+) -> Asking[WorkflowPage]:
+    """Some workflows by tenant and name: one look-up."""
+    page: RecordPage = yield store.records.records(
+        WORKFLOW_KIND, tenant=tenant, after=after, limit=limit
+    )
+    heads = [(record.id.text, read_head(record.document)) for record in page.records]
+    shown = tuple(workflow_info(Group.of(text), head) for text, head in heads if not head.removing)
+    return WorkflowPage(shown, page.after)
+
+
+def node_infos(store: Store, group: Group, head: HeadDocument) -> Asking[list[NodeInfo]]:
+    """The nodes of a workflow; of those that have begun, the status of their jobs."""
+    views = dict((yield from nodes_of(store, group)))
+    jobs: dict[str, JobRecord | None] = {}
+    for key, view in views.items():
+        if view.state in (NodeState.SUBMITTED, NodeState.DEAD):
+            jobs[key] = yield store.inspection.job(node_job_id(group, key))
+    names = {key: view.document.name for key, view in views.items()}
+    children = {key: _beside(key, view.document.children) for key, view in views.items()}
+    return [
+        NodeInfo(
+            key=key,
+            name=_name(key, names),
+            task=view.document.job.task,
+            queue=view.document.job.queue,
+            state=_state(view, jobs.get(key)),
+            job_id=node_job_id(group, key),
+            has_job=NodeState.SUBMITTED <= view.state <= NodeState.CANCELLED,
+            on_failure=str(view.document.on_failure),
+            parents=tuple(_name(one, names) for one in _beside(key, view.document.parents)),
+            behind=tuple(_name(one, names) for one in _behind(key, views, children)),
+            reason=head.refused.get(key, "") or _reason(jobs.get(key)),
+        )
+        for key, view in views.items()
+    ]
+
+
+def _name(key: str, names: dict[str, str]) -> str:
+    owner = owner_of(key)
+    return f"{_name(owner, names)}/{names[key]}" if owner in names else names[key]
+
+
+def _beside(key: str, numbers: str) -> list[str]:
+    owner = owner_of(key)
+    return [f"{owner}.{one}" if owner else str(one) for one in numbers_in(numbers)]
+
+
+def _behind(key: str, views: dict[str, NodeView], children: dict[str, list[str]]) -> list[str]:
+    """What waits behind a node that did not complete, or was cancelled for it."""
+    if views[key].state not in (NodeState.DEAD, NodeState.CANCELLED, NodeState.REFUSED):
+        return []
+    found: dict[str, None] = {}
+    left = list(children[key])
+    while left:
+        one = left.pop(0)
+        if one in found or one not in views or views[one].state not in _NOT_BEGUN:
+            continue
+        found[one] = None
+        left += children[one]
+    return list(found)
+
+
+_NOT_BEGUN: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.DROPPED)
+
+
+def _state(view: NodeView, record: JobRecord | None) -> str:
+    if view.state is NodeState.SUBMITTED and record is not None:
+        return str(record.status)
+    return view.state.word
+
+
+def _reason(record: JobRecord | None) -> str:
+    if record is None or record.status is not JobStatus.DEAD:
+        return ""
+    return str(record.dead_reason or "")
+
+
+def explained_node(node: NodeInfo, nodes: Sequence[NodeInfo], now_us: int) -> Explanation:
+    """Why a node has not begun: which nodes it waits for."""
+    states = {each.name: each.state for each in nodes}
+    jobs = {each.name: each.job_id for each in nodes if each.has_job}
+    left = [name for name in node.parents if states.get(name) not in _ENDED]
+    failed = [name for name in node.parents if states.get(name) in ("dead", "cancelled")]
+    if node.state != "waiting":
+        named = ", ".join(failed[:_NAMED]) or "its workflow was cancelled"
+        text = f"it never began, and is {node.state}: {named}"
+        if failed:
+            text = f"it never began, because {named} did not complete"
+        code = ReasonCode.FINISHED
+    else:
+        named = ", ".join(f"{name} ({states[name]})" for name in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        text = f"it waits for {len(left)} of {len(node.parents)} nodes: {named}{more}"
+        code = ReasonCode.WAITS_FOR_NODES
+    about = tuple(jobs[name] for name in (left or failed)[:_NAMED] if name in jobs)
+    reason = Reason(code=code, text=text, jobs=about, count=len(left))
+    return Explanation(
+        job_id=node.job_id,
+        status=JobStatus.PENDING if node.state == "waiting" else JobStatus.CANCELLED,
+        queue=node.queue,
+        task=node.task,
+        at=to_datetime(now_us),
+        reasons=(reason,),
+    )
+
+
+def explained_job(store: Store, job_id: str, tenant: str | None) -> Asking[Explanation]:
+    """Why a node has not begun, by the id that its job will have; `JobNotFound` if there is none.
+
+    Ids follow from nodes, and not the other way, so that nodes are gone through, up to a bound.
+    """
+    after, text = None, job_id.encode()
+    for _ in range(_PAGES_MAX):
+        page: RecordPage = yield store.records.records(
+            NODE_KIND, tenant=tenant, after=after, limit=_PAGE
+        )
+        for record in page.records:
+            if text not in record.document:
+                continue
+            job = NodeView.of(record).document.job
+            member = None if job.options is None else job.options.member
+            if job.id != job_id or member is None:
+                continue
+            group = Group.of(member.group)
+            found = yield from read_workflow(store, group)
+            if found is None:
+                continue
+            nodes = yield from node_infos(store, group, found[0])
+            node = next(each for each in nodes if each.job_id == job_id)
+            return explained_node(node, nodes, page.now_us)
+        after = page.after
+        if after is None:
+            break
+    raise JobNotFound(job_id)
+
+
+_ENDED: Final = ("completed", "dead", "cancelled")

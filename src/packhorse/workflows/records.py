@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: MIT
+"""Workflows in a store: read, fold, go on with; for workers and for handles alike.
+
+Everything here asks for plans, one after the other, and is run by who has the store. Each
+change puts the head of its workflow, so that of two that do the same one does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from packhorse.client.sealed_store import SealedStore
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobRecord, Member, NewJob
+from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine
+from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId
+from packhorse.core.sealing import require_open
+from packhorse.core.workflow_folding import JOBS_FOLDED_MAX, Asked, Folder, Grown
+from packhorse.core.workflows import (
+    NODE_KIND,
+    WORKFLOW_KIND,
+    HeadDocument,
+    NodeDocument,
+    NodeState,
+    NodeView,
+    WorkflowState,
+    node_id,
+    node_job_id,
+    node_prefix,
+    read_head,
+    written_head,
+)
+from packhorse.errors import StoreError, UsageError
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.workflows.removal import removed
+
+__all__ = [
+    "GROWN_PREFIX",
+    "Addition",
+    "Asking",
+    "Folds",
+    "advanced",
+    "begun",
+    "cancelled_jobs",
+    "fold_group",
+    "folded",
+    "growing",
+    "is_live",
+    "kept_up",
+    "made_sure",
+    "nodes_of",
+    "now_us",
+    "read_workflow",
+    "refused_nodes",
+    "sealed_job",
+]
+
+T = TypeVar("T")
+Asking = Generator[Plan[Any], Any, T]
+Views = Mapping[str, NodeView]
+
+#: Attachments with nodes that a node adds begin with it.
+GROWN_PREFIX: Final = "flow:"
+#: After so long a worker goes on with what its beginner has left.
+AGAIN_US: Final = 5 * SECOND_US
+#: After so long a worker asks whether the jobs are there of which no one has heard.
+SURE_US: Final = 10 * SECOND_US
+#: So many of them are asked for before there are more.
+_UNSURE_MAX: Final = 1_000
+_PAGE: Final = 500
+#: How often a change is tried again that another one came before.
+_TRIES: Final = 100
+#: Folds that a handle does for a workflow, when it wants to see what came of its asking.
+_FOLDS: Final = 1_000
+
+
+class Addition(msgspec.Struct, frozen=True):
+    """A node that an attempt adds, as it is kept with its job."""
+
+    fence: int  #: of the attempt; those of earlier ones do not count
+    number: int
+    node: NodeDocument
+
+
+class Folds(NamedTuple):
+    """What some lines come to."""
+
+    line_ids: tuple[int, ...]
+    changes: tuple[RecordChange, ...] = ()
+    jobs: tuple[NewJob, ...] = ()
+
+
+def now_us(store: Store) -> Asking[int]:
+    """The store's clock, which judges."""
+    page: RecordPage = yield store.records.records(WORKFLOW_KIND, limit=1)
+    return page.now_us
+
+
+def read_workflow(store: Store, group: Group) -> Asking[tuple[HeadDocument, int] | None]:
+    """The head of a workflow, with its version; None: it is gone, or going."""
+    record: Record | None = yield store.records.record(group.record)
+    if record is None:
+        return None
+    head = read_head(record.document)
+    return None if head.removing else (head, record.version)
+
+
+def is_live(head: HeadDocument | None) -> bool:
+    """Whether it has not ended."""
+    return head is not None and not head.removing and not head.state.is_final
+
+
+def nodes_of(store: Store, group: Group) -> Generator[Plan[Any], Any, list[tuple[str, NodeView]]]:
+    """All nodes of a workflow, by their keys."""
+    prefix, found = node_prefix(group), []
+    after: str | None = RecordId(NODE_KIND, group.tenant, prefix).text
+    while after is not None:
+        page: RecordPage = yield store.records.records(
+            NODE_KIND, tenant=group.tenant, after=after, limit=_PAGE
+        )
+        after = page.after
+        for record in page.records:
+            if not record.id.key.startswith(prefix):
+                after = None
+                break
+            found.append((record.id.key.removeprefix(prefix), NodeView.of(record)))
+    return sorted(found, key=lambda each: [int(part) for part in each[0].split(".")])
+
+
+def sealed_job(store: Store, job: NewJob) -> NewJob:
+    """A job as the record of its node keeps it: encrypted, if the store's are."""
+    return store.sealer.seal_jobs([job])[0] if isinstance(store, SealedStore) else job
+
+
+# ---------------------------------------------------------------------------------------- folding
+
+
+def folded(store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Folds]:
+    """What lines of the journal come to; those of a workflow that is gone count nowhere."""
+    found = yield from read_workflow(store, group)
+    if found is None:
+        return Folds(tuple(line.id for line in lines))
+    head, version = found
+    if len(head.unsure) > _UNSURE_MAX:
+        yield from made_sure(store, group, head.unsure)
+        return (yield from folded(store, group, lines))
+    folder = Folder(group, head)
+    yield from _answered(store, group, folder.fold(lines), {})
+    if folder.head == head and not folder.changes and not folder.jobs:
+        return Folds(tuple(folder.line_ids))
+    put = yield from _put(store, group, head, folder.head, version)
+    return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs))
+
+
+def fold_group(store: Store, group: Group) -> Asking[None]:
+    """Fold all lines of a workflow now, as a worker would soon."""
+    for _ in range(_FOLDS):
+        lines: Sequence[JournalLine] = yield store.journal.journal(group, limit=LINES_MAX)
+        if not lines:
+            return
+        fold = yield from folded(store, group, lines)
+        changed: Changed = yield store.journal.fold(
+            group, fold.line_ids, fold.changes, jobs=fold.jobs
+        )
+        if changed.applied:
+            yield from refused_nodes(store, group, changed)
+
+
+def advanced(
+    store: Store,
+    group: Group,
+    work: Callable[[Folder], Generator[Asked, Any, None]],
+    known: Views | None = None,
+) -> Asking[HeadDocument | None]:
+    """Change a workflow without lines of the journal; returns its head, or None if it is gone.
+
+    `known` are nodes that need not be read, as long as no other process changes the workflow.
+    """
+    return (yield from _advanced(store, group, work, known))[0]
+
+
+def _advanced(
+    store: Store,
+    group: Group,
+    work: Callable[[Folder], Generator[Asked, Any, None]],
+    known: Views | None = None,
+    sure: int = 0,
+) -> Asking[tuple[HeadDocument | None, int]]:
+    """As `advanced`, with the version of the head; the jobs of version `sure` were all stored."""
+    for _ in range(_TRIES):
+        found = yield from read_workflow(store, group)
+        if found is None:
+            return None, 0
+        head, version = found
+        folder = Folder(group, head)
+        if version == sure:
+            folder.head = msgspec.structs.replace(head, unsure=(), unsure_us=0)
+        yield from _answered(store, group, work(folder), known or {})
+        put = yield from _put(store, group, head, folder.head, version)
+        changed: Changed = yield store.records.change(
+            (put, *folder.changes), jobs=tuple(folder.jobs)
+        )
+        if changed.applied:
+            if (yield from refused_nodes(store, group, changed)):
+                return folder.head, 0
+            return folder.head, changed.versions[0]
+        known = None
+    raise StoreError(f"workflow {group.key!r} is changed by others all the time; try again")
+
+
+def begun(store: Store, group: Group, known: Views | None = None) -> Asking[HeadDocument | None]:
+    """Go on until every node without parents is submitted, and everybody was told."""
+    sure = 0
+    while True:
+
+        def work(folder: Folder) -> Generator[Asked, Any, None]:
+            rest = range(folder.head.started + 1, folder.head.nodes + 1)
+            keys = (str(number) for number in rest)
+            if known is not None:
+                keys = (key for key in keys if key in known)
+            return folder.begin(keys)
+
+        head, sure = yield from _advanced(store, group, work, known, sure)
+        if head is None or (head.started >= head.nodes and not head.stack):
+            return head
+
+
+def refused_nodes(store: Store, group: Group, changed: Changed) -> Asking[bool]:
+    """Nodes whose jobs the store took not are dead, and say why; says whether there were any.
+
+    Who dies before that leaves them among the unsure ones of the head.
+    """
+    refused = [answer for answer in changed.jobs if isinstance(answer, RefusedJob)]
+    if not refused:
+        return False
+    keys = {node_job_id(group, key): key for key, _ in (yield from nodes_of(store, group))}
+    for answer in refused:
+        key = keys[answer.job_id]
+        reason = answer.reason
+
+        def work(folder: Folder, key: str = key, why: str = reason) -> Generator[Asked, Any, None]:
+            folder.head = msgspec.structs.replace(
+                folder.head, refused={**folder.head.refused, key: why}
+            )
+            return folder.ended(key, NodeState.REFUSED)
+
+        yield from advanced(store, group, work)
+    return True
+
+
+def made_sure(store: Store, group: Group, keys: Sequence[str]) -> Asking[int]:
+    """Submit again those of these nodes that have no job; what is refused then is dead.
+
+    A job of a node is kept while its workflow is: where there is none, none was stored.
+    """
+    present, missing = set(), []
+    for key in keys:
+        record: JobRecord | None = yield store.inspection.job(node_job_id(group, key))
+        if record is None:
+            missing.append(key)
+        else:
+            present.add(key)
+    for at in range(0, len(missing) or min(1, len(keys)), JOBS_FOLDED_MAX):
+        part = missing[at : at + JOBS_FOLDED_MAX]
+
+        def work(folder: Folder, part: Sequence[str] = part) -> Generator[Asked, Any, None]:
+            return folder.looked_at(present, part)
+
+        yield from advanced(store, group, work)
+    return len(missing)
+
+
+def _answered(
+    store: Store, group: Group, asking: Generator[Asked, Any, None], known: Views
+) -> Asking[None]:
+    """Answer what a fold asks for."""
+    answer: Any = None
+    while True:
+        try:
+            asked = asking.send(answer)
+        except StopIteration:
+            return
+        if isinstance(asked, Grown):
+            answer = yield from _grown(store, group, asked.node)
+        elif asked in known:
+            answer = known[asked]
+        else:
+            record: Record | None = yield store.records.record(node_id(group, asked))
+            answer = None if record is None else NodeView.of(record)
+
+
+def _grown(store: Store, group: Group, node: str) -> Asking[list[NodeDocument]]:
+    """The nodes that the last attempt of a node added."""
+    job_id = node_job_id(group, node)
+    record: JobRecord | None = yield store.inspection.job(job_id)
+    kept: Attachments | None = yield store.attachments.attachments(job_id)
+    if record is None or kept is None:
+        return []
+    found = [
+        msgspec.json.decode(require_open(value, job_id, "steps"), type=Addition)
+        for name, value in kept.values.items()
+        if name.startswith(GROWN_PREFIX)
+    ]
+    own = sorted((each.number, each.node) for each in found if each.fence == record.fence)
+    return [msgspec.structs.replace(node, job=sealed_job(store, node.job)) for _number, node in own]
+
+
+def growing(store: Store, member: Member) -> Asking[int]:
+    """Note that a running node may add others; returns how many its workflow has."""
+    group = Group.of(member.group)
+    found = yield from read_workflow(store, group)
+    if found is None or found[0].halted:
+        raise UsageError(
+            f"workflow {group.key!r} was cancelled, or is no longer kept: it takes no more nodes"
+        )
+    # A hint, by which its fold looks for them: what counts is kept with the job, under its fence.
+    yield store.records.change((Add(node_id(group, member.node), {"grows": 1}),))
+    return found[0].size
+
+
+def _put(
+    store: Store, group: Group, before: HeadDocument, after: HeadDocument, version: int
+) -> Asking[Put]:
+    """The head as it is written, and when it is to be looked at without a line of the journal."""
+    if after.state.is_final:
+        ended_us = before.ended_us if before.state.is_final else None
+        if ended_us is None:
+            ended_us = yield from now_us(store)
+        after = msgspec.structs.replace(after, ended_us=ended_us, unsure=(), unsure_us=0)
+        return written_head(group, after, version, order=ended_us + after.kept_us)
+    after = msgspec.structs.replace(after, ended_us=None)
+    unfinished = bool(after.stack) or after.started < after.nodes or after.halted
+    if not after.unsure:
+        after = msgspec.structs.replace(after, unsure_us=0)
+    elif not after.unsure_us:
+        due_us = (yield from now_us(store)) + SURE_US
+        after = msgspec.structs.replace(after, unsure_us=due_us)
+    order = (yield from now_us(store)) + AGAIN_US if unfinished else after.unsure_us or None
+    return written_head(group, after, version, order=order)
+
+
+# -------------------------------------------------------------------------------------- cancelling
+
+
+def kept_up(store: Store, record: Record) -> Asking[None]:
+    """Do what is due of a workflow without a line: go on, cancel what is left, or remove it."""
+    group, head = Group.of(record.id.text), read_head(record.document)
+    if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
+        yield from removed(store, group, record)
+        return
+    if head.unsure:
+        yield from made_sure(store, group, head.unsure)
+    yield from begun(store, group)
+    if head.halted:
+        yield from cancelled_jobs(store, group)
+
+
+def cancelled_jobs(store: Store, group: Group) -> Asking[int]:
+    """Cancel the jobs of a workflow that are there; returns how many were."""
+    count = 0
+    for key, view in (yield from nodes_of(store, group)):
+        if view.state is NodeState.SUBMITTED:
+            yield store.jobs.cancel(node_job_id(group, key), tenant=group.tenant or None)
+            count += 1
+    return count
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(Addition)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""Remove workflows whose time is over, and those that are replaced before they began."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.core.policies.journal import Group
+from packhorse.core.policies.records import Put, Record, RecordChange, RecordId, Remove
+from packhorse.core.workflows import (
+    NODE_KIND,
+    HeadDocument,
+    name_id,
+    node_prefix,
+    read_head,
+    written_head,
+)
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed, RecordPage
+
+__all__ = ["drop_head", "removed"]
+
+_PAGE: Final = 500
+
+
+def drop_head(group: Group, head: HeadDocument, version: int) -> Put:
+    """The workflow is seen no more; `removed` does the rest, now or later."""
+    gone = msgspec.structs.replace(head, removing=True)
+    return written_head(group, gone, version, order=0)
+
+
+def removed(store: Store, group: Group, record: Record) -> Generator[Plan[Any], Any, None]:
+    """Remove a workflow whose time is over, in bounded parts; the head last."""
+    head, version = read_head(record.document), record.version
+    if not head.removing:
+        changed: Changed = yield store.records.change((drop_head(group, head, version),))
+        if not changed.applied:
+            return
+        version = changed.versions[0]
+    prefix = node_prefix(group)
+    while True:
+        page: RecordPage = yield store.records.records(
+            NODE_KIND,
+            tenant=group.tenant,
+            after=RecordId(NODE_KIND, group.tenant, prefix).text,
+            limit=_PAGE,
+        )
+        own = [each.id for each in page.records if each.id.key.startswith(prefix)]
+        if not own:
+            break
+        yield store.records.change([Remove(named) for named in own])
+    last: list[RecordChange] = [Remove(group.record, version)]
+    name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
+    if name is not None and name.document == group.run.encode():
+        last.append(Remove(name.id, name.version))
+    yield store.records.change(last)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""Workflows of an app: put together, started, looked at, cancelled, tried again.
+
+    flow = app.workflow("order-17")
+    pay = flow.add(charge.call(42))
+    ship = flow.add(send.call(pay.result), after=[pay], on_failure="cancel")
+    running = flow.start()
+    running.result(timeout=60)
+
+Workers go on with them (`runtime.services.workflow_folding`); this module runs nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from packhorse.call import Call
+from packhorse.client.connection import Connection
+from packhorse.client.submission import Submission, new_job
+from packhorse.core.clock import new_id
+from packhorse.core.driving import adrive, drive
+from packhorse.core.job import NewJob
+from packhorse.core.options import name_text
+from packhorse.core.policies.journal import Group
+from packhorse.core.policies.records import Record
+from packhorse.core.process import in_event_loop
+from packhorse.core.workflows import (
+    NAME_BYTES_MAX,
+    name_id,
+    numbers_text,
+)
+from packhorse.errors import ConfigError
+from packhorse.group_errors import WorkflowNotFound
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.workflows.changes import WorkflowPlan, started, workflow_group
+from packhorse.workflows.graph import FailureChoice, Graph, Node
+from packhorse.workflows.handle import Workflow
+from packhorse.workflows.info import (
+    WorkflowInfo,
+    WorkflowPage,
+    all_workflows,
+    workflow_page,
+)
+from packhorse.workflows.records import read_workflow
+
+__all__ = ["Flow", "WorkflowVerbs", "Workflows"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Asking = Generator[Plan[Any], Any, T]
+
+#: Between a name and its run.
+_RUN: Final = "#"
+
+
+class _Shape(Protocol):
+    """What can add itself to a workflow: a chain, or calls side by side."""
+
+    many: bool
+
+    def add_to(self, graph: Graph, after: Sequence[Node[Any]] = ()) -> list[Node[Any]]: ...
+
+
+class WorkflowVerbs:
+    """The verbs of an app that are about workflows."""
+
+    _connection: Connection
+    _submission: Submission
+
+    def workflow(
+        self, name: str | None = None, shape: _Shape | None = None, *, tenant: str = ""
+    ) -> Flow:
+        """A workflow to add nodes to, or with those of a `chain` or `gather`, and to start.
+
+        While one of a name runs, another start of that name is answered by it.
+        """
+        return Flow(self._submission, name, shape=shape, tenant=tenant)
+
+    def _node_job(self, call: Call[Any], job_id: str) -> NewJob:
+        """A call as the job of a node; for workers, whose handlers add nodes."""
+        return new_job(call, self._connection.declarations, job_id)
+
+    @property
+    def workflows(self) -> Workflows:
+        """The workflows that the store holds: `get(name)`, `all()`."""
+        return Workflows(self._connection)
+
+
+class Flow(Graph):
+    """A workflow that is being put together; nothing is stored before it is started."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        name: str | None = None,
+        *,
+        shape: _Shape | None = None,
+        tenant: str = "",
+    ) -> None:
+        self.name = new_id() if name is None else _checked_name(name)
+        super().__init__(f"workflow {self.name!r}", tenant=tenant)
+        self._submission = submission
+        self._run = new_id().replace("-", "")
+        self._last: list[Node[Any]] = []
+        self._many = False
+        if shape is not None:
+            self._last, self._many = shape.add_to(self), shape.many
+
+    def add(
+        self,
+        call: Call[R],
+        *,
+        after: Iterable[Node[Any]] = (),
+        on_failure: FailureChoice = "cancel",
+        name: str | None = None,
+    ) -> Node[R]:
+        """Add a call behind the nodes of `after`, and those whose results are its arguments.
+
+        If one of them does not complete, it is cancelled too (`cancel`), or runs as if it had
+        completed with no result (`ignore`), or runs, and the workflow fails all the same (`run`).
+        """
+        node = self.place(call, after, on_failure, name)
+        self._last, self._many = [node], False
+        return node
+
+    def start(self) -> Workflow:
+        """Store it, and let begin what waits for nothing; returns at once.
+
+        A second call, after an error of the store, goes on with the first.
+        """
+        if in_event_loop():
+            self._submission.warn_of_blocking("start")
+        connection = self._submission.connection
+        connection.declare_all()
+        return self._handle(drive(self._started(connection.store), connection.store.run))
+
+    async def astart(self) -> Workflow:
+        """As `start`, without blocking the event loop."""
+        connection = self._submission.connection
+        await connection.adeclare_all()
+        store = await connection.astore()
+        return self._handle(await adrive(self._started(store), store.arun))
+
+    def _started(self, store: Store) -> _Asking[Any]:
+        group = workflow_group(self.tenant, self.name, self._run)
+        nodes = self.documents(group, "", self._job)
+        self._submission.check([node.job for _, node in nodes])
+        last = numbers_text(node.number for node in self._last)
+        return started(store, WorkflowPlan(group, nodes, last, self._many))
+
+    def _job(self, call: Call[Any], job_id: str) -> NewJob:
+        return new_job(call, self._submission.connection.declarations, job_id)
+
+    def _handle(self, answer: Any) -> Workflow:
+        return Workflow(answer.group, self._submission.connection, answer.deduplicated)
+
+
+class Workflows:
+    """The workflows that a store holds; of one tenant, if it is a tenant's view."""
+
+    def __init__(self, connection: Connection, tenant: str | None = None) -> None:
+        self._connection = connection
+        self._tenant = tenant
+
+    def get(self, name: str, *, tenant: str = "") -> Workflow:
+        """The newest run of a name, or a run by its id; `WorkflowNotFound` if there is none."""
+        return self._found(drive(self._get(name, tenant), self._connection.store.run))
+
+    async def aget(self, name: str, *, tenant: str = "") -> Workflow:
+        """As `get`, without blocking the event loop."""
+        store = await self._connection.astore()
+        return self._found(await adrive(self._get(name, tenant), store.arun))
+
+    def all(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
+        """Those that run or are still kept, by tenant and name, at most `limit`."""
+        asking = all_workflows(self._connection.store, self._tenant, limit)
+        return drive(asking, self._connection.store.run)
+
+    async def aall(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
+        """As `all`, without blocking the event loop."""
+        store = await self._connection.astore()
+        return await adrive(all_workflows(store, self._tenant, limit), store.arun)
+
+    async def apage(self, *, limit: int = 50, after: str | None = None) -> WorkflowPage:
+        """Some of them, by tenant and name: one look-up, however many there are."""
+        store = await self._connection.astore()
+        return await adrive(workflow_page(store, self._tenant, limit, after), store.arun)
+
+    def _get(self, name: str, tenant: str) -> _Asking[Group]:
+        store = self._connection.store
+        own = tenant if self._tenant is None else self._tenant
+        key, _, run = name.partition(_RUN)
+        if not run:
+            record: Record | None = yield store.records.record(name_id(own, key))
+            if record is None:
+                raise WorkflowNotFound(name)
+            run = record.document.decode()
+        group = workflow_group(own, key, run)
+        if (yield from read_workflow(store, group)) is None:
+            raise WorkflowNotFound(name)
+        return group
+
+    def _found(self, group: Group) -> Workflow:
+        return Workflow(group, self._connection)
+
+
+def _checked_name(name: str) -> str:
+    text = name_text(name, "the name of a workflow")
+    if _RUN in text or len(text.encode()) > NAME_BYTES_MAX:
+        raise ConfigError(
+            f"{text[:80]!r} cannot name a workflow: at most {NAME_BYTES_MAX} bytes, and no '{_RUN}'"
+        )
+    return text

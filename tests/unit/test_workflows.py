@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""The pure part of workflows: graphs, references, and what the ends of nodes come to."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from packhorse import Node, PayloadError, UsageError, chain, gather
+from packhorse.core.job import NewJob
+from packhorse.core.workflows import (
+    NodeDocument,
+    NodeState,
+    OnFailure,
+    check_graph,
+    next_state,
+    numbers_in,
+    numbers_text,
+)
+from packhorse.errors import ConfigError
+from packhorse.testing import TestApp
+from tests.worker.workflow_support import Shop
+
+
+def test_numbers_come_back_from_their_text() -> None:
+    for seed in range(50):
+        numbers = sorted(random.Random(seed).sample(range(1, 200), 80))
+        assert numbers_in(numbers_text(numbers)) == numbers
+    assert numbers_text([3, 1, 2, 7]) == "1-3,7"
+    assert numbers_in("") == []
+
+
+def test_any_parents_of_the_largest_graph_fit_into_a_document() -> None:
+    assert len(numbers_text(range(1, 10_000, 2))) < 40_000
+
+
+def test_a_cycle_is_refused_with_the_nodes_in_it() -> None:
+    with pytest.raises(UsageError, match=r"cycle: a, b wait"):
+        check_graph({"a": ["b"], "b": ["a"], "c": []}, "workflow 'x'")
+
+
+def test_graphs_beyond_the_limits_are_refused() -> None:
+    deep = {str(one): [str(one - 1)] if one else [] for one in range(1_001)}
+    with pytest.raises(UsageError, match="1001 nodes deep"):
+        check_graph(deep, "workflow 'x'")
+    assert check_graph({str(one): deep[str(one)] for one in range(1_000)}, "x").longest == 1_000
+    with pytest.raises(UsageError, match="has 10001 nodes"):
+        check_graph({str(one): [] for one in range(10_001)}, "workflow 'x'")
+
+
+@pytest.mark.parametrize(
+    ("choice", "state"),
+    [("cancel", NodeState.BLOCKED), ("ignore", NodeState.SUBMITTED), ("run", NodeState.SUBMITTED)],
+)
+def test_what_a_failed_parent_makes_of_a_node(choice: str, state: NodeState) -> None:
+    node = NodeDocument("n", NewJob("1", "t", b"{}"), waits=2, on_failure=OnFailure(choice))
+
+    assert next_state(node, 1, 0) is NodeState.WAITING
+    assert next_state(node, 2, 0) is NodeState.SUBMITTED
+    assert next_state(node, 2, 1) is state
+    assert next_state(node, 2, 0, halted=True) is NodeState.DROPPED
+
+
+def test_results_are_arguments_inside_one_workflow_only(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow, other = packhorse_app.workflow("a"), packhorse_app.workflow("b")
+    node = flow.add(shop.double.call(1))
+
+    with pytest.raises(UsageError, match="of another workflow"):
+        other.add(shop.double.call(node.result))
+    with pytest.raises(UsageError, match="only its workflow knows"):
+        shop.double.enqueue(node.result)
+    with pytest.raises(PayloadError, match="prefix"):
+        shop.label.call(node.result, prefix=3)  # type: ignore[arg-type]
+
+
+def test_calls_that_another_job_might_answer_for_are_no_nodes(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("a")
+
+    with pytest.raises(ConfigError, match="idempotency_key"):
+        flow.add(shop.double.using(idempotency_key="k").call(1))
+    with pytest.raises(ConfigError, match="on_failure"):
+        flow.add(shop.double.call(1), on_failure="never")  # type: ignore[arg-type]
+
+
+def test_gathered_calls_alone_need_to_be_told_their_app(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    calls = gather(shop.double.call(1), shop.double.call(2))
+
+    with pytest.raises(UsageError, match="which app"):
+        calls.start()
+    running = packhorse_app.workflow("both", calls).start()
+    packhorse_app.run_jobs()
+
+    assert running.result() == [2, 4]
+
+
+def test_a_tenant_sees_its_own_workflows_only(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    acme, other = packhorse_app.tenant("acme"), packhorse_app.tenant("other")
+    running = acme.workflow("w", chain(shop.double.call(1), shop.label)).start()
+    other.workflow("w", chain(shop.double.call(5))).start()
+    packhorse_app.run_jobs()
+
+    assert running.result() == "no 2"
+    assert [each.tenant for each in acme.workflows.all()] == ["acme"]
+    assert acme.workflows.get("w").id == running.id
+    assert other.workflows.get("w").id != running.id
+    assert running.job("double").info().tenant == "acme"
+
+
+def test_a_producer_that_stops_half_way_leaves_nothing_that_runs(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("wide")
+    for number in range(420):
+        flow.add(shop.double.call(number))
+    steps = flow._started(packhorse_app.store)
+    asked = next(steps)
+    for _ in range(6):  # the name, the clock, the head, some nodes
+        asked = steps.send(packhorse_app.store.run(asked))
+    steps.close()
+
+    assert packhorse_app.workflows.get("wide").status() == "building"
+    assert packhorse_app.run_jobs() == 0
+    again = packhorse_app.workflow("wide", chain(shop.double.call(1))).start()
+    packhorse_app.run_jobs()
+
+    assert (again.deduplicated, again.result()) == (False, 2)
+    assert shop.ran == ["double 1"]
+
+
+def test_a_second_call_of_start_is_the_same_run(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("w", chain(shop.double.call(1)))
+
+    assert flow.start().id == flow.start().id
+    assert packhorse_app.run_jobs() == 1
+
+
+def test_a_random_graph_runs_each_node_once_and_behind_its_parents(
+    packhorse_app: TestApp,
+) -> None:
+    app, ran = packhorse_app, []
+
+    @app.task
+    def note(node: int, parents: list[int]) -> int:
+        ran.append((node, parents))
+        return node
+
+    chance = random.Random(17)
+    flow = app.workflow("random")
+    nodes: list[Node[int]] = []
+    for number in range(200):
+        parents = chance.sample(nodes, min(len(nodes), chance.randrange(4)))
+        nodes.append(flow.add(note.call(number, [each.result for each in parents])))
+    running = flow.start()
+    app.run_jobs()
+
+    order = {node: at for at, (node, _) in enumerate(ran)}
+    assert len(ran) == len(order) == 200
+    assert all(order[one] < order[node] for node, parents in ran for one in parents)
+    assert running.status() == "completed"
+
+
+def test_a_chain_of_sixty_nodes_runs_to_its_end(packhorse_app: TestApp) -> None:
+    app = packhorse_app
+
+    @app.task(result_ttl="1h")
+    async def count(number: int) -> int:
+        return number + 1
+
+    shape = chain(count.call(0), *[count] * 59)
+    running = app.workflow("deep", shape).start()
+    app.run_jobs()
+
+    assert running.result() == 60
