@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from packhorse.artifacts import MemoryPlace, Place
 from packhorse.breaker import BreakerBook
@@ -13,6 +14,9 @@ from packhorse.core.policies.attachments import Attachments
 from packhorse.errors import UsageError
 
 __all__ = ["AttemptHost", "DetachedHost", "HostTransaction"]
+
+
+T = TypeVar("T")
 
 
 class HostTransaction(Protocol):
@@ -124,8 +128,28 @@ class AttemptHost(Protocol):
         """As `attach`, without blocking the event loop."""
         ...
 
+    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        """Run the plans that `asking` yields, given the store, in the caller's thread."""
+        ...
+
+    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        """As `ask`, without blocking the event loop."""
+        ...
+
     def transaction(self) -> HostTransaction:
         """A new one, not begun; raises where there is none."""
+        ...
+
+    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        """What other jobs returned, read in the caller's thread; None: they did not complete."""
+        ...
+
+    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        """As `results`, without blocking the event loop."""
+        ...
+
+    def flow(self) -> Any:
+        """The workflow that the job is a node of; raises where it is none."""
         ...
 
 
@@ -173,6 +197,23 @@ class DetachedHost:
 
     async def aattach(self, values: dict[str, bytes]) -> bool:
         return self.attach(values)
+
+    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        raise UsageError(
+            f"a handler that is called directly has no store for {asking!r}: submit it"
+        )
+
+    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        return self.ask(asking)
+
+    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        return [None for _ in job_ids]
+
+    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        return self.results(job_ids)
+
+    def flow(self) -> Any:
+        raise UsageError("a handler that is called directly is no node of a workflow: start one")
 
     def transaction(self) -> HostTransaction:
         raise UsageError(
