@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse dashboard`: serve the API and the pages of an app."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packhorse.cli.options import NAME
+from packhorse.cli.output import note
+from packhorse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+
+__all__ = ["dashboard"]
+
+
+@click.command()
+@click.argument("named", metavar="[APP]", required=False)
+@click.option("-A", "--app", "app_name", type=NAME, metavar="APP", help="The same as the argument.")
+@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8_000, show_default=True, help="The port."
+)
+@click.option("--root-path", default="", help="The path that a proxy serves it under.")
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    type=NAME,
+    help="An address or network of proxies whose word about the user counts; may be repeated.",
+)
+@click.option(
+    "--proxy-header",
+    default="X-Forwarded-User",
+    show_default=True,
+    help="The header in which they name the user.",
+)
+@click.option(
+    "--proxy-role",
+    type=click.Choice(["viewer", "operator", "admin"]),
+    default="viewer",
+    show_default=True,
+    help="The role of users that they name.",
+)
+def dashboard(*, named: str | None, app_name: str | None, **flags: Any) -> None:
+    """Serve the API and the dashboard of APP, at 127.0.0.1:8000.
+
+    Who comes from this machine is an admin as long as it listens at a loopback address.
+    Elsewhere everybody needs a token, or a proxy that names them.
+    """
+    if named is not None and app_name is not None:
+        raise click.UsageError("the app is named twice, as an argument and with --app")
+    from packhorse.cli.discovery import found_app
+
+    app = found_app(named or app_name, url=flags["url"]).app
+    try:
+        _serve(app, flags)
+    finally:
+        app.close()
+
+
+def _serve(app: Packhorse, flags: dict[str, Any]) -> None:
+    try:
+        import uvicorn
+
+        from packhorse.web import web_app
+    except ImportError as error:
+        raise ConfigError(
+            f"{error.name} is not installed: install packhorse[web] to serve the dashboard"
+        ) from error
+    loopback = _is_loopback(flags["host"])
+    _require_some_way_in(app, flags, loopback=loopback)
+    served = web_app(
+        app,
+        proxies=flags["proxies"],
+        proxy_header=flags["proxy_header"],
+        proxy_role=flags["proxy_role"] if flags["proxies"] else None,
+        loopback=loopback,
+    )
+    note(f"Serving {app!r} at http://{flags['host']}:{flags['port']}{flags['root_path']}/")
+    uvicorn.run(
+        served,
+        host=flags["host"],
+        port=flags["port"],
+        root_path=flags["root_path"],
+        proxy_headers=False,  # whose word counts is decided per request
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=5,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _require_some_way_in(app: Packhorse, flags: dict[str, Any], *, loopback: bool) -> None:
+    """Beyond this machine nothing is shown without authentication, so there must be a way."""
+    from packhorse.client.tokens import Tokens
+
+    if loopback or flags["proxies"] or Tokens(app.store).all():
+        return
+    raise ConfigError(
+        f"at {flags['host']} no one could sign in: there is no token; make one with 'packhorse "
+        "tokens create NAME --scope viewer', or name your proxy with --proxy"
+    )

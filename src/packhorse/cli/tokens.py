@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse tokens`: make, list and revoke tokens for the web API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from packhorse.cli.exits import NothingMatched
+from packhorse.cli.options import NAME, duration, json_option, on_store
+from packhorse.cli.output import note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+
+__all__ = ["create_token", "list_tokens", "revoke_token", "tokens"]
+
+
+@click.group()
+def tokens() -> None:
+    """Make, list and revoke tokens for the web API and the dashboard."""
+
+
+@tokens.command("create")
+@click.argument("name", type=NAME)
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=NAME,
+    help="A role (viewer, operator, admin) or a permission such as jobs.submit; may be repeated.",
+)
+@click.option("--tenant", type=NAME, help="It sees and does only what is this tenant's.")
+@click.option("--expires", type=duration, help="It counts for so long, such as 30d.")
+@json_option
+@on_store
+def create_token(
+    app: Packhorse,
+    *,
+    name: str,
+    scopes: tuple[str, ...],
+    tenant: str | None,
+    expires: str | None,
+    as_json: bool,
+) -> None:
+    """Make a token and print it. It is kept nowhere: the store knows a digest of it."""
+    from packhorse.cli.display import document_of
+    from packhorse.client.tokens import Tokens
+
+    made = Tokens(app.store).create(name, scopes=scopes, tenant=tenant, expires=expires)
+    if as_json:
+        print_json({**document_of(made.info), "token": made.text})
+        return
+    note(f"Token {made.info.id} was made for {name}; it is not shown again.")
+    print_text(made.text)
+
+
+@tokens.command("list")
+@json_option
+@on_store
+def list_tokens(app: Packhorse, *, as_json: bool) -> None:
+    """List the tokens that count."""
+    from packhorse.cli.display import document_of
+    from packhorse.client.tokens import Tokens
+
+    found = Tokens(app.store).all()
+    if as_json:
+        print_json({"tokens": [document_of(one) for one in found]})
+    elif found:
+        rows = [
+            (*(one.id, one.name, one.scopes), one.tenant, one.created_at, one.expires_at)
+            for one in found
+        ]
+        print_table(("ID", "NAME", "SCOPES", "TENANT", "CREATED", "EXPIRES"), rows)
+    else:
+        note("No tokens. Make one with 'packhorse tokens create NAME --scope viewer'.")
+
+
+@tokens.command("revoke")
+@click.argument("token_id", metavar="ID", type=NAME)
+@on_store
+def revoke_token(app: Packhorse, *, token_id: str) -> None:
+    """Let a token count no more, at once."""
+    from packhorse.client.tokens import Tokens
+
+    if not Tokens(app.store).revoke(token_id):
+        raise NothingMatched(f"there is no token {token_id}; see 'packhorse tokens list'")
+    print_text(f"Token {token_id} counts no more.")

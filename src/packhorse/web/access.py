@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Who asks, and whether a browser was tricked into asking.
+
+No one is known by default. A principal is established by, in this order: a bearer token, the host
+application's own `authorize` hook, a header of a proxy whose address is trusted, the cookie of the
+sign-in page, and, only where that was switched on, by coming from this very machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from packhorse.client.tokens import TokenInfo, Tokens
+from packhorse.core.access import ROLES, Permission, Principal, permissions_of
+from packhorse.errors import ConfigError
+from packhorse.web.problems import WebRefusal
+
+__all__ = [
+    "COOKIE",
+    "AccessRules",
+    "Authorize",
+    "check_origin",
+    "principal_of",
+    "source_of",
+    "token_principal",
+]
+
+#: What a host application answers about a request: a principal, a role, or None.
+Authorize = Callable[[Request], Principal | str | Awaitable[Principal | str | None] | None]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+COOKIE: Final = "packhorse_token"
+_BEARER: Final = "bearer "
+_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+#: Who sends one of these speaks for another one, who may be anywhere.
+_FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    """How principals are established."""
+
+    authorize: Authorize | None = None
+    proxies: tuple[Network, ...] = ()  #: whose word about the user counts
+    proxy_header: str = "x-forwarded-user"
+    proxy_roles: Mapping[str, str] = field(default_factory=dict)  #: by user
+    proxy_role: str | None = None  #: of users that are not named; None: they are not known
+    loopback: bool = False  #: who comes from this machine is an admin
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        authorize: Authorize | None = None,
+        proxies: Iterable[str] = (),
+        proxy_header: str = "X-Forwarded-User",
+        proxy_roles: Mapping[str, str] | None = None,
+        proxy_role: str | None = None,
+        loopback: bool = False,
+    ) -> AccessRules:
+        """Check what was given."""
+        roles = dict(proxy_roles or {})
+        for role in (*roles.values(), *([] if proxy_role is None else [proxy_role])):
+            if role not in ROLES:
+                raise ConfigError(f"there is no role {role!r}; give one of {', '.join(ROLES)}")
+        try:
+            networks = tuple(ipaddress.ip_network(each) for each in proxies)
+        except ValueError as error:
+            raise ConfigError(f"proxies: {error}; give addresses such as 10.0.0.0/8") from None
+        return cls(
+            authorize=authorize,
+            proxies=networks,
+            proxy_header=proxy_header.lower(),
+            proxy_roles=roles,
+            proxy_role=proxy_role,
+            loopback=loopback,
+        )
+
+
+async def principal_of(request: Request, rules: AccessRules, tokens: Tokens) -> Principal | None:
+    """Who asks; None: that is not known. Wrong tokens are counted, and too many are refused."""
+    given = request.headers.get("authorization", "")
+    if given[: len(_BEARER)].lower() == _BEARER:
+        return await token_principal(request, rules, tokens, given[len(_BEARER) :].strip(), "token")
+    if rules.authorize is not None:
+        answer: Any = rules.authorize(request)
+        said = await answer if inspect.isawaitable(answer) else answer
+        if said is not None:
+            return _hooked(said)
+    user = request.headers.get(rules.proxy_header)
+    if user and _is_proxy(_peer(request), rules):
+        role = rules.proxy_roles.get(user, rules.proxy_role)
+        if role is not None:
+            return Principal(name=user, permissions=ROLES[role], by="proxy")
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        return await token_principal(request, rules, tokens, cookie, "cookie")
+    if rules.loopback and _is_local(request):
+        return Principal(name="local", permissions=frozenset(Permission), by="loopback")
+    return None
+
+
+async def token_principal(
+    request: Request, rules: AccessRules, tokens: Tokens, text: str, by: str
+) -> Principal | None:
+    """Who holds a token; None: it does not count, which is noted."""
+    source = source_of(request, rules)
+    if await tokens.ablocked(source):
+        raise WebRefusal(
+            *(429, "TOO_MANY_ATTEMPTS"),
+            "too many wrong tokens came from this address; wait five minutes",
+            headers={"Retry-After": "300"},
+        )
+    found = await tokens.afind(text)
+    if found is None:
+        await tokens.anote_wrong(source)
+        return None
+    return _holder(found, by)
+
+
+def _holder(token: TokenInfo, by: str) -> Principal:
+    permissions = permissions_of(token.scopes, f"token {token.name!r}")
+    name = f"{token.name} ({token.id})"
+    return Principal(name=name, permissions=permissions, tenant=token.tenant, by=by)
+
+
+def _hooked(said: Principal | str) -> Principal:
+    if isinstance(said, Principal):
+        return said
+    if said not in ROLES:
+        raise ConfigError(
+            f"authorize() answered {said!r}; give a Principal, one of {', '.join(ROLES)}, or None"
+        )
+    return Principal(name=said, permissions=ROLES[said])
+
+
+def source_of(request: Request, rules: AccessRules) -> str:
+    """The address that a request comes from; a trusted proxy is believed about it."""
+    peer = _peer(request)
+    hops = [hop.strip() for hop in request.headers.get("x-forwarded-for", "").split(",")]
+    while hops and _is_proxy(peer, rules):
+        hop = hops.pop()
+        if _address(hop) is None:
+            break
+        peer = hop
+    return peer
+
+
+def _peer(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
+def _is_proxy(address: str, rules: AccessRules) -> bool:
+    found = _address(address)
+    return found is not None and any(found in network for network in rules.proxies)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _is_local(request: Request) -> bool:
+    """Whether it comes from this machine, and was meant for it: a rebound name was not."""
+    peer = _address(_peer(request))
+    if peer is None or not peer.is_loopback:
+        return False
+    if any(name in request.headers for name in _FORWARDING):
+        return False
+    return _host_name(request.headers.get("host", "")) in _LOCAL_NAMES
+
+
+def _host_name(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def check_origin(request: Request, principal: Principal) -> None:
+    """Refuse what another site's page makes a browser send.
+
+    A bearer token is nothing that a browser adds by itself, so it needs no such proof.
+    """
+    if request.method in _READING or principal.by == "token":
+        return
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        allowed = site == "same-origin"
+    elif origin is not None:
+        allowed = urlsplit(origin).netloc == request.headers.get("host")
+    else:  # no browser sends neither of them with a change
+        allowed = principal.by == "loopback"
+    if not allowed:
+        raise WebRefusal(
+            *(403, "CROSS_SITE"),
+            "this request comes from a page of another site; nothing was done",
+        )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""The ASGI application: routes, headers that every answer has, and errors of no route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from packhorse.app import Packhorse
+from packhorse.client.audit import KEPT_DAYS
+from packhorse.errors import ConfigError
+from packhorse.web.access import AccessRules, Authorize
+from packhorse.web.looks import FleetLooks
+from packhorse.web.openapi import openapi_document
+from packhorse.web.pages import PageServer
+from packhorse.web.problems import problem
+from packhorse.web.routes import API_ROUTES, PREFIX
+from packhorse.web.serving import ApiServer
+from packhorse.web.streams import FleetFeed
+
+__all__ = ["web_app"]
+
+_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (
+        b"content-security-policy",
+        (
+            b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+            b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        ),
+    ),
+)
+
+
+def web_app(
+    app: Packhorse,
+    *,
+    authorize: Authorize | None = None,
+    proxies: Iterable[str] = (),
+    proxy_header: str = "X-Forwarded-User",
+    proxy_roles: Mapping[str, str] | None = None,
+    proxy_role: str | None = None,
+    loopback: bool = False,
+    audit_days: int = KEPT_DAYS,
+) -> Starlette:
+    """An ASGI application: pages, and the API under `/api/v1`; to serve or to mount.
+
+    Tokens (`packhorse tokens create`) always count. `authorize` is asked about every request that
+    carries none, and answers with a `Principal`, a role, or None. `proxies` are the addresses of
+    proxies whose `proxy_header` names the user; `proxy_roles` gives users their roles, `proxy_role`
+    the others. With `loopback`, who comes from this machine without a proxy is an admin.
+    """
+    if audit_days < 1:
+        raise ConfigError(f"audit_days is {audit_days!r}; give at least 1")
+    rules = AccessRules.of(
+        authorize=authorize,
+        proxies=proxies,
+        proxy_header=proxy_header,
+        proxy_roles=proxy_roles,
+        proxy_role=proxy_role,
+        loopback=loopback,
+    )
+    server = ApiServer(app, rules, audit_days)
+    made = Starlette(routes=list(_routes(server)), exception_handlers={HTTPException: _no_route})
+    made.add_middleware(_SafeHeaders)
+    made.state.looks = FleetLooks(app)
+    made.state.feed = FleetFeed(app, made.state.looks)
+    return made
+
+
+def _routes(server: ApiServer) -> Iterable[BaseRoute]:
+    yield Route(f"{PREFIX}/openapi.json", _openapi, methods=["GET"])
+    for route in API_ROUTES:
+        path, methods = f"{PREFIX}{route.path}", [route.method]
+        yield Route(path, server.endpoint(route), methods=methods)
+    yield from PageServer(server).routes()
+
+
+async def _openapi(_request: Request) -> Response:
+    return Response(_openapi_text(), media_type="application/json")
+
+
+@cache
+def _openapi_text() -> bytes:
+    return msgspec.json.encode(openapi_document())
+
+
+async def _no_route(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers: Any = (error.headers if isinstance(error, HTTPException) else None) or {}
+    code = "NO_SUCH_ROUTE" if status == _NOT_FOUND else "METHOD_NOT_ALLOWED"
+    return problem(status, code, "there is no such route here", headers=headers)
+
+
+_NOT_FOUND: Final = 404
+
+
+class _SafeHeaders:
+    """Adds the headers that keep browsers from doing what was not meant."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message["headers"]}
+                more = [(name, value) for name, value in _HEADERS if name not in given]
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self._app(scope, receive, send_safely)

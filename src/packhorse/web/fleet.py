@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: MIT
+"""Routes about queues, tasks, workers, breakers, counts and what was done: the whole fleet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from starlette.responses import PlainTextResponse
+
+from packhorse.client.audit import AuditLog
+from packhorse.client.documents import document_of, queue_document, worker_document
+from packhorse.client.worker_signals import QUIET, RESUME, WorkerGone, signal_worker
+from packhorse.contract import Contract
+from packhorse.core.job import PAGE_MAX
+from packhorse.insights import QueueInfo, WorkerInfo
+from packhorse.protocol import to_wire
+from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.problems import WebRefusal
+
+__all__ = [
+    "AuditQuery",
+    "LimitsOrder",
+    "PartOrder",
+    "audit",
+    "breakers",
+    "close_queue",
+    "etag_of",
+    "list_queues",
+    "list_tasks",
+    "list_workers",
+    "metrics",
+    "open_queue",
+    "pause_queue",
+    "quiet_worker",
+    "read_queue",
+    "read_task",
+    "resume_queue",
+    "resume_worker",
+    "scale",
+    "scale_of",
+    "set_limits",
+    "stats",
+    "unset_limits",
+]
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+#: What of a queue an operator changes; counts would make every tag old at once.
+_EDITED = ("priority", "paused", "closed", "overridden", "pausedKeys", "pausedTenants", "limits")
+
+
+class PartOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs of a queue are meant; all of them where neither is given."""
+
+    key: Text | None = None
+    tenant: Text | None = None
+
+
+class LimitsOrder(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """Limits of a queue; what is left out stays, null takes a limit away."""
+
+    priority: int | msgspec.UnsetType | None = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+    rate_limit: str | msgspec.UnsetType | None = msgspec.UNSET  #: such as `100/60s`
+    tenant_rate_limit: str | msgspec.UnsetType | None = msgspec.UNSET
+    max_depth: int | msgspec.UnsetType | None = msgspec.UNSET
+    on_full: str | msgspec.UnsetType | None = msgspec.UNSET
+    soft_depth: int | msgspec.UnsetType | None = msgspec.UNSET
+    fair: bool | msgspec.UnsetType | None = msgspec.UNSET
+    weights: dict[str, float] | msgspec.UnsetType | None = msgspec.UNSET
+    ageing: str | float | msgspec.UnsetType | None = msgspec.UNSET
+    on_dead: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which page of what was done."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 50
+    after: Text | None = None
+
+
+def etag_of(value: Any) -> str:
+    """A tag that changes with a value."""
+    return f'"{hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:32]}"'
+
+
+# ----------------------------------------------------------------------------------------- queues
+
+
+async def list_queues(call: ApiCall) -> ApiAnswer:
+    """Every queue, what it holds and how it is set."""
+    found = await call.insights.aqueues()
+    return ApiAnswer(body={"queues": [queue_document(queue) for queue in found]})
+
+
+async def read_queue(call: ApiCall) -> ApiAnswer:
+    """One queue; its ETag changes with its settings, not with its jobs."""
+    document = queue_document(await _queue(call))
+    return ApiAnswer(body=document, etag=_edited_tag(document))
+
+
+async def _queue(call: ApiCall) -> QueueInfo:
+    name = call.path["name"]
+    for queue in await call.insights.aqueues():
+        if queue.name == name:
+            return queue
+    raise WebRefusal(404, "QUEUE_NOT_FOUND", f"no queue {name!r} is declared or holds a job")
+
+
+def _edited_tag(document: dict[str, Any]) -> str:
+    return etag_of({name: document[name] for name in _EDITED})
+
+
+async def _before(call: ApiCall) -> dict[str, Any]:
+    """The queue before a change, which must be as If-Match says."""
+    document = queue_document(await _queue(call))
+    call.require_match(_edited_tag(document))
+    return document
+
+
+async def _changed(call: ApiCall, before: dict[str, Any], changed: bool) -> ApiAnswer:  # noqa: FBT001 - as the verb said
+    document = queue_document(await _queue(call))
+    return ApiAnswer(
+        body={**document, "changed": changed},
+        etag=_edited_tag(document),
+        before={name: before[name] for name in _EDITED},
+        after={name: document[name] for name in _EDITED},
+    )
+
+
+def _part(call: ApiCall) -> Any:
+    order = call.sent(PartOrder)
+    given = {"key": order.key, "tenant": order.tenant}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+async def pause_queue(call: ApiCall) -> ApiAnswer:
+    """Stop giving out a queue's jobs, or those of a key or a tenant; running ones go on."""
+    before = await _before(call)
+    return await _changed(call, before, await call.app.apause(call.path["name"], **_part(call)))
+
+
+async def resume_queue(call: ApiCall) -> ApiAnswer:
+    """Give out again what a pause with the same part stopped."""
+    before = await _before(call)
+    return await _changed(call, before, await call.app.aresume(call.path["name"], **_part(call)))
+
+
+async def close_queue(call: ApiCall) -> ApiAnswer:
+    """Take no new jobs; what is there goes on."""
+    before = await _before(call)
+    return await _changed(call, before, await call.app.aclose_queue(call.path["name"]))
+
+
+async def open_queue(call: ApiCall) -> ApiAnswer:
+    """Take new jobs again."""
+    before = await _before(call)
+    return await _changed(call, before, await call.app.aopen_queue(call.path["name"]))
+
+
+async def set_limits(call: ApiCall) -> ApiAnswer:
+    """Set limits for all workers, at once; they beat what is declared."""
+    order = call.sent(LimitsOrder)
+    given = {name: getattr(order, name) for name in order.__struct_fields__}
+    options: Any = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    if not options:
+        raise WebRefusal(400, "BAD_REQUEST", "name at least one limit")
+    before = await _before(call)
+    return await _changed(call, before, await call.app.aset_limits(call.path["name"], **options))
+
+
+async def unset_limits(call: ApiCall) -> ApiAnswer:
+    """End what was set: the declared limits hold again."""
+    before = await _before(call)
+    return await _changed(call, before, await call.app.aset_limits(call.path["name"], None))
+
+
+# ------------------------------------------------------------------------------ tasks and workers
+
+
+async def list_tasks(call: ApiCall) -> ApiAnswer:
+    """The tasks that the app declares."""
+    tasks = call.app.tasks
+    return ApiAnswer(
+        body={
+            "tasks": [
+                {"name": name, "queue": tasks[name].definition.queue} for name in sorted(tasks)
+            ]
+        }
+    )
+
+
+async def read_task(call: ApiCall) -> ApiAnswer:
+    """One task, and what it promises."""
+    name = call.path["name"]
+    task = call.app.tasks.get(name)
+    if task is None:
+        raise WebRefusal(404, "TASK_NOT_FOUND", f"the app has no task {name!r}")
+    contract: Contract = task.contract
+    document = {"name": name, "queue": task.definition.queue, "contract": contract.document()}
+    return ApiAnswer(body=document)
+
+
+async def list_workers(call: ApiCall) -> ApiAnswer:
+    """The workers that the store knows, live or not."""
+    found = await call.insights.aworkers()
+    return ApiAnswer(body={"workers": [worker_document(worker) for worker in found]})
+
+
+async def quiet_worker(call: ApiCall) -> ApiAnswer:
+    """Have a worker on this machine claim nothing more; what it runs goes on."""
+    return await _told(call, QUIET, quiet=True)
+
+
+async def resume_worker(call: ApiCall) -> ApiAnswer:
+    """Have a worker on this machine claim jobs again."""
+    return await _told(call, RESUME, quiet=False)
+
+
+async def _told(call: ApiCall, number: int, *, quiet: bool) -> ApiAnswer:
+    worker = await _worker(call)
+    signal_worker(worker, number)
+    body = {"id": worker.id, "quiet": quiet}
+    return ApiAnswer(body=body, status=202, before={"quiet": worker.quiet}, after=body)
+
+
+async def _worker(call: ApiCall) -> WorkerInfo:
+    for worker in await call.insights.aworkers():
+        if worker.id == call.path["id"] and worker.live:
+            return worker
+    raise WorkerGone(call.path["id"])
+
+
+# ----------------------------------------------------------------------------------------- counts
+
+
+async def stats(call: ApiCall) -> ApiAnswer:
+    """What was done and what waits, in the shape of the worker protocol."""
+    return ApiAnswer(body=to_wire(await call.insights.astats()))
+
+
+async def breakers(call: ApiCall) -> ApiAnswer:
+    """The circuit breakers that are open, or have counted failures of late."""
+    found = await call.insights.abreakers()
+    return ApiAnswer(body={"breakers": [document_of(one) for one in found]})
+
+
+async def scale(call: ApiCall) -> ApiAnswer:
+    """The load of every queue, and how many workers its `autoscale` wants."""
+    found = await call.insights.ascaling()
+    return ApiAnswer(body={"queues": [document_of(one) for one in found]})
+
+
+async def scale_of(call: ApiCall) -> ApiAnswer:
+    """The load of one queue, for scalers; a queue that holds nothing has a demand of 0."""
+    name = call.path["name"]
+    for one in await call.insights.ascaling():
+        if one.queue == name:
+            return ApiAnswer(body=document_of(one))
+    queue = await _queue(call)  # or it is not found
+    nothing = {"ready": 0, "running": 0, "demand": 0, "workers": 0, "wanted": None}
+    return ApiAnswer(body={"queue": queue.name, **nothing})
+
+
+async def metrics(call: ApiCall) -> ApiAnswer:
+    """Depths and ages of all queues, in the text format of Prometheus."""
+    lines = list(_metric_lines(await call.insights.aqueues(), await call.insights.aworkers()))
+    text = "\n".join(lines) + "\n"
+    kind = "text/plain; version=0.0.4"
+    return ApiAnswer(response=PlainTextResponse(text, media_type=kind))
+
+
+def _metric_lines(queues: tuple[QueueInfo, ...], workers: tuple[WorkerInfo, ...]) -> Iterator[str]:
+    yield "# TYPE packhorse_store_jobs gauge"
+    for queue in queues:
+        for status, number in queue.counts.items():
+            labels = f'queue="{_label(queue.name)}",status="{status.value}"'
+            yield f"packhorse_store_jobs{{{labels}}} {number}"
+    yield "# TYPE packhorse_store_oldest_ready_seconds gauge"
+    for queue in queues:
+        waited = queue.oldest_ready_s or 0
+        yield f'packhorse_store_oldest_ready_seconds{{queue="{_label(queue.name)}"}} {waited:g}'
+    yield "# TYPE packhorse_store_workers gauge"
+    yield f"packhorse_store_workers {sum(worker.live for worker in workers)}"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+async def audit(call: ApiCall) -> ApiAnswer:
+    """What was done through the web, the newest first."""
+    asked = call.asked(AuditQuery)
+    log = AuditLog(call.app.store)
+    page = await log.anotes(tenant=call.principal.tenant, limit=asked.limit, after=asked.after)
+    return ApiAnswer(body={"notes": [document_of(one) for one in page.notes], "after": page.after})

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""The part of the table of routes that is about batches, workflows, topics and alerts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from packhorse.core.access import Permission
+from packhorse.web import groups, notices
+from packhorse.web.calls import ApiRoute, EmptyOrder
+
+__all__ = ["GROUP_ROUTES"]
+
+_GET: Final = partial(ApiRoute, method="GET")
+_POST: Final = partial(ApiRoute, method="POST", body=EmptyOrder)
+_BATCH: Final = "/batches/{id:path}"
+_WORKFLOW: Final = "/workflows/{id:path}"
+
+#: Each with the permission it needs; what is done to a group is done to its jobs.
+GROUP_ROUTES: Final[tuple[ApiRoute, ...]] = (
+    _GET(
+        path="/batches",
+        handler=groups.list_batches,
+        permission=Permission.JOBS_VIEW,
+        summary="List batches",
+        answer="BatchPage",
+        query=groups.GroupsQuery,
+    ),
+    _GET(
+        path=f"{_BATCH}/failures",
+        handler=groups.batch_failures,
+        permission=Permission.JOBS_VIEW,
+        summary="List items of a batch that failed",
+        answer="BatchFailurePage",
+        query=groups.FailuresQuery,
+    ),
+    _POST(
+        path=f"{_BATCH}/cancel",
+        handler=groups.cancel_batch,
+        permission=Permission.JOBS_CANCEL,
+        summary="End a batch",
+        answer="CancelledBatch",
+    ),
+    _POST(
+        path=f"{_BATCH}/retry",
+        handler=groups.retry_batch,
+        permission=Permission.JOBS_RETRY,
+        summary="Run the items again that failed",
+        answer="RetriedBatch",
+    ),
+    _GET(
+        path=_BATCH,
+        handler=groups.read_batch,
+        permission=Permission.JOBS_VIEW,
+        summary="Show how far a batch is",
+        answer="Batch",
+    ),
+    _GET(
+        path="/workflows",
+        handler=groups.list_workflows,
+        permission=Permission.JOBS_VIEW,
+        summary="List workflows",
+        answer="WorkflowPage",
+        query=groups.GroupsQuery,
+    ),
+    _POST(
+        path=f"{_WORKFLOW}/cancel",
+        handler=groups.cancel_workflow,
+        permission=Permission.JOBS_CANCEL,
+        summary="Cancel a workflow",
+        answer="Workflow",
+        query=groups.WorkflowQuery,
+    ),
+    _POST(
+        path=f"{_WORKFLOW}/retry",
+        handler=groups.retry_workflow,
+        permission=Permission.JOBS_RETRY,
+        summary="Try again what failed in a workflow",
+        answer="RetriedWorkflow",
+        query=groups.WorkflowQuery,
+    ),
+    _GET(
+        path=_WORKFLOW,
+        handler=groups.read_workflow,
+        permission=Permission.JOBS_VIEW,
+        summary="Show a workflow and its nodes",
+        answer="WholeWorkflow",
+        query=groups.WorkflowQuery,
+    ),
+    _GET(
+        path="/topics",
+        handler=notices.list_topics,
+        permission=Permission.QUEUES_VIEW,
+        summary="List topics and their subscribers",
+        answer="TopicList",
+        fleet=True,
+    ),
+    _POST(
+        path="/topics/{name:path}/events",
+        handler=notices.publish,
+        permission=Permission.JOBS_SUBMIT,
+        summary="Publish an event",
+        answer="PublishedEvent",
+        body=notices.EventOrder,
+        status=201,
+    ),
+    _GET(
+        path="/alerts",
+        handler=notices.list_alerts,
+        permission=Permission.METRICS_VIEW,
+        summary="List alerts",
+        answer="AlertList",
+        fleet=True,
+    ),
+    _POST(
+        path="/alerts/{name:path}/silence",
+        handler=notices.silence_alert,
+        permission=Permission.ALERTS_SILENCE,
+        summary="Tell nothing of an alert for a while",
+        answer="Alert",
+        body=notices.SilenceOrder,
+        fleet=True,
+    ),
+)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""Routes about batches and workflows: jobs that are looked at, ended and tried again as one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from packhorse.batches.handle import Batch, Batches
+from packhorse.client.documents import document_of
+from packhorse.core.batches import BatchDocument
+from packhorse.core.clock import to_datetime
+from packhorse.core.job import PAGE_MAX
+from packhorse.core.redaction import redacted
+from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.problems import WebRefusal
+from packhorse.workflows.handle import Workflow
+from packhorse.workflows.info import NodeInfo, WorkflowInfo
+from packhorse.workflows.verbs import Workflows
+
+__all__ = [
+    "BatchInfo",
+    "FailuresQuery",
+    "GroupsQuery",
+    "WorkflowQuery",
+    "batch_document",
+    "batch_failures",
+    "cancel_batch",
+    "cancel_workflow",
+    "list_batches",
+    "list_workflows",
+    "node_document",
+    "read_batch",
+    "read_workflow",
+    "retry_batch",
+    "retry_workflow",
+    "workflow_document",
+]
+
+#: Steps of a cancel that one request waits for; the next request goes on.
+_CANCEL_STEPS: Final = 20
+
+
+class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a batch is."""
+
+    id: str
+    task: str
+    tenant: str
+    status: str
+    total: int  #: items, as far as is known
+    processed: int
+    succeeded: int
+    failed: int
+    percentage: float
+    jobs: int
+    created_at: datetime
+    completed_at: datetime | None = None
+
+
+class GroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which page."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 50
+    after: Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)] | None = None
+
+
+class FailuresQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to go on."""
+
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class WorkflowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose workflow of that name is meant; names are a tenant's own."""
+
+    tenant: str | None = None
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+def _batches(call: ApiCall) -> Batches:
+    tenant = call.principal.tenant
+    return call.app.batches if tenant is None else call.app.tenant(tenant).batches
+
+
+def batch_document(batch: BatchDocument) -> dict[str, Any]:
+    """How far a batch is, as plain data."""
+    ended_us = batch.finished_us
+    shown = BatchInfo(
+        id=batch.id,
+        task=batch.job.task,
+        tenant=batch.job.tenant,
+        status=str(batch.status),
+        total=batch.items,
+        processed=batch.processed,
+        succeeded=batch.succeeded,
+        failed=batch.failed,
+        percentage=batch.percentage,
+        jobs=batch.members,
+        created_at=to_datetime(batch.created_us),
+        completed_at=None if ended_us is None else to_datetime(ended_us),
+    )
+    return document_of(shown)
+
+
+async def list_batches(call: ApiCall) -> ApiAnswer:
+    """A page of batches, by tenant and id."""
+    asked = call.asked(GroupsQuery)
+    page = await _batches(call).apage(limit=asked.limit, after=asked.after)
+    shown = [batch_document(batch) for batch in page.batches]
+    return ApiAnswer(body={"batches": shown, "after": page.after})
+
+
+async def read_batch(call: ApiCall) -> ApiAnswer:
+    """How far one batch is."""
+    return ApiAnswer(body=batch_document(await (await _batch(call)).adocument()))
+
+
+async def batch_failures(call: ApiCall) -> ApiAnswer:
+    """Items that failed for good, from a hundred jobs at a time; secrets are masked."""
+    page = await (await _batch(call)).afailure_page(call.asked(FailuresQuery).after)
+    redact = call.app.bus.redact
+    shown = [{**document_of(one), "item": redacted(redact, one.item)} for one in page.failures]
+    return ApiAnswer(body={"failures": shown, "after": page.after})
+
+
+async def cancel_batch(call: ApiCall) -> ApiAnswer:
+    """End a batch; `done` false: nothing more starts, and a second request tells the others."""
+    batch = await _batch(call)
+    before = batch_document(await batch.adocument())
+    if before["completedAt"] is not None:
+        raise WebRefusal(409, "BATCH_CONFLICT", f"batch {batch.id!r} had ended already")
+    done, steps = False, 0
+    async for step in batch.acancelling():
+        steps, done = steps + 1, step.is_done
+        if steps >= _CANCEL_STEPS:
+            break
+    return await _acted(batch, before, done=done)
+
+
+async def retry_batch(call: ApiCall) -> ApiAnswer:
+    """Run the items that failed once more, and no others."""
+    batch = await _batch(call)
+    before = batch_document(await batch.adocument())
+    return await _acted(batch, before, retried=await batch.aretry_failed())
+
+
+async def _batch(call: ApiCall) -> Batch[Any]:
+    return await _batches(call).aget(call.path["id"])
+
+
+async def _acted(batch: Batch[Any], before: dict[str, Any], **more: Any) -> ApiAnswer:
+    body = {**batch_document(await batch.adocument()), **more}
+    after = {"status": body["status"], **more}
+    return ApiAnswer(body=body, before={"status": before["status"]}, after=after)
+
+
+# -------------------------------------------------------------------------------------- workflows
+
+
+def _workflows(call: ApiCall) -> Workflows:
+    tenant = call.principal.tenant
+    return call.app.workflows if tenant is None else call.app.tenant(tenant).workflows
+
+
+def workflow_document(workflow: WorkflowInfo) -> dict[str, Any]:
+    """A workflow in numbers, as plain data."""
+    return {"id": workflow.id, **document_of(workflow)}
+
+
+def node_document(node: NodeInfo) -> dict[str, Any]:
+    """A node, as plain data."""
+    document = document_of(node)
+    return {**document, "jobId": node.job_id if document.pop("hasJob") else None}
+
+
+async def list_workflows(call: ApiCall) -> ApiAnswer:
+    """A page of workflows, by tenant and name."""
+    asked = call.asked(GroupsQuery)
+    page = await _workflows(call).apage(limit=asked.limit, after=asked.after)
+    shown = [workflow_document(one) for one in page.workflows]
+    return ApiAnswer(body={"workflows": shown, "after": page.after})
+
+
+async def read_workflow(call: ApiCall) -> ApiAnswer:
+    """The newest run of a name, or a run by its id, with its nodes and their jobs."""
+    workflow = await _workflow(call)
+    document = workflow_document(await workflow.ainfo())
+    nodes = [node_document(node) for node in await workflow.anodes()]
+    return ApiAnswer(body={"workflow": document, "nodes": nodes})
+
+
+async def cancel_workflow(call: ApiCall) -> ApiAnswer:
+    """Cancel its jobs and what waits behind them; one that had ended is a conflict."""
+    workflow = await _workflow(call)
+    before = await workflow.ainfo()
+    if not await workflow.acancel():
+        raise WebRefusal(409, "WORKFLOW_CONFLICT", f"workflow {workflow.id!r} had ended already")
+    return await _moved(workflow, before)
+
+
+async def retry_workflow(call: ApiCall) -> ApiAnswer:
+    """Try again what is dead or cancelled in it, and what waits behind that."""
+    workflow = await _workflow(call)
+    before = await workflow.ainfo()
+    return await _moved(workflow, before, retried=await workflow.aretry())
+
+
+async def _workflow(call: ApiCall) -> Workflow:
+    own, asked = call.principal.tenant, call.asked(WorkflowQuery).tenant
+    if own is not None and asked not in (None, own):
+        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
+    return await _workflows(call).aget(call.path["id"], tenant=asked or "")
+
+
+async def _moved(workflow: Workflow, before: WorkflowInfo, **more: Any) -> ApiAnswer:
+    after = workflow_document(await workflow.ainfo())
+    return ApiAnswer(
+        body={**after, **more},
+        before={"state": before.state},
+        after={"state": after["state"], **more},
+    )

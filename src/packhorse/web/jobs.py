@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: MIT
+"""Routes about jobs and dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from packhorse.client.documents import document_of, job_document, shown_job
+from packhorse.core.access import Permission
+from packhorse.core.clock import from_datetime
+from packhorse.core.info import JobInfo
+from packhorse.core.job import PAGE_MAX, TERMINAL, DeadReason, JobStatus
+from packhorse.core.redaction import Redact, redacted
+from packhorse.errors import ConfigError, JobConflict, JobError, KeyUnavailable
+from packhorse.insights import JobPage
+from packhorse.protocol import TaskExecutionResult, to_wire
+from packhorse.stores.requests import JobFilter
+from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.failures import end_of
+from packhorse.web.problems import WebRefusal
+
+__all__ = [
+    "DeadQuery",
+    "DecisionOrder",
+    "JobQuery",
+    "JobsQuery",
+    "RedriveOrder",
+    "RetryOrder",
+    "SignalOrder",
+    "SubmitOrder",
+    "WaitQuery",
+    "approve",
+    "cancel",
+    "dead_letters",
+    "decline",
+    "explain",
+    "job_filter",
+    "list_jobs",
+    "read_job",
+    "redrive",
+    "redrive_many",
+    "retry",
+    "signal",
+    "submit",
+    "wait",
+    "whole_job",
+]
+
+#: A request waits no longer than this; ask again.
+WAIT_MAX_S: Final = 60.0
+#: Jobs that one request runs again; the answer says where to go on.
+REDRIVE_MAX: Final = 1_000
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
+class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which dead letters are meant."""
+
+    queue: Text | None = None
+    task: Text | None = None
+    tenant: str | None = None
+    tag: Text | None = None
+    reason: DeadReason | None = None
+    shelf: Text | None = None
+    created_before: datetime | None = None
+    limit: Limit = 50
+    after: Text | None = None
+
+
+class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which jobs are meant; `status` may be given several times."""
+
+    status: tuple[JobStatus, ...] = ()
+    queue: Text | None = None
+    task: Text | None = None
+    tenant: str | None = None
+    tag: Text | None = None
+    created_by: Text | None = None
+    created_before: datetime | None = None
+    limit: Limit = 50
+    after: Text | None = None
+
+
+class JobQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a job is shown."""
+
+    values: bool = False  #: as they are, unmasked; needs the permission `jobs.values`
+
+
+class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long to wait."""
+
+    timeout: Annotated[float, msgspec.Meta(ge=0, le=WAIT_MAX_S)] = 30.0
+
+
+class SubmitOrder(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """A call to submit: a task, its arguments by name or by position, and options."""
+
+    task: Text
+    args: dict[str, Any] | list[Any] = {}
+    queue: Text | None = None
+    priority: Text | None = None
+    delay: str | float | None = None  #: seconds, or a text such as `5m`
+    scheduled_at: datetime | None = None
+    timeout: str | float | None = None
+    tenant: str | None = None
+    tags: list[str] | None = None
+    job_id: Text | None = None
+    ordering_key: Text | None = None
+    concurrency_key: Text | None = None
+    trace_id: Text | None = None
+
+
+class RetryOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How a job is run again."""
+
+    reset_budget: bool = False
+
+
+class SignalOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A signal for `ctx.wait_for(name)`."""
+
+    name: Text
+    value: Any = None
+
+
+class DecisionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to note beside a decision; who decided is who asks."""
+
+    note: str = ""
+
+
+class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which dead letters to run again, and how many at most."""
+
+    queue: Text | None = None
+    task: Text | None = None
+    tenant: str | None = None
+    tag: Text | None = None
+    reason: DeadReason | None = None
+    shelf: Text | None = None
+    error: Text | None = None  #: its type
+    place: Text | None = None  #: where it came from, as `mail.py:17 in send`
+    created_before: datetime | None = None
+    #: How many are looked at, of which those are run again that have the error and the place.
+    limit: Annotated[int, msgspec.Meta(ge=1, le=REDRIVE_MAX)] = 100
+    after: Text | None = None
+    dry_run: bool = False
+    reset_budget: bool = False
+
+
+async def list_jobs(call: ApiCall) -> ApiAnswer:
+    """A page of jobs, the newest first, without arguments."""
+    asked = call.asked(JobsQuery)
+    chosen = job_filter(call, asked, statuses=asked.status, created_by=asked.created_by)
+    return _page(call, await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after))
+
+
+async def dead_letters(call: ApiCall) -> ApiAnswer:
+    """A page of dead letters, the newest jobs first."""
+    asked = call.asked(DeadQuery)
+    chosen = job_filter(call, asked, dead_reason=asked.reason, dead_letter=asked.shelf)
+    found = await call.insights.adead_letters(chosen, limit=asked.limit, after=asked.after)
+    return _page(call, found)
+
+
+def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
+    """Which jobs of those that the principal may see are meant."""
+    tenant, own = asked.tenant, call.principal.tenant
+    if own is not None and tenant not in (None, own):
+        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
+    before = asked.created_before
+    if before is not None and before.utcoffset() is None:
+        raise WebRefusal(400, "BAD_REQUEST", "createdBefore needs a time zone, such as Z")
+    return JobFilter(
+        queue=asked.queue,
+        task=asked.task,
+        tenant=tenant if own is None else own,
+        tag=asked.tag,
+        created_before_us=None if before is None else from_datetime(before),
+        **more,
+    )
+
+
+def _page(call: ApiCall, page: JobPage) -> ApiAnswer:
+    redact = call.app.bus.redact
+    jobs = [job_document(shown_job(job, redact)) for job in page.jobs]
+    return ApiAnswer(body={"jobs": jobs, "after": page.after})
+
+
+async def submit(call: ApiCall) -> ApiAnswer:
+    """Submit a call; its arguments are checked against the contract before anything is stored."""
+    order = call.sent(SubmitOrder)
+    own = call.principal.tenant
+    if own is not None and order.tenant not in (None, own):
+        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
+    definition = call.app.registry.get(order.task)
+    if definition is None:
+        raise ConfigError(f"the app has no task {order.task!r}; see /api/v1/tasks")
+    task = call.app.tasks[definition.name]
+    options = _options(order, call)
+    given = order.args
+    using = task.using(**options)
+    made = using.call(**given) if isinstance(given, dict) else using.call(*given)
+    tenant = own if own is not None else order.tenant
+    view = call.app if tenant is None else call.app.tenant(tenant)
+    [handle] = await view.aenqueue_many([made])
+    body = {"id": handle.id, "deduplicated": handle.deduplicated}
+    place = f"{call.request.scope.get('root_path', '')}/api/v1/jobs/{handle.id}"
+    status = 200 if handle.deduplicated else 201
+    return ApiAnswer(body=body, status=status, headers={"Location": place}, after=body)
+
+
+def _options(order: SubmitOrder, call: ApiCall) -> Any:
+    named = {
+        name: getattr(order, name)
+        for name in order.__struct_fields__
+        if name not in ("task", "args", "tenant") and getattr(order, name) is not None
+    }
+    if call.idempotency_key is not None:
+        named["idempotency_key"] = call.idempotency_key
+    return {"created_by": call.principal.name, **named}
+
+
+async def read_job(call: ApiCall) -> ApiAnswer:
+    """One job with its arguments, its result and every attempt; secrets are masked."""
+    whole = call.asked(JobQuery).values
+    if whole and not call.principal.may(Permission.JOBS_VALUES):
+        raise WebRefusal(403, "FORBIDDEN", "to see values as they are needs jobs.values")
+    return ApiAnswer(body=await whole_job(call, whole=whole))
+
+
+async def whole_job(call: ApiCall, *, whole: bool = False) -> dict[str, Any]:
+    """All that may be shown of the job that the path names."""
+    redact: Redact = (lambda value: value) if whole else call.app.bus.redact
+    handle = call.job()
+    detail = await call.insights.ajob(handle.id)
+    payload: Any = None
+    try:
+        payload = redacted(redact, (await handle.awire()).payload)
+    except KeyUnavailable as error:
+        payload = f"[encrypted with key {error.key!r}, which is not here]"
+    history = [_attempt(line, redact) for line in detail.history]
+    return {
+        **job_document(shown_job(detail.info, redact)),
+        "payload": payload,
+        "result": next((line["result"] for line in history if "result" in line), None),
+        "history": history,
+    }
+
+
+def _attempt(line: TaskExecutionResult, redact: Redact) -> dict[str, Any]:
+    document = to_wire(line)
+    if "result" in document:
+        document["result"] = redacted(redact, document["result"])
+    if isinstance(error := document.get("error"), dict):
+        shown = {
+            name: redacted(redact, error[name]) for name in ("message", "stack") if name in error
+        }
+        document["error"] = {**error, **shown}
+    return document
+
+
+async def explain(call: ApiCall) -> ApiAnswer:
+    """Why a job is not running now, or what it does instead."""
+    return ApiAnswer(body=document_of(await call.job().aexplain()))
+
+
+async def wait(call: ApiCall) -> ApiAnswer:
+    """The job once it has finished, or as it is after the timeout: `finished` says which."""
+    handle = call.job()
+    finished = (await handle.astatus()) in TERMINAL
+    if not finished:
+        with suppress(JobError):  # of whichever end; that it is not over yet is told below
+            await handle.aresult(timeout=call.asked(WaitQuery).timeout)
+        finished = (await handle.astatus()) in TERMINAL
+    return ApiAnswer(body={"finished": finished, "job": await whole_job(call)})
+
+
+async def cancel(call: ApiCall) -> ApiAnswer:
+    """Cancel a job, or have its worker told to; one that had finished is a conflict."""
+    handle = call.job()
+    before = await handle.astatus()
+    if not await handle.acancel():
+        raise JobConflict(
+            f"job {handle.id} had finished already; nothing was changed", job_id=handle.id
+        )
+    return await _acted(call, before)
+
+
+async def _acted(call: ApiCall, before: JobStatus, **more: Any) -> ApiAnswer:
+    handle = call.job()
+    after = await handle.astatus()
+    body = {"id": handle.id, "status": after, **more}
+    return ApiAnswer(body=body, before={"status": before}, after={"status": after, **more})
+
+
+async def retry(call: ApiCall) -> ApiAnswer:
+    """Run a finished job again with fresh budgets, or a waiting one now."""
+    handle = call.job()
+    before = await handle.astatus()
+    await handle.aretry(reset_budget=call.sent(RetryOrder).reset_budget)
+    return await _acted(call, before)
+
+
+async def redrive(call: ApiCall) -> ApiAnswer:
+    """Run a dead job again; one that is not dead is a conflict."""
+    handle = call.job()
+    status = await handle.astatus()
+    if status is not JobStatus.DEAD:
+        raise JobConflict(f"job {handle.id} is {status}, not dead", job_id=handle.id)
+    return await retry(call)
+
+
+async def approve(call: ApiCall) -> ApiAnswer:
+    """Let a job go on that needs a person."""
+    handle, note = call.job(), call.sent(DecisionOrder).note
+    before = await handle.astatus()
+    waited = await handle.aapprove(by=call.principal.name, note=note)
+    return await _acted(call, before, waited=waited)
+
+
+async def decline(call: ApiCall) -> ApiAnswer:
+    """End a job that needs a person."""
+    handle, note = call.job(), call.sent(DecisionOrder).note
+    before = await handle.astatus()
+    waited = await handle.adecline(by=call.principal.name, note=note)
+    return await _acted(call, before, waited=waited)
+
+
+async def signal(call: ApiCall) -> ApiAnswer:
+    """Send a job a signal."""
+    handle, order = call.job(), call.sent(SignalOrder)
+    before = await handle.astatus()
+    await handle.asignal(order.name, order.value)
+    return await _acted(call, before, signal=order.name)
+
+
+async def redrive_many(call: ApiCall) -> ApiAnswer:
+    """Run dead letters again that fit; `after` says where to go on while there are more."""
+    order = call.sent(RedriveOrder)
+    chosen = job_filter(call, order, dead_reason=order.reason, dead_letter=order.shelf)
+    page = await call.insights.adead_letters(chosen, limit=order.limit, after=order.after)
+    found = [job for job in page.jobs if _has_end(job, order)]
+    answers: Counter[str] = Counter()
+    for job in [] if order.dry_run else found:
+        tenant = call.principal.tenant
+        handle = call.app.job(job.id) if tenant is None else call.app.tenant(tenant).job(job.id)
+        try:
+            await handle.aretry(reset_budget=order.reset_budget)
+        except JobError:  # it was redriven or removed meanwhile, or its key is taken
+            answers["refused"] += 1
+        else:
+            answers["redriven"] += 1
+    body = {
+        "matched": len(found),
+        "redriven": answers["redriven"],
+        "refused": answers["refused"],
+        "after": page.after,
+    }
+    return ApiAnswer(body=body, after={**body, "filter": msgspec.to_builtins(order)})
+
+
+def _has_end(job: JobInfo, order: RedriveOrder) -> bool:
+    error, place = end_of(job)
+    return order.error in (None, error) and order.place in (None, place)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT
+"""The OpenAPI 3.1 document, written from the table of routes and the values that are answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.breaker import BreakerInfo
+from packhorse.client.alerts import AlertInfo
+from packhorse.client.audit import AuditNote
+from packhorse.client.scaling import ScaleSignal
+from packhorse.client.schedules import ScheduleInfo
+from packhorse.client.topics import TopicInfo
+from packhorse.core.info import Explanation, JobInfo
+from packhorse.core.job import JobStatus
+from packhorse.web.calls import ApiRoute, EmptyOrder
+from packhorse.web.groups import BatchInfo
+from packhorse.web.problems import PROBLEM_TYPE
+from packhorse.web.routes import API_ROUTES, PREFIX
+from packhorse.workflows.info import WorkflowInfo
+
+__all__ = ["openapi_document"]
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
+_ANSWERED: Final = (
+    *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
+    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo),
+)
+#: What stands under another name than that of its class.
+_RENAMED: Final = {
+    "JobInfo": "Job",
+    "ScheduleInfo": "Schedule",
+    "BatchInfo": "Batch",
+    "WorkflowInfo": "Workflow",
+    "AlertInfo": "Alert",
+    "TopicInfo": "Topic",
+    "SubscriberInfo": "Subscriber",
+}.items()
+_PROBLEMS: Final = ("400", "401", "403", "404", "409", "412", "413", "415", "422", "429", "503")
+
+
+def openapi_document() -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in API_ROUTES:
+        path = _PARAMETER.sub(r"{\1}", f"{PREFIX}{route.path}")
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Packhorse",
+            "version": "1",
+            "description": "Submit, watch and steer background jobs.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": dict(sorted(_schemas().items())),
+        },
+    }
+
+
+def _operation(route: ApiRoute) -> dict[str, Any]:
+    name = route.handler.__name__
+    good: dict[str, Any] = {"description": "Done"}
+    if route.answer:
+        good["content"] = {route.media: {"schema": {"$ref": _REFERENCE.format(name=route.answer)}}}
+    else:
+        good["content"] = {route.media: {"schema": {"type": "string"}}}
+    answers = {str(route.status): good}
+    if name == "submit":
+        answers["200"] = {**good, "description": "It was there already"}
+    problem = {
+        "description": "It was not done",
+        "content": {PROBLEM_TYPE: {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
+    }
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "summary": route.summary,
+        "x-permission": str(route.permission),
+        "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
+        "responses": {**answers, **dict.fromkeys(_PROBLEMS, problem)},
+    }
+    if route.body is not None:
+        schema: dict[str, Any] = {"type": "object"}
+        if route.body is not EmptyOrder:
+            schema = {"$ref": _REFERENCE.format(name=route.body.__name__)}
+        needed = any(field.required for field in msgspec.structs.fields(route.body))
+        operation["requestBody"] = {
+            "required": needed,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return operation
+
+
+def _path_parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
+    for name in _PARAMETER.findall(route.path):
+        schema = {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
+    if route.query is None:
+        return
+    [_], found = msgspec.json.schema_components([route.query], ref_template=_REFERENCE)
+    for name, schema in found[route.query.__name__]["properties"].items():
+        yield {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _headers(route: ApiRoute) -> Iterator[dict[str, Any]]:
+    if not route.changes:
+        return
+    key = {"type": "string", "minLength": 1, "maxLength": 200}
+    yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key}
+    if route.answer in ("ChangedQueue", "Schedule"):
+        yield {
+            "name": "If-Match",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+        }
+
+
+def _schemas() -> dict[str, Any]:
+    sent = [route.body for route in API_ROUTES if route.body not in (None, EmptyOrder)]
+    asked = [route.query for route in API_ROUTES if route.query is not None]
+    _, found = msgspec.json.schema_components(
+        [*dict.fromkeys((*sent, *asked)), *_ANSWERED, JobStatus], ref_template=_REFERENCE
+    )
+    schemas = {_renamed(name): _camelled(schema) for name, schema in found.items()}
+    for kind in dict.fromkeys(asked):
+        del schemas[kind.__name__]  # each of their fields is a parameter
+    schemas["ReasonCode"] = {"type": "string"}  # others may come with every release
+    job = schemas["Job"]["properties"]
+    del job["timeout"]  # answered in milliseconds
+    job["timeoutMs"] = {"type": ["integer", "null"]}
+    schemas["Job"]["required"] = sorted(job)
+    return {**schemas, **_composed()}
+
+
+def _renamed(name: str) -> str:
+    return dict(_RENAMED).get(name, name)
+
+
+def _camelled(schema: Any) -> Any:
+    """The schema of a value whose names are written in camelCase."""
+    if isinstance(schema, list):
+        return [_camelled(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    done: dict[str, Any] = {}
+    for name, part in schema.items():
+        if name == "properties":
+            done[name] = {_camel(key): _camelled(value) for key, value in part.items()}
+        elif name == "required":
+            done[name] = [_camel(key) for key in part]
+        elif name == "$ref":
+            head, _, last = part.rpartition("/")
+            done[name] = f"{head}/{_renamed(last)}"
+        elif name == "default" and part is None:
+            continue
+        else:
+            done[name] = _camelled(part)
+    return done
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _composed() -> dict[str, Any]:
+    """What is answered and is no value of its own."""
+    job, status = _of("Job"), _of("JobStatus")
+    text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+    after = {"type": ["string", "null"]}
+    whole = {"payload": {}, "result": {}, "history": _list({"type": "object"})}
+    queue = {"name": text, "depth": number, "paused": flag, "closed": flag, "limits": _open()}
+    return {
+        "Problem": _object(type=text, title=text, status=number, code=text, detail=text),
+        "JobPage": _object(jobs=_list(job), after=after),
+        "SubmittedJob": _object(id=text, deduplicated={"type": ["boolean", "null"]}),
+        "WholeJob": {"allOf": [job, _object(**whole)]},
+        "WaitedJob": _object(finished=flag, job=_of("WholeJob")),
+        "ActedJob": _object(id=text, status=status),
+        "Redriven": _object(matched=number, redriven=number, refused=number, after=after),
+        "Queue": _object(**queue, counts={**_open(), "additionalProperties": number}),
+        "ChangedQueue": {"allOf": [_of("Queue"), _object(changed=flag)]},
+        "QueueList": _object(queues=_list(_of("Queue"))),
+        "ScheduleList": _object(schedules=_list(_of("Schedule"))),
+        "Fires": _object(schedule=text, fires=_list({"type": "string", "format": "date-time"})),
+        "FiredSchedule": _object(schedule=text, jobId=text, deduplicated=flag),
+        "WorkerList": _object(workers=_list(_object(id=text, host=text, live=flag, quiet=flag))),
+        "ToldWorker": _object(id=text, quiet=flag),
+        "TaskList": _object(tasks=_list(_object(name=text, queue=text))),
+        "DeclaredTask": _object(name=text, queue=text, contract=_open()),
+        "WorkerStats": _object(totalProcessed=number, succeeded=number, failed=number),
+        "ScaleList": _object(queues=_list(_of("ScaleSignal"))),
+        "BreakerList": _object(breakers=_list(_of("BreakerInfo"))),
+        "AuditPage": _object(notes=_list(_of("AuditNote")), after=after),
+        **_composed_groups(),
+    }
+
+
+def _composed_groups() -> dict[str, Any]:
+    """Of those, what is about batches, workflows, topics and alerts."""
+    batch, workflow = _of("Batch"), _of("Workflow")
+    text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+    after, job_id = {"type": ["string", "null"]}, {"type": ["string", "null"]}
+    failure = _object(index=number, item={}, type=text, message=text, code=text, jobId=text)
+    failures = _object(failures=_list(failure), after={"type": ["integer", "null"]})
+    node = {"key": text, "name": text, "task": text, "queue": text, "state": text}
+    nodes = _list(_object(**node, jobId=job_id, parents=_list(text), reason=text))
+    return {
+        "BatchPage": _object(batches=_list(batch), after=after),
+        "BatchFailurePage": failures,
+        "CancelledBatch": {"allOf": [batch, _object(done=flag)]},
+        "RetriedBatch": {"allOf": [batch, _object(retried=number)]},
+        "WorkflowPage": _object(workflows=_list(workflow), after=after),
+        "RetriedWorkflow": {"allOf": [workflow, _object(retried=number)]},
+        "WholeWorkflow": _object(workflow=workflow, nodes=nodes),
+        "TopicList": _object(topics=_list(_of("Topic"))),
+        "PublishedEvent": _object(topic=text, jobs=_list(text)),
+        "AlertList": _object(alerts=_list(_of("Alert"))),
+    }
+
+
+def _of(name: str) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(name=name)}
+
+
+def _list(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _open() -> dict[str, Any]:
+    return {"type": "object"}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": sorted(properties)}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Routes about schedules."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from packhorse.client.documents import document_of
+from packhorse.client.schedules import ScheduleInfo
+from packhorse.core.clock import from_datetime
+from packhorse.protocol import wire_datetime
+from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.fleet import etag_of
+
+__all__ = [
+    "FiresQuery",
+    "ScheduleChange",
+    "edit_schedule",
+    "list_fires",
+    "list_schedules",
+    "pause_schedule",
+    "read_schedule",
+    "restore_schedule",
+    "resume_schedule",
+    "run_schedule",
+]
+
+_FIRES_MAX: Final = 1_000
+#: What of a schedule an operator changes.
+_EDITED: Final = ("state", "timing", "changed")
+
+
+class FiresQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many coming fires."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=_FIRES_MAX)] = 10
+
+
+class ScheduleChange(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """When a schedule is to fire instead; what is left out stays as it is."""
+
+    cron: str | None = None
+    timezone: str | None = None
+    every: str | float | None = None
+    at: datetime | None = None
+    catch_up: str | None = None
+    jitter: str | float | None = None
+
+
+async def list_schedules(call: ApiCall) -> ApiAnswer:
+    """Every schedule that the store holds."""
+    found = await call.app.schedules.aall()
+    return ApiAnswer(body={"schedules": [document_of(one) for one in found]})
+
+
+async def read_schedule(call: ApiCall) -> ApiAnswer:
+    """One schedule; its ETag changes with what operators change, not with its fires."""
+    found = await call.app.schedules.aget(call.path["name"])
+    return ApiAnswer(body=document_of(found), etag=_tag(found))
+
+
+async def list_fires(call: ApiCall) -> ApiAnswer:
+    """When a schedule fires next."""
+    name, count = call.path["name"], call.asked(FiresQuery).count
+    fires = await call.app.schedules.afires(name, count)
+    return ApiAnswer(
+        body={"schedule": name, "fires": [wire_datetime(from_datetime(one)) for one in fires]}
+    )
+
+
+async def run_schedule(call: ApiCall) -> ApiAnswer:
+    """Submit the schedule's call now; when it fires by itself stays as it is."""
+    name = call.path["name"]
+    job = await call.app.schedules.arun(name)
+    body = {"schedule": name, "jobId": job.id, "deduplicated": job.deduplicated}
+    return ApiAnswer(body=body, status=201, after=body)
+
+
+async def pause_schedule(call: ApiCall) -> ApiAnswer:
+    """Let a schedule fire no more until it is resumed; deploys do not change that."""
+    before = await _before(call)
+    return _changed(before, await call.app.schedules.apause(call.path["name"]))
+
+
+async def resume_schedule(call: ApiCall) -> ApiAnswer:
+    """Let a schedule fire again from now on; what fell into the pause is left out."""
+    before = await _before(call)
+    return _changed(before, await call.app.schedules.aresume(call.path["name"]))
+
+
+async def edit_schedule(call: ApiCall) -> ApiAnswer:
+    """Change when a schedule fires, whatever code declares now or later."""
+    order = call.sent(ScheduleChange)
+    given = {name: getattr(order, name) for name in order.__struct_fields__}
+    options: Any = {name: value for name, value in given.items() if value is not None}
+    before = await _before(call)
+    if not options:
+        return _changed(before, before)
+    return _changed(before, await call.app.schedules.aedit(call.path["name"], **options))
+
+
+async def restore_schedule(call: ApiCall) -> ApiAnswer:
+    """End what was changed: code decides again when it fires."""
+    before = await _before(call)
+    return _changed(before, await call.app.schedules.aedit(call.path["name"]))
+
+
+async def _before(call: ApiCall) -> ScheduleInfo:
+    found = await call.app.schedules.aget(call.path["name"])
+    call.require_match(_tag(found))
+    return found
+
+
+def _changed(before: ScheduleInfo, after: ScheduleInfo) -> ApiAnswer:
+    return ApiAnswer(
+        body=document_of(after), etag=_tag(after), before=_edited(before), after=_edited(after)
+    )
+
+
+def _edited(schedule: ScheduleInfo) -> dict[str, Any]:
+    document = document_of(schedule)
+    return {name: document[name] for name in _EDITED}
+
+
+def _tag(schedule: ScheduleInfo) -> str:
+    return etag_of(_edited(schedule))

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// What pages do beyond plain HTML: ask before acting, follow changes, and obey the keyboard.
+// Every page works without it.
+"use strict";
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
+});
+
+// A page is not renewed under the hands of its reader.
+function isBusy() {
+  const chosen = window.getSelection();
+  const field = document.activeElement;
+  return (
+    document.hidden ||
+    (chosen && !chosen.isCollapsed) ||
+    (field && ["INPUT", "SELECT", "BUTTON"].includes(field.tagName)) ||
+    document.querySelector("details[open]") !== null
+  );
+}
+
+async function renew() {
+  if (isBusy()) return;
+  const answer = await fetch(window.location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.getElementById("main");
+  if (fresh && !isBusy()) document.getElementById("main").replaceWith(fresh);
+}
+
+const place = document.body.dataset.events;
+let stream = null;
+let waiting = null;
+
+function follow() {
+  if (!place || document.hidden || stream) return;
+  stream = new EventSource(place);
+  stream.addEventListener("fleet", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => renew().catch(() => {}), 250);
+  });
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) return follow();
+  if (stream) stream.close();
+  stream = null;
+});
+follow();
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName)) return;
+  if (event.key === "/") {
+    const field = document.querySelector("form[role=search] input");
+    if (field) {
+      event.preventDefault();
+      field.focus();
+    }
+  } else if (event.key === "j" || event.key === "k") {
+    const links = [...document.querySelectorAll("[data-row]")].map((row) => row.querySelector("a, summary, button"));
+    const rows = links.filter(Boolean);
+    const at = rows.indexOf(document.activeElement);
+    const next = rows[Math.min(rows.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)))];
+    if (next) next.focus();
+  }
+});

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""What the pages of the dashboard show, from what the API answers."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from packhorse.client.documents import queue_document
+from packhorse.core.access import Permission
+from packhorse.core.clock import from_datetime
+from packhorse.core.job import PAGE_MAX, JobStatus
+from packhorse.core.redaction import redacted_text
+from packhorse.insights import QueueInfo, WorkerInfo
+from packhorse.protocol import wire_datetime
+from packhorse.web import fleet, groups, jobs, schedules
+from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
+from packhorse.web.failures import end_of, failure_groups
+from packhorse.web.graphs import DRAWN_MAX, drawn
+
+__all__ = [
+    "PAGES",
+    "PageRoute",
+    "batch",
+    "failures",
+    "health_sentence",
+    "job",
+    "overview",
+    "queues",
+    "tasks",
+    "workflow",
+]
+
+#: Dead letters that failures are grouped from; a page never reads more.
+_SAMPLE: Final = PAGE_MAX
+_TOP: Final = 5
+#: A queue whose oldest ready job waits longer is behind.
+_BEHIND_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRoute:
+    """One row of the table of pages."""
+
+    path: str
+    title: str
+    template: str
+    read: ApiHandler
+    permission: Permission
+    query: type[msgspec.Struct] = EmptyOrder
+    fleet: bool = False
+    listed: bool = True  #: in the navigation
+
+
+async def overview(call: ApiCall) -> ApiAnswer:
+    """One look: is it healthy, what waits, what fails."""
+    queues, workers = await call.looks.queues(), await call.insights.aworkers()
+    groups = failure_groups((await _dead(call))["jobs"])
+    failing = Counter[str]()
+    for group in groups:
+        failing[group.task] += group.count
+    counts = Counter[str]()
+    for queue in queues:
+        counts.update({status.value: number for status, number in queue.counts.items()})
+    return ApiAnswer(
+        body={
+            "health": health_sentence(queues, workers),
+            "queues": [queue_document(queue) for queue in queues],
+            "counts": {status.value: counts[status.value] for status in JobStatus},
+            "failing": failing.most_common(_TOP),
+            "workers": sum(worker.live for worker in workers),
+            "counted_s": call.looks.age_s,
+            "breakers": (await fleet.breakers(call)).body["breakers"],
+        }
+    )
+
+
+def health_sentence(queues: Iterable[QueueInfo], workers: Iterable[WorkerInfo]) -> str:
+    """Whether all is well, in one sentence."""
+    queues, workers = list(queues), list(workers)
+    live = [worker for worker in workers if worker.live]
+    served = {name for worker in live if not worker.quiet for name in worker.queues}
+    parts: list[str] = []
+    for queue in queues:
+        waited_s = queue.oldest_ready_s or 0.0
+        if queue.paused:
+            parts.append(f"{queue.name} is paused")
+        elif queue.depth and queue.name not in served:
+            parts.append(f"{queue.name} has no worker")
+        elif waited_s > _BEHIND_S:
+            parts.append(f"{queue.name} is {waited_s / 60:.0f} min behind")
+    gone = len(workers) - len(live)
+    if gone:
+        parts.append(f"{gone} of {len(workers)} workers went without leaving")
+    if not parts:
+        return f"All is well: {len(queues)} queues, {len(live)} workers."
+    return f"{'; '.join(parts)}."
+
+
+async def queues(call: ApiCall) -> ApiAnswer:
+    """Every queue, as it was counted not long ago."""
+    found = [queue_document(queue) for queue in await call.looks.queues()]
+    return ApiAnswer(body={"queues": found, "counted_s": call.looks.age_s})
+
+
+async def _dead(call: ApiCall) -> dict[str, Any]:
+    """The newest dead letters; those of all tenants are kept for a while."""
+    looks = call.looks
+    if call.principal.tenant is not None:
+        return await looks.apart(lambda: _read_dead(call))
+    return await looks.dead.get(lambda: looks.apart(lambda: _read_dead(call)))
+
+
+def _read_dead(call: ApiCall) -> dict[str, Any]:
+    asked = jobs.DeadQuery(limit=_SAMPLE)
+    page = call.insights.dead_letters(jobs.job_filter(call, asked), limit=_SAMPLE)
+    redact = call.app.bus.redact
+    found = []
+    for job in page.jobs:
+        error, place = end_of(job)
+        message = "" if job.error is None else redacted_text(redact, job.error.message)
+        found.append(
+            {
+                "id": job.id,
+                "task": job.task,
+                "error": error,
+                "message": message,
+                "place": place,
+                "at": wire_datetime(from_datetime(job.finished_at or job.updated_at)),
+            }
+        )
+    return {"jobs": found, "more": page.after is not None}
+
+
+async def failures(call: ApiCall) -> ApiAnswer:
+    """The newest dead letters, grouped."""
+    found = await _dead(call)
+    body = {"groups": failure_groups(found["jobs"]), "more": found["more"], "sample": _SAMPLE}
+    return ApiAnswer(body=body)
+
+
+async def job(call: ApiCall) -> ApiAnswer:
+    """One job, and why it is not running."""
+    document = await jobs.whole_job(call)
+    explained = (await jobs.explain(call)).body
+    body = {"job": document, "reasons": explained["reasons"], **_copies(document)}
+    return ApiAnswer(body=body)
+
+
+async def batch(call: ApiCall) -> ApiAnswer:
+    """How far a batch is, and some of the items that failed."""
+    shown, failed = await groups.read_batch(call), await groups.batch_failures(call)
+    return ApiAnswer(body={"batch": shown.body, **failed.body})
+
+
+async def workflow(call: ApiCall) -> ApiAnswer:
+    """One run of a workflow, as a picture and as a list."""
+    body = (await groups.read_workflow(call)).body
+    return ApiAnswer(body={**body, "drawing": drawn(body["nodes"]), "drawn_max": DRAWN_MAX})
+
+
+def _copies(document: Mapping[str, Any]) -> dict[str, str]:
+    """The call again, for a shell and for Python, with what may be shown of its arguments."""
+    payload = document["payload"]
+    named = payload if isinstance(payload, dict) else {}
+    words = [f"{name}={msgspec.json.encode(value).decode()}" for name, value in named.items()]
+    shell = shlex.join(["packhorse", "enqueue", document["task"], *words])
+    given = ", ".join(f"{name}={value!r}" for name, value in named.items())
+    return {"shell": shell, "python": f"app.tasks[{document['task']!r}].enqueue({given})"}
+
+
+async def tasks(call: ApiCall) -> ApiAnswer:
+    """The tasks that the app declares, with their contracts."""
+    found = call.app.tasks
+    rows = [
+        {
+            "name": name,
+            "queue": found[name].definition.queue,
+            "contract": found[name].contract.document(),
+        }
+        for name in sorted(found)
+    ]
+    return ApiAnswer(body={"tasks": rows})
+
+
+#: The pages, in the order of the navigation.
+PAGES: Final = (
+    PageRoute(
+        path="/",
+        title="Overview",
+        template="overview.html",
+        read=overview,
+        permission=Permission.METRICS_VIEW,
+        fleet=True,
+    ),
+    PageRoute(
+        path="/jobs",
+        title="Jobs",
+        template="jobs.html",
+        read=jobs.list_jobs,
+        permission=Permission.JOBS_VIEW,
+        query=jobs.JobsQuery,
+    ),
+    PageRoute(
+        path="/jobs/{id:path}",
+        title="Job",
+        template="job.html",
+        read=job,
+        permission=Permission.JOBS_VIEW,
+        listed=False,
+    ),
+    PageRoute(
+        path="/failures",
+        title="Failures",
+        template="failures.html",
+        read=failures,
+        permission=Permission.JOBS_VIEW,
+    ),
+    PageRoute(
+        path="/dead",
+        title="Dead letters",
+        template="dead.html",
+        read=jobs.dead_letters,
+        permission=Permission.JOBS_VIEW,
+        query=jobs.DeadQuery,
+    ),
+    PageRoute(
+        path="/batches",
+        title="Batches",
+        template="batches.html",
+        read=groups.list_batches,
+        permission=Permission.JOBS_VIEW,
+        query=groups.GroupsQuery,
+    ),
+    PageRoute(
+        path="/batches/{id:path}",
+        title="Batch",
+        template="batch.html",
+        read=batch,
+        permission=Permission.JOBS_VIEW,
+        query=groups.FailuresQuery,
+        listed=False,
+    ),
+    PageRoute(
+        path="/workflows",
+        title="Workflows",
+        template="workflows.html",
+        read=groups.list_workflows,
+        permission=Permission.JOBS_VIEW,
+        query=groups.GroupsQuery,
+    ),
+    PageRoute(
+        path="/workflows/{id:path}",
+        title="Workflow",
+        template="workflow.html",
+        read=workflow,
+        permission=Permission.JOBS_VIEW,
+        query=groups.WorkflowQuery,
+        listed=False,
+    ),
+    PageRoute(
+        path="/queues",
+        title="Queues",
+        template="queues.html",
+        read=queues,
+        permission=Permission.QUEUES_VIEW,
+        fleet=True,
+    ),
+    PageRoute(
+        path="/tasks",
+        title="Tasks",
+        template="tasks.html",
+        read=tasks,
+        permission=Permission.JOBS_VIEW,
+    ),
+    PageRoute(
+        path="/workers",
+        title="Workers",
+        template="workers.html",
+        read=fleet.list_workers,
+        permission=Permission.WORKERS_VIEW,
+        fleet=True,
+    ),
+    PageRoute(
+        path="/schedules",
+        title="Schedules",
+        template="schedules.html",
+        read=schedules.list_schedules,
+        permission=Permission.SCHEDULES_VIEW,
+        fleet=True,
+    ),
+    PageRoute(
+        path="/audit",
+        title="Audit",
+        template="audit.html",
+        read=fleet.audit,
+        permission=Permission.AUDIT_VIEW,
+        query=fleet.AuditQuery,
+    ),
+)

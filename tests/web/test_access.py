@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Who is known, by what, and who is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse import ConfigError
+from packhorse.client.tokens import Tokens
+from packhorse.core.access import ROLES, Principal
+from packhorse.testing import TestApp
+from packhorse.web import web_app
+from tests.web.support import Web, declare, token
+
+PROXY = "10.1.2.3"
+USER = {"x_forwarded_user": "ada"}
+
+
+@pytest.fixture
+def app(packhorse_app: TestApp) -> TestApp:
+    declare(packhorse_app)
+    return packhorse_app
+
+
+async def status(web: Web, **headers: Any) -> int:
+    return (await web.get("/jobs", **headers)).status
+
+
+async def test_a_token_counts_until_it_is_revoked_or_has_expired(app: TestApp) -> None:
+    tokens = Tokens(app.store)
+    kept = tokens.create("kept", scopes=["viewer"])
+    short = tokens.create("short", scopes=["viewer"], expires="1h")
+    web = Web(app)
+
+    assert [await status(web, token=one.text) for one in (kept, short)] == [200, 200]
+    app.clock.advance(7_200)
+    assert await status(web, token=short.text) == 401
+    assert [one.name for one in await tokens.aall()] == ["kept"]
+    assert await tokens.arevoke(kept.info.id)
+    assert not tokens.revoke(kept.info.id)
+    assert await status(web, token=kept.text) == 401
+
+
+async def test_the_store_knows_no_secret(app: TestApp) -> None:
+    made = Tokens(app.store).create("one", scopes=["admin"])
+
+    page = app.store.run(app.store.records.records(None, limit=100))
+
+    secret = made.text.rpartition("_")[2].encode()
+    assert len(page.records) == 1
+    assert all(secret not in record.document for record in page.records)
+
+
+async def test_wrong_tokens_are_counted_and_then_none_is_looked_at(app: TestApp) -> None:
+    web, good = Web(app), token(app, "viewer")
+    wrong = f"{good[:-4]}0000" if not good.endswith("0000") else f"{good[:-4]}1111"
+
+    tried = [await status(web, token=wrong) for _ in range(20)]
+
+    assert tried == [401] * 20
+    blocked = await web.get("/jobs", token=good)
+    assert (blocked.status, blocked.code) == (429, "TOO_MANY_ATTEMPTS")
+    assert blocked.headers["retry-after"] == "300"
+    assert await status(Web(app, address="203.0.113.10"), token=good) == 200
+    app.clock.advance(360)
+    assert await status(web, token=good) == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ph_", "x" * 500, "ph_0123456789abcdef_\x00", "ph_" + "0" * 16 + "_" + "f" * 64]
+)
+async def test_what_is_no_token_is_nobody(app: TestApp, text: str) -> None:
+    assert await status(Web(app), token=text or " ") == 401
+
+
+async def test_a_proxy_names_the_user_only_if_its_address_is_trusted(app: TestApp) -> None:
+    options = {"proxies": ["10.0.0.0/8"], "proxy_roles": {"ada": "operator"}}
+    trusted = Web(app, options, address=PROXY)
+    stranger = Web(app, options, address="203.0.113.9")
+
+    assert await status(trusted, **USER) == 200
+    assert await status(trusted, x_forwarded_user="eve") == 401
+    assert await status(trusted) == 401
+    assert await status(stranger, **USER) == 401
+    assert (await trusted.get("/audit", **USER)).status == 403
+    same = {"sec_fetch_site": "same-origin"}
+    done = await trusted.post("/jobs", {"task": "add", "args": [1, 2]}, **USER, **same)
+    assert done.status == 201
+
+
+async def test_a_trusted_proxy_is_believed_about_where_a_request_comes_from(app: TestApp) -> None:
+    admin = token(app, "admin")
+    options = {"proxies": ["10.0.0.0/8"]}
+    hops = {"x_forwarded_for": "192.0.2.66, 198.51.100.7, 10.9.9.9"}
+    order = {"task": "add", "args": [1, 2]}
+
+    await Web(app, options, admin, PROXY).post("/jobs", order, **hops)
+    await Web(app, options, admin, "203.0.113.9").post("/jobs", order, **hops)
+
+    direct, proxied = (await Web(app, token=admin).get("/audit")).json["notes"]
+    assert (proxied["source"], direct["source"]) == ("198.51.100.7", "203.0.113.9")
+
+
+async def test_the_host_application_decides_with_its_hook(app: TestApp) -> None:
+    async def authorize(request: Any) -> Principal | str | None:
+        user: str | None = request.headers.get("x-user")
+        if user == "ada":
+            return Principal(name="ada", permissions=ROLES["admin"], tenant="mine")
+        return user
+
+    web = Web(app, {"authorize": authorize})
+
+    assert await status(web, x_user="viewer") == 200
+    assert await status(web) == 401
+    assert (await web.get("/queues", x_user="ada")).code == "OTHER_TENANT"
+    cross = await web.post("/jobs", {"task": "add"}, x_user="operator", origin="http://evil")
+    assert cross.code == "CROSS_SITE"
+    assert (await web.get("/jobs", x_user="emperor")).status == 422
+
+
+async def test_this_machine_is_believed_only_where_that_was_switched_on(app: TestApp) -> None:
+    here: dict[str, Any] = {"host": "127.0.0.1:8000"}
+    order = {"task": "add", "args": [1, 2]}
+    opened = Web(app, {"loopback": True}, address="127.0.0.1")
+
+    assert await status(opened, **here) == 200
+    assert (await opened.post("/jobs", order, **here)).status == 201
+    assert await status(opened, host="localhost") == 200
+    assert await status(opened, host="[::1]:8000") == 200
+    assert await status(opened, host="evil.example") == 401  # a name that was rebound
+    assert await status(opened, x_forwarded_for="203.0.113.9", **here) == 401
+    assert await status(Web(app, {"loopback": True}), **here) == 401
+    assert await status(Web(app, address="127.0.0.1"), **here) == 401
+    cross = await opened.post("/jobs", order, origin="http://evil.example", **here)
+    assert cross.code == "CROSS_SITE"
+    own = await opened.post("/jobs", order, origin="http://127.0.0.1:8000", **here)
+    assert own.status == 201
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"proxies": ["nowhere"]}, {"proxy_role": "king"}, {"proxy_roles": {"a": "b"}}],
+)
+def test_rules_that_cannot_work_are_refused(app: TestApp, options: Any) -> None:
+    with pytest.raises(ConfigError):
+        web_app(app, **options)
+
+
+async def test_what_was_done_is_forgotten_after_its_retention(app: TestApp) -> None:
+    web = Web(app, {"audit_days": 1}, token(app, "admin"))
+    await web.post("/jobs", {"task": "add", "args": [1, 2]})
+
+    assert len((await web.get("/audit")).json["notes"]) == 1
+    app.clock.advance(90_000)
+    assert (await web.get("/audit")).json["notes"] == []
+
+
+async def test_it_may_be_mounted_below_a_path(app: TestApp) -> None:
+    web = Web(app, token=token(app, "admin"), root_path="/ops")
+
+    got = await web.post("/jobs", {"task": "add", "args": [1, 2]})
+
+    assert got.headers["location"] == f"/ops/api/v1/jobs/{got.json['id']}"
+    assert got.headers["content-security-policy"].startswith("default-src 'none'")
+    assert got.headers["cache-control"] == "no-store"
