@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse alerts`: seen, tried and silenced by an operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.project import Project
+
+SOURCE = """
+from packhorse import Packhorse
+from packhorse.alerts import depth
+
+app = Packhorse("sqlite:///jobs.db")
+app.alert("behind", depth > 5, queue="mail", to=[print])
+"""
+
+
+@pytest.fixture
+def watched(project: Project) -> Project:
+    Path("watched.py").write_text(SOURCE, encoding="utf-8")
+    return project
+
+
+def test_alerts_are_listed_tried_and_silenced(watched: Project) -> None:
+    named = ("-A", "watched:app")
+    assert watched.run("migrate", *named).exit_code == 0
+    (alert,) = watched.document("alerts", "list", *named)["alerts"]
+    assert (alert["name"], alert["state"], alert["condition"]) == ("behind", "unknown", "depth > 5")
+
+    assert watched.run("alerts", "silence", "behind", "2h", *named).exit_code == 0
+    assert watched.run("alerts", "test", "behind", *named).exit_code == 0
+
+    (alert,) = watched.document("alerts", "list", *named)["alerts"]
+    assert alert["silencedUntil"] is not None
+    (job,) = watched.document("jobs", "list", *named)["jobs"]
+    assert (job["task"], job["queue"]) == ("packhorse.deliver_alert", "alerts")
+    assert "behind" in watched.run("alerts", "list", *named).stdout
+    assert watched.run("alerts", "silence", "gone", "2h", *named).exit_code != 0
