@@ -4,6 +4,7 @@
     app         Packhorse: tasks, queues, a store and a worker, put together
     task, call  a declared function, and one call of it
     router      tasks that a package declares without knowing the app
+    flow        work that depends on other work: nodes, and `shapes`: chains, calls side by side
     unique      how a task or a call says that its job must not be there twice
     handle      one submitted job: ask, wait, cancel; `core.info` is what it tells
     client      the producer's side; `core` has the rules, `runtime` the workers
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     __version__: str
     from packhorse.app import Packhorse
+    from packhorse.batches.handle import Batch
     from packhorse.call import Call
     from packhorse.client.encryption import Encryption
     from packhorse.client.tenant import TenantView
@@ -63,6 +65,13 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
+    from packhorse.group_errors import (
+        BatchConflict,
+        BatchItemFailed,
+        BatchNotFound,
+        WorkflowFailed,
+        WorkflowNotFound,
+    )
     from packhorse.handle import JobHandle
     from packhorse.router import Router
     from packhorse.signals import (
@@ -76,9 +85,16 @@ if TYPE_CHECKING:
     )
     from packhorse.task import CoroutineTask, FunctionTask, Task
     from packhorse.unique import Unique
+    from packhorse.workflows.graph import Node
+    from packhorse.workflows.handle import Workflow
+    from packhorse.workflows.shapes import chain, gather
 
 __all__ = [
     "AttemptError",
+    "Batch",
+    "BatchConflict",
+    "BatchItemFailed",
+    "BatchNotFound",
     "BreakerOpen",
     "Call",
     "ConfigError",
@@ -102,6 +118,7 @@ __all__ = [
     "JobStatus",
     "KeyUnavailable",
     "NeedsHuman",
+    "Node",
     "Packhorse",
     "PackhorseError",
     "PayloadError",
@@ -134,6 +151,11 @@ __all__ = [
     "Unique",
     "UsageError",
     "WaitTimeout",
+    "Workflow",
+    "WorkflowFailed",
+    "WorkflowNotFound",
+    "chain",
+    "gather",
 ]
 
 # A name is imported when it is first asked for: `packhorse --help` needs none of them.
@@ -173,6 +195,11 @@ _HOMES: Final = MappingProxyType(
             "UsageError",
             "WaitTimeout",
         ),
+        "batches.handle": ("Batch",),
+        "group_errors": (
+            *("BatchConflict", "BatchItemFailed", "BatchNotFound"),
+            *("WorkflowFailed", "WorkflowNotFound"),
+        ),
         "handle": ("JobHandle",),
         "core.info": ("Explanation", "JobInfo"),
         "core.steps": ("StepInfo",),
@@ -186,6 +213,9 @@ _HOMES: Final = MappingProxyType(
         "task": ("CoroutineTask", "FunctionTask", "Task"),
         "client.encryption": ("Encryption",),
         "client.tenant": ("TenantView",),
+        "workflows.handle": ("Workflow",),
+        "workflows.graph": ("Node",),
+        "workflows.shapes": ("chain", "gather"),
         "unique": ("Unique",),
     }
 )

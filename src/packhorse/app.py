@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from packhorse.call import Call
+from packhorse.client.alerts import AlertVerbs
 from packhorse.client.connecting import connected
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import queue_declaration
-from packhorse.client.registry import DEFAULT_QUEUE, Registry
+from packhorse.client.registry import Registry
 from packhorse.client.run_options import (
     RunOptions,
     add_handlers,
@@ -20,7 +20,6 @@ from packhorse.client.run_options import (
     run_options,
     worker_version,
 )
-from packhorse.client.schedules import ScheduleVerbs
 from packhorse.client.submission import Submission
 from packhorse.client.tenant import TenantView
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
@@ -40,13 +39,14 @@ from packhorse.handle import JobHandle
 from packhorse.insights import Insights
 from packhorse.protocol import Task as WireTask
 from packhorse.protocol import WorkerRequest
-from packhorse.router import Inclusion, Router
+from packhorse.router import Inclusion, Router, caller_line
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.urls import DEFAULT_URL, chosen_url, working_folder
 from packhorse.task import Task, TaskDecorator
 from packhorse.tools import add_tool
 from packhorse.version import installed_version
+from packhorse.workflows.verbs import WorkflowVerbs
 
 if TYPE_CHECKING:
     from packhorse.client.encryption import Encryption
@@ -59,7 +59,7 @@ __all__ = ["DEFAULT_URL", "Packhorse"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Packhorse(ScheduleVerbs):
+class Packhorse(AlertVerbs, WorkflowVerbs):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
     The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
@@ -69,8 +69,7 @@ class Packhorse(ScheduleVerbs):
     path, submissions made while the store is away are kept in that file, and delivered later. With
     `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
     PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
-    is shown of them, and of exception text, passes `redact` before. `artifacts` is a folder, or
-    `s3://bucket/prefix`, that all its workers share.
+    is shown of them, and of exception text, passes `redact` before. `artifacts`: where they lie.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class Packhorse(ScheduleVerbs):
         self._inclusion = Inclusion(self._connection, self._take_from_router)
         self.registry.load = self._inclusion.load
         for each in [include] if isinstance(include, str) else include:
-            self._inclusion.add(each, _caller_line())
+            self._inclusion.add(each, caller_line())
 
     # ------------------------------------------------------------------------------ declaring
 
@@ -139,7 +138,7 @@ class Packhorse(ScheduleVerbs):
     def include(self, *tasks: str | Router) -> None:
         """Take in routers now, and modules that declare tasks when one is first looked up."""
         for each in tasks:
-            self._inclusion.add(each, _caller_line())
+            self._inclusion.add(each, caller_line())
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -319,8 +318,12 @@ class Packhorse(ScheduleVerbs):
                 origin=self.origin,
                 version=worker_version(self.registry, self.code_version),
                 schedules=self._declared_schedules(),
+                alerts=self._declared_alerts(),
+                subscribers=self._declared_subscribers(),
                 link=self.link,
                 places=self.places,
+                outboxes=self._connection.outboxes,
+                watchers=self._submission.watchers,
             )
             return await Worker(parts, chosen).run()
         finally:
@@ -365,12 +368,6 @@ class Packhorse(ScheduleVerbs):
             self._connection.declarations.add(declaration)
         return chosen
 
-    @property
-    def known_queues(self) -> tuple[str, ...]:
-        """The queues declared, those tasks name, and the default one."""
-        declared = tuple(self._connection.queues)
-        return tuple(dict.fromkeys((*declared, *self.registry.queues, DEFAULT_QUEUE)))
-
     def close(self) -> None:
         """End waits and close the store, if this app opened it; a later use opens it again."""
         store = self._connection.close()
@@ -388,11 +385,3 @@ class Packhorse(ScheduleVerbs):
         import asyncio  # noqa: PLC0415 - as above
 
         await asyncio.to_thread(self.close)
-
-
-def _caller_line() -> str:
-    """Where the caller of the app's method stands, for messages."""
-    frame = inspect.currentframe()
-    for _ in range(2):
-        frame = None if frame is None else frame.f_back
-    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

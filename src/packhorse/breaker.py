@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeVar, cast
 import msgspec
 
 from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.options import count, name_text
 from packhorse.core.policies.breaker import (
@@ -106,33 +107,11 @@ class BreakerBook:
 
     def run(self, work: _Work[T]) -> T:
         """Do it in this thread."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                verb = work.send(answer) if error is None else work.throw(error)
-            except StopIteration as done:
-                return cast("T", done.value)
-            answer, error = None, None
-            try:
-                answer = self._ask(verb)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the work
-                error = raised
+        return drive(work, self._ask)
 
     async def arun(self, work: _Work[T]) -> T:
         """Do it without blocking the event loop."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                verb = work.send(answer) if error is None else work.throw(error)
-            except StopIteration as done:
-                return cast("T", done.value)
-            answer, error = None, None
-            try:
-                answer = await self._aask(verb)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the work
-                error = raised
+        return await adrive(work, self._aask)
 
     def enter(self, named: RecordId, rule: BreakerRule) -> _Work[Record | None]:
         """Let a call through, or raise `BreakerOpen`; of a probe, answer its record."""

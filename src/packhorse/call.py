@@ -26,9 +26,10 @@ from packhorse.core.options import (
     unique_choice,
     weight,
 )
-from packhorse.errors import ConfigError
+from packhorse.core.references import ArgumentPlace, has_references, take_places
+from packhorse.errors import ConfigError, UsageError
 
-__all__ = ["NO_CHOICES", "Call", "Choices"]
+__all__ = ["NO_CHOICES", "Call", "CallWithResults", "Choices", "call_with_results", "not_alone"]
 
 R = TypeVar("R")
 
@@ -78,7 +79,41 @@ class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
     def using(self, **options: Unpack[CallOptions]) -> Call[R]:
         """The same call with these options, which win over those it had."""
         choices = self.choices.using(dict(options), f"{self.task}.call(...).using()")
-        return Call(self.definition, self.payload, choices)
+        return msgspec.structs.replace(self, choices=choices)
+
+
+class CallWithResults(Call[R], frozen=True, gc=True):
+    """A call with results of other nodes among its arguments; only a workflow takes it."""
+
+    places: tuple[ArgumentPlace, ...] = ()  #: where they belong; null stands there
+
+
+def call_with_results(
+    definition: TaskDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any], choices: Choices
+) -> CallWithResults[Any]:
+    """A call some of whose arguments are results of nodes; the others are checked now."""
+    signature = definition.signature
+    given = signature.bind(args, kwargs)
+    late = {name: value for name, value in given.items() if has_references(value)}
+    found: list[ArgumentPlace] = []
+    if signature.whole:
+        [value] = given.values()
+        payload = msgspec.json.encode(take_places(value, (), found))
+        return CallWithResults(definition, payload, choices, tuple(found))
+    kept = {name: take_places(value, (name,), found) for name, value in late.items()}
+    checked = signature.without(late).encode((), {k: v for k, v in given.items() if k not in late})
+    payload = msgspec.json.encode({**msgspec.json.decode(checked), **kept})
+    return CallWithResults(definition, payload, choices, tuple(found))
+
+
+def not_alone(call: object) -> UsageError:
+    """What is wrong with something that is given in the place of a call."""
+    if isinstance(call, Call):
+        return UsageError(
+            f"a call of task {call.task} has the result of a node among its arguments, which only "
+            "its workflow knows: add it with flow.add(...)"
+        )
+    return UsageError(f"{call!r} is not a call; make one with task.call(...)")
 
 
 Reader = Callable[[Any, str], Any]

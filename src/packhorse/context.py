@@ -12,6 +12,7 @@
     ctx.each(items)         go through items, behind those that an earlier attempt was through with
     ctx.sleep("cool", "1h") end this attempt, and go on behind this line in an hour
     ctx.wait_for("paid")    the same, until `job.signal("paid", value)` comes
+    ctx.flow.add(call)      add a node to the workflow that the job is a node of
     ctx.transaction()       rows of your own and the end of the job, committed together
     ctx.artifacts.put("a.pdf", data)   keep it beside the store, and a reference with the job
     ctx.snooze("5m")        call me again later
@@ -50,7 +51,7 @@ from packhorse.core.job import Job, JobOptions
 from packhorse.core.progress import checked_progress
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
-from packhorse.steps import StepRunner, StepVerbs
+from packhorse.steps import FlowVerbs, StepRunner, StepVerbs
 from packhorse.tools import NO_TOOLS, Tools
 from packhorse.transaction import JobTransaction
 
@@ -114,7 +115,7 @@ def job_fields() -> dict[str, Any]:
     return {} if running is None else _fields(*running)
 
 
-class Context(StepVerbs):
+class Context(StepVerbs, FlowVerbs):
     """One attempt, as its handler sees it."""
 
     __slots__ = (

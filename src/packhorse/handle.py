@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -17,7 +17,7 @@ from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
 from packhorse.core.approvals import APPROVED, DECLINED, RESERVED
 from packhorse.core.clock import SECOND_US
-from packhorse.core.codec import Signature
+from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import (
     Explanation,
@@ -35,6 +35,7 @@ from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
+from packhorse.core.results import ResultCodec
 from packhorse.core.sealing import require_open
 from packhorse.errors import (
     JobCancelled,
@@ -193,18 +194,20 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def explain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
         facts = self.connection.run(self._facts)
-        kept = None
-        if facts is not None and waits_in_step(facts):
-            kept = self.connection.run(self._attachments(facts.record.id))
-        return self._explained(facts, kept)
+        if facts is None:
+            return drive(self._not_begun(), self.connection.store.run)
+        about = self._attachments(facts.record.id)
+        return explanation_of(facts, self.connection.run(about) if waits_in_step(facts) else None)
 
     async def aexplain(self) -> Explanation:
         """Why the job is not running now, or what it does instead."""
         facts = await self.connection.arun(self._facts)
+        if facts is None:
+            return await adrive(self._not_begun(), (await self.connection.astore()).arun)
         kept = None
-        if facts is not None and waits_in_step(facts):
+        if waits_in_step(facts):
             kept = await self.connection.arun(self._attachments(facts.record.id))
-        return self._explained(facts, kept)
+        return explanation_of(facts, kept)
 
     def result(self, timeout: Duration | None = None) -> R:
         """What the handler returned, waiting for it if need be; None waits for ever.
@@ -281,7 +284,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
         if name.startswith(RESERVED):
             raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
-        text = Signature.of_result(f"signal {name!r}").encode_result(value).encode()
+        text = ResultCodec.of_function(f"signal {name!r}").encode(value).encode()
         return lambda store: store.attachments.deliver(self.id, name, text, tenant=self.tenant)
 
     def _decision(self, signal: str, by: str, note: str) -> Decision:
@@ -335,10 +338,10 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             msgspec.structs.force_setattr(self, "deduplicated", record.id != self.id)
         return record
 
-    def _explained(self, facts: JobFacts | None, kept: Attachments | None) -> Explanation:
-        if facts is None:
-            raise JobNotFound(self.id)
-        return explanation_of(facts, kept)
+    def _not_begun(self) -> Generator[Plan[Any], Any, Explanation]:
+        from packhorse.workflows.info import explained_job  # noqa: PLC0415 - few are of a workflow
+
+        return explained_job(self.connection.store, self.id, self.tenant)
 
     def _moved(self, record: JobRecord) -> Artifact | None:
         """The artifact that the result became, if it did."""

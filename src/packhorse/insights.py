@@ -24,6 +24,7 @@ from packhorse.breaker import BREAKER_KIND, BreakerInfo, breaker_info
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
+from packhorse.core.driving import adrive, drive
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
@@ -31,7 +32,7 @@ from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
 from packhorse.errors import JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
-from packhorse.stores.plan import Plan, adrive, drive
+from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import (

@@ -8,6 +8,7 @@ import the app, whose own module must be complete by then.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, cast
@@ -18,7 +19,7 @@ from packhorse.client.submission import Submission
 from packhorse.errors import ConfigError, UsageError
 from packhorse.task import Task, TaskDecorator
 
-__all__ = ["Inclusion", "Router"]
+__all__ = ["Inclusion", "Router", "caller_line"]
 
 #: Takes one task of a router into an app.
 Take = Callable[[Task[..., Any]], None]
@@ -155,3 +156,11 @@ class Inclusion:
                 f"the app at {self._modules[name]} includes {name!r}, and there is no module "
                 f"{error.name!r}; correct the name, or install what has it"
             ) from error
+
+
+def caller_line() -> str:
+    """Where the caller of the app's method stands, for messages."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

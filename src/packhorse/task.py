@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from packhorse.call import NO_CHOICES, Call, Choices
+from packhorse.batches.beginning import MapOptions, abegin_batch, begin_batch
+from packhorse.batches.handle import Batch
+from packhorse.call import NO_CHOICES, Call, Choices, call_with_results
 from packhorse.client.contracts import contract_of
 from packhorse.client.registry import TaskDefinition, define_task
 from packhorse.client.submission import Submission
@@ -17,7 +19,8 @@ from packhorse.context import Context
 from packhorse.contract import Contract
 from packhorse.core.job import RetryRule
 from packhorse.core.options import CallOptions, TaskOptions
-from packhorse.errors import UsageError
+from packhorse.core.references import has_references
+from packhorse.errors import PackhorseError, UsageError
 from packhorse.handle import JobHandle
 
 __all__ = ["CoroutineTask", "FunctionTask", "Task", "TaskDecorator"]
@@ -44,6 +47,16 @@ class Task(Generic[P, R]):
     def name(self) -> str:
         """The name its jobs are stored under."""
         return self.definition.name
+
+    @property
+    def choices(self) -> Choices:
+        """What `using` chose for its jobs."""
+        return self._choices
+
+    @property
+    def submission(self) -> Submission:
+        """Who submits its calls."""
+        return self._submission
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -97,9 +110,30 @@ class Task(Generic[P, R]):
         """As `enqueue_many`, without blocking the event loop."""
         return await self._submission.asubmit(self._calls(items), atomic=atomic, tx=tx)
 
+    def map(self, items: Iterable[Any], **options: Unpack[MapOptions]) -> Batch[R]:
+        """Store a job for each item, as one batch, whose results are typed.
+
+        An item is a mapping of arguments, or the value of the only parameter. Any iterator will
+        do: it is read as the jobs are stored, and never held whole.
+        """
+        given = (self._submission, self.definition, self._choices, items)
+        return begin_batch(*given, options, single=True)
+
+    async def amap(
+        self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[MapOptions]
+    ) -> Batch[R]:
+        """As `map`, without blocking the event loop; also of async iterators."""
+        given = (self._submission, self.definition, self._choices, items)
+        return await abegin_batch(*given, options, single=True)
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked, to be submitted with others or later."""
-        payload = self.definition.encode(args, kwargs)
+        try:
+            payload = self.definition.encode(args, kwargs)
+        except PackhorseError:
+            if not has_references((args, kwargs)):
+                raise
+            return call_with_results(self.definition, args, kwargs, self._choices)
         return Call(self.definition, payload, self._choices)
 
     def job(self, job_id: str) -> JobHandle[R]:
@@ -227,7 +261,13 @@ class TaskDecorator:
         # Names of the surrounding function are known to annotations too, as in a test.
         frame = inspect.currentframe()
         scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
-        definition = define_task(function, chosen, scope=scope, prefix=self._prefix)
+        return self.declare(function, scope, chosen)
+
+    def declare(
+        self, function: Any, scope: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Task[..., Any]:
+        """Declare `function` as a task; names of `scope` are known to its annotations."""
+        definition = define_task(function, options, scope=scope, prefix=self._prefix)
         kind = CoroutineTask if definition.coroutine else FunctionTask
         task: Task[..., Any] = kind(definition, self._submission)
         self._take(task)

@@ -3,31 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-
-import pytest
 
 from packhorse import Context
 from packhorse.core.clock import SystemChance
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
+
+__all__ = ["MIDNIGHT", "Ran", "every_store", "hours"]
 
 MIDNIGHT = datetime(2026, 6, 1, tzinfo=UTC)
-
-
-@pytest.fixture(name="packhorse_url", params=["memory", "sqlite", "postgres", "redis"])
-def every_store(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
 
 
 class Ran:

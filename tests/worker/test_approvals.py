@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -26,20 +25,9 @@ from packhorse.core.approvals import Approval
 from packhorse.core.clock import to_datetime
 from packhorse.protocol import AnswerError, AnswerStatus, WorkerResponse
 from packhorse.testing import TestApp, make_context
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
 
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 
 def _asking(app: TestApp, **options: Any) -> tuple[JobHandle[str], list[str]]:

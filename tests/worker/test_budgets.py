@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,22 +11,11 @@ import pytest
 from packhorse import ConfigError, Context, Contract, JobStatus
 from packhorse.errors import BudgetExceeded
 from packhorse.testing import TestApp, make_context
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
+
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 _LIMIT = Contract(worker_id="writer", max_tokens=100)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
 
 
 @pytest.mark.req("S0-14")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,20 +10,9 @@ import pytest
 from packhorse import Contract, DeadReason, JobStatus
 from packhorse.protocol import AnswerError
 from packhorse.testing import TestApp
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
 
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 
 @pytest.mark.req("S0-10", "S0-21", "S0-22")

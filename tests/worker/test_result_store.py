@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,22 +10,11 @@ import pytest
 from packhorse import Context, Contract, JobStatus
 from packhorse.context import JobView
 from packhorse.testing import TestApp
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
+
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 _CONTRACT = Contract(worker_id="w", max_attempts=2, tools_allowed=["write_result_store"])
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
 
 
 class ResultStore:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused
-from packhorse.runtime.services.ticker import Ticker
+from packhorse.runtime.services.duty import Duty
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
 
@@ -27,7 +27,7 @@ def test_a_cron_schedule_runs_its_call_with_the_time_it_was_due(packhorse_app: T
     assert ran.due == hours(1, 25, 49)
 
 
-@pytest.mark.req("S4-5", "S4-8")
+@pytest.mark.req("S2-21", "S4-5", "S4-8")
 def test_an_interval_fires_first_after_one_interval_and_does_not_drift(
     packhorse_app: TestApp,
 ) -> None:
@@ -121,10 +121,10 @@ async def test_however_many_workers_look_each_fire_is_submitted_once(
 async def test_versions_decide_between_two_who_believe_to_be_on_duty(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def yes(_: Ticker) -> bool:
+    async def yes(_: Duty) -> bool:
         return True
 
-    monkeypatch.setattr(Ticker, "_is_on_duty", yes)
+    monkeypatch.setattr(Duty, "is_mine", yes)
     ran = Ran(packhorse_app)
     packhorse_app.schedule("hourly", ran.report.call(), every="1h")
     tickers = [ran.ticker(f"worker {number}") for number in range(6)]
@@ -138,7 +138,7 @@ async def test_versions_decide_between_two_who_believe_to_be_on_duty(
 async def test_what_an_operator_did_meanwhile_is_not_overwritten_by_a_fire(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pausing(_: Ticker) -> bool:  # between the look and the fire
+    async def pausing(_: Duty) -> bool:  # between the look and the fire
         await packhorse_app.schedules.apause("hourly")
         return True
 
@@ -147,7 +147,7 @@ async def test_what_an_operator_did_meanwhile_is_not_overwritten_by_a_fire(
     ticker = ran.ticker("worker")
     await ticker.run_once()
     packhorse_app.clock.advance(3_600)
-    monkeypatch.setattr(Ticker, "_is_on_duty", pausing)
+    monkeypatch.setattr(Duty, "is_mine", pausing)
     await ticker.run_once()
 
     assert (await packhorse_app.schedules.aget("hourly")).state == "paused"

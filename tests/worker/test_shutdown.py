@@ -20,6 +20,7 @@ from packhorse.errors import StoreUnavailable
 from packhorse.events import JobReleased, WorkerStarted
 from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK, Worker, WorkerReport
 from packhorse.runtime.worker.attempt import Ending
+from packhorse.runtime.worker.runtime import end
 from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from tests.worker.support import Yard, heard, until
 
@@ -410,3 +411,20 @@ async def test_a_sleep_ends_at_the_next_change_of_phase() -> None:
     shutdown.request("now")
 
     await asyncio.wait_for(sleeping, 1)
+
+
+async def test_a_loop_that_misses_its_cancel_is_cancelled_again() -> None:
+    began = asyncio.Event()
+
+    async def loop() -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` of Python 3.11 may
+            began.set()
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(loop())
+    await began.wait()
+
+    await asyncio.wait_for(end([task]), 20)
+
+    assert task.cancelled()

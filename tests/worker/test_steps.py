@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -35,20 +35,9 @@ from packhorse.core.steps import StepState
 from packhorse.steps import StepRunner
 from packhorse.testing import TestApp, make_context
 from packhorse.testing.contexts import RecordingHost
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
 
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 
 @dataclass

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,8 +33,11 @@ def raise_in(thread: int) -> None:
 
 
 @pytest.fixture
-def yard() -> Yard:
-    return Yard()
+def yard() -> Iterator[Yard]:
+    yield Yard()
+    for thread in threading.enumerate():  # else one that was struck late raises in the next test
+        if thread.name == "packhorse-handler":
+            thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -9,6 +9,7 @@ when everything stops. A process that ends by itself is replaced, unless it ende
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ import click
 
 from packhorse.cli.discovery import found_app
 from packhorse.cli.exits import ExitCode
+from packhorse.cli.fleet_probes import fleet_probes
 from packhorse.cli.options import Bounds
 from packhorse.cli.serving import chosen_queues, chosen_run_options
 from packhorse.cli.worker import set_up_logs, shows_banner, worker_command
@@ -29,7 +31,9 @@ from packhorse.client.scaling import QueueSnapshot, loads, next_scaling, snapsho
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
 from packhorse.core.policies.autoscale import ScaleRule, Scaling, check_scale
 from packhorse.errors import ConfigError, StoreError
+from packhorse.runtime.supervisor.fleet import FleetFigures
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS, stop_signals
+from packhorse.runtime.supervisor.probes import parse_address
 from packhorse.stores.protocol import Store
 
 __all__ = [
@@ -62,10 +66,10 @@ def _refuse_others(flags: Mapping[str, Any]) -> None:
             "--autoscale decides by itself how many processes there are, and goes on until told to "
             "stop; leave --processes and --burst out"
         )
-    if flags["http"] or flags["reload"] or flags["in_process"]:
+    if flags["reload"] or flags["in_process"]:
         raise click.UsageError(
-            "--autoscale runs several workers, which come and go; leave --http, --reload and "
-            "--in-process out (`packhorse health` and `packhorse workers list` tell how they are)"
+            "--autoscale runs several workers, which come and go; leave --reload and "
+            "--in-process out"
         )
 
 
@@ -87,12 +91,17 @@ def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -
         rules = bounded_rules(effective.queues, app.scales, chosen)
         scaler = Scaler(app.store, rules, least=chosen[0], slots=effective.concurrency, clock=clock)
         command = worker_command(app_name, {**flags, "shutdown_timeout": ENDLESS, "banner": False})
-        return run_fleet(
-            lambda: start_process(command),
-            scaler.wanted,
-            shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
-            clock=clock,
-        )
+        address = None if flags["http"] is None else parse_address(flags["http"])
+        os.environ.pop("PACKHORSE_HTTP", None)  # which is this parent's, not its processes'
+        figures = FleetFigures()
+        start = start_process if address is None else figures.start
+        with fleet_probes(figures, address, store=app.store, queues=effective.queues, clock=clock):
+            return run_fleet(
+                lambda: start(command),
+                scaler.wanted,
+                shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
+                clock=clock,
+            )
     finally:
         app.close()
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from packhorse.cli.outbox_look import OutboxLook, look_at
 from packhorse.cli.output import age
+from packhorse.client.outbox import Outbox
+from packhorse.client.schedules import OVERDUE_S, ScheduleInfo
 from packhorse.client.sealed_store import SealedStore
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.job import JobRecord, JobStatus
@@ -29,6 +32,8 @@ _EARLIEST_US: Final = 1_704_067_200 * SECOND_US
 _SAMPLE_MAX: Final = 1_000
 #: Jobs whose arguments are read, the oldest that wait: each may have a megabyte.
 _OLDEST_MAX: Final = 20
+#: A drained outbox has nothing older than this.
+_OUTBOX_S_MAX: Final = 60.0
 #: Dead letters younger than this are news.
 _RECENT_US: Final = 3_600 * SECOND_US
 
@@ -49,10 +54,18 @@ class Survey:
     version: str = ""  #: of this release
     tasks: tuple[str, ...] | None = None  #: the app's; None: no app was loaded
     unreadable: Mapping[str, int] = field(default_factory=dict)  #: jobs, by keys that are not here
+    outboxes: tuple[OutboxLook, ...] = ()  #: the app's
+    schedules: tuple[ScheduleInfo, ...] = ()
 
 
 def take_survey(
-    store: Store, clock: Clock, *, version: str, tasks: tuple[str, ...] | None
+    store: Store,
+    clock: Clock,
+    *,
+    version: str,
+    tasks: tuple[str, ...] | None,
+    outboxes: tuple[Outbox, ...] = (),
+    schedules: tuple[ScheduleInfo, ...] = (),
 ) -> Survey:
     """Read from the store what the checks need."""
     view = Insights(store, clock=clock)
@@ -73,6 +86,8 @@ def take_survey(
         version=version,
         tasks=tasks,
         unreadable=_unreadable(store),
+        outboxes=tuple(look_at(store, outbox) for outbox in outboxes),
+        schedules=schedules,
     )
 
 
@@ -258,6 +273,51 @@ def _intake(survey: Survey) -> Iterator[_Result]:
         )
 
 
+def _outboxes(survey: Survey) -> Iterator[_Result]:
+    for one in survey.outboxes:
+        waits = f"{counted(one.waiting, 'request')} of transactions (tx=)"
+        oldest = "" if one.oldest_s is None else f", the oldest for {age(one.oldest_s)}"
+        if one.trouble:
+            yield _problem(f"the outbox ({one.label}) cannot be read: {one.trouble}")
+        elif not one.exists:
+            yield _problem(
+                f"the outbox ({one.label}) has no table yet, so tx= is refused; make it with "
+                "'packhorse migrate'"
+            )
+        elif one.is_drained and (one.oldest_s or 0) <= _OUTBOX_S_MAX:
+            yield Severity.OK, f"{waits} in the outbox ({one.label}){oldest}; a worker drains it"
+        elif one.is_drained:
+            yield _problem(
+                f"{waits} in the outbox ({one.label}){oldest}, though a worker is there to drain "
+                "it; its log says what is in the way"
+            )
+        else:
+            told = _problem if one.waiting else _warning
+            yield told(
+                f"{waits} in the outbox ({one.label}){oldest}, and no worker of this app is live "
+                "to drain it; start one"
+            )
+
+
+def _schedules(survey: Survey) -> Iterator[_Result]:
+    active = [each for each in survey.schedules if each.state == "active"]
+    overdue = [each for each in active if each.overdue_s >= OVERDUE_S]
+    if active and not _live(survey):
+        late = (
+            f"; {overdue[0].name} has been due for {age(overdue[0].overdue_s)}" if overdue else ""
+        )
+        yield (_problem if overdue else _warning)(
+            f"no worker looks: {counted(len(active), 'schedule')} to fire, and none is live{late}; "
+            "start one that is no burst"
+        )
+        return
+    for each in overdue:
+        yield _problem(
+            f"schedule {each.name} has been due for {age(each.overdue_s)}, though workers are "
+            "live; their logs say what is in the way"
+        )
+
+
 def _dead_letters(survey: Survey) -> Iterator[_Result]:
     if survey.dead_recently:
         yield _warning(
@@ -301,6 +361,8 @@ _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = 
     ("tasks", _tasks),
     ("keys", _keys),
     ("transactions", _intake),
+    ("outbox", _outboxes),
+    ("schedules", _schedules),
     ("dead letters", _dead_letters),
     ("workers", _workers),
 )

@@ -8,9 +8,8 @@ are whole milliseconds and say so in their names.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -26,23 +25,29 @@ from packhorse.cli.output import (
     span_ms,
 )
 from packhorse.cli.selection import whole_id
+from packhorse.client.documents import (
+    document_of,
+    job_document,
+    queue_document,
+    shown_job,
+    waited_document,
+    worker_document,
+)
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
-from packhorse.core.job import AttemptError, AttemptRecord, JobRecord, Progress, RateRule
+from packhorse.core.job import AttemptError, AttemptRecord, JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.redaction import (
     Redact,
     redact_default,
     redacted,
     redacted_error,
-    redacted_text,
 )
 from packhorse.core.sealing import is_sealed
 from packhorse.core.text import printable_lines, short_id
 from packhorse.errors import JobNotFound
-from packhorse.insights import JobPage, QueueInfo, WorkerInfo
-from packhorse.protocol import to_wire, wire_datetime
-from packhorse.stores.requests import QueueSettings
+from packhorse.insights import JobPage
+from packhorse.protocol import to_wire
 
 __all__ = [
     "document_of",
@@ -63,9 +68,9 @@ _INNER_CAPITAL: Final = re.compile(r"[A-Z]")
 
 def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No jobs.") -> None:
     """Write a page of jobs to stdout; `none` is written for an empty one."""
-    page = msgspec.structs.replace(page, jobs=tuple([_shown(job, redact) for job in page.jobs]))
+    page = msgspec.structs.replace(page, jobs=tuple([shown_job(job, redact) for job in page.jobs]))
     if as_json:
-        print_json({"jobs": [_job_document(job) for job in page.jobs], "after": page.after})
+        print_json({"jobs": [job_document(job) for job in page.jobs], "after": page.after})
         return
     if not page.jobs:
         note(none)
@@ -101,18 +106,20 @@ def read_job(app: Packhorse, job_id: str) -> JobRecord:
 def print_job(app: Packhorse, record: JobRecord, *, as_json: bool, whole: bool = False) -> None:
     """Write everything known about a job to stdout; `whole`: its values as they are."""
     store, redact = app.store, _unchanged if whole else app.bus.redact
-    record = _shown(record, redact)
+    record = shown_job(record, redact)
     history = store.run(store.inspection.history(record.id))
     kept = None
     if has_attachments(record):
         kept = store.run(store.attachments.attachments(record.id))
     lines_shown = tuple([_shown_attempt(line, redact) for line in history])
     document = job_with_history(record, lines_shown, kept, redact)
+    document["artifacts"] = [each.wire() for each in app.job(record.id).artifacts()]
     if as_json:
         print_json(document)
         return
     lines: Sequence[dict[str, Any]] = document.pop("history")
     steps: Sequence[dict[str, Any]] = document.pop("steps")
+    artifacts: Sequence[dict[str, Any]] = document.pop("artifacts")
     decisions: Sequence[dict[str, Any]] = document.pop("approvals")
     document["tokensSpent"] = document["tokensSpent"] or False  # most jobs spend none
     bodies = {name: document.pop(name) for name in ("payload", "result")}
@@ -125,35 +132,26 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool, whole: bool =
     for name, body in bodies.items():
         if body is not None or name == "payload":
             print_text(f"\n{name}\n{_cut(body)}")
-    if steps:
+    _print_rows(("STEP", "KIND", "STATE", "TOOK", "BYTES"), map(_step_row, steps))
+    _print_rows(("ARTIFACT", "BYTES", "DIGEST", "URL"), map(_artifact_row, artifacts))
+    _print_rows(("DECISION", "BY", "AT", "NOTE"), map(_decision_row, decisions))
+    titles = ("ATTEMPT", "STATUS", "STARTED", "TOOK", "RETRIED", "ERROR")
+    _print_rows(titles, map(_history_row, lines))
+
+
+def _print_rows(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table below what was printed, if it has rows."""
+    if found := list(rows):
         print_text("")
-        print_table(("STEP", "KIND", "STATE", "TOOK", "BYTES"), map(_step_row, steps))
-    if decisions:
-        print_text("")
-        print_table(("DECISION", "BY", "AT", "NOTE"), map(_decision_row, decisions))
-    if lines:
-        print_text("")
-        print_table(
-            ("ATTEMPT", "STATUS", "STARTED", "TOOK", "RETRIED", "ERROR"), map(_history_row, lines)
-        )
+        print_table(titles, found)
+
+
+def _artifact_row(artifact: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(artifact[name] for name in ("name", "size", "digest", "url"))
 
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-_Shown = TypeVar("_Shown", JobInfo, JobRecord)
-
-
-def _shown(job: _Shown, redact: Redact) -> _Shown:
-    """A job with what may be shown of its error and its progress."""
-    error, progress = job.error, job.progress
-    if error is not None:
-        error = redacted_error(redact, error)
-    if progress is not None and progress.note:
-        note = redacted_text(redact, progress.note)
-        progress = msgspec.structs.replace(progress, note=note)
-    return msgspec.structs.replace(job, error=error, progress=progress)
 
 
 def _shown_attempt(line: AttemptRecord, redact: Redact) -> AttemptRecord:
@@ -216,13 +214,6 @@ def _history_row(line: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _job_document(job: JobInfo) -> dict[str, Any]:
-    """Describe a job, without its arguments."""
-    document = document_of(job)
-    timeout_s = document.pop("timeout")
-    return {**document, "timeoutMs": None if timeout_s is None else round(timeout_s * 1000)}
-
-
 def job_with_history(
     record: JobRecord,
     history: tuple[AttemptRecord, ...],
@@ -234,82 +225,13 @@ def job_with_history(
     if record.result is not None:  # attempts have it too
         record = msgspec.structs.replace(record, result=msgspec.json.encode(result))
     return {
-        **_job_document(job_info(record, kept)),
+        **job_document(job_info(record, kept)),
         "payload": redacted(redact, _read(record.payload)),
         "result": result,
         "resultExpired": record.result_expired,
         "cancelRequested": record.cancel_requested,
         "history": [to_wire(line) for line in execution_results(record, history)],
     }
-
-
-def queue_document(queue: QueueInfo) -> dict[str, Any]:
-    """Describe a queue."""
-    document = document_of(queue)
-    # Given in milliseconds below.
-    for name in ("oldestReadyS", "oldestReadySByPriority", "settings"):
-        del document[name]
-    return {**document, **waited_document(queue), "limits": _limits_document(queue.settings)}
-
-
-def waited_document(queue: QueueInfo) -> dict[str, Any]:
-    """Say how long the longest-waiting ready job has waited, in all and per priority."""
-    waited_s = queue.oldest_ready_s
-    return {
-        "oldestReadyMs": None if waited_s is None else round(waited_s * 1000),
-        "oldestReadyMsByPriority": {
-            priority: round(span_s * 1000)
-            for priority, span_s in queue.oldest_ready_s_by_priority.items()
-        },
-    }
-
-
-def _limits_document(settings: QueueSettings) -> dict[str, Any]:
-    """Describe a queue's limits; null is no limit."""
-    ageing_us = settings.ageing_us
-    return {
-        "concurrency": settings.concurrency,
-        "rateLimit": _rate_document(settings.rate),
-        "tenantRateLimit": _rate_document(settings.tenant_rate),
-        "maxDepth": settings.max_depth,
-        "onFull": settings.on_full,
-        "softDepth": settings.soft_depth,
-        "fair": settings.fair,
-        "weights": settings.weights,
-        "ageingMs": None if ageing_us is None else ageing_us // _MILLISECOND_US,
-        "onDead": settings.on_dead,
-    }
-
-
-def _rate_document(rule: RateRule | None) -> dict[str, int] | None:
-    if rule is None:
-        return None
-    return {"max": rule.max, "windowMs": rule.window_us // _MILLISECOND_US}
-
-
-def document_of(value: msgspec.Struct) -> dict[str, Any]:
-    """Describe a struct by all its fields."""
-    return {_camel(name): _plain(getattr(value, name)) for name in value.__struct_fields__}
-
-
-def worker_document(worker: WorkerInfo) -> dict[str, Any]:
-    """Describe a worker."""
-    names = [name for name in worker.__struct_fields__ if name != "stats"]
-    own = {_camel(name): _plain(getattr(worker, name)) for name in names}
-    return {**own, "stats": to_wire(worker.stats)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return wire_datetime(from_datetime(value))
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return document_of(value) if isinstance(value, msgspec.Struct) else value
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _read(text: bytes) -> Any:

@@ -37,6 +37,8 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
         SystemClock(),
         version=installed_version(),
         tasks=app.registry.names or None,
+        outboxes=app.outboxes,
+        schedules=tuple(app.schedules.all()),
     )
     found = findings(survey)
     healthy = all(finding.level is not Severity.PROBLEM for finding in found)

@@ -17,6 +17,7 @@ from packhorse.errors import (
     StoreUnavailable,
     UsageError,
 )
+from packhorse.group_errors import BatchNotFound, WorkflowNotFound
 
 __all__ = [
     "AppNotLoaded",
@@ -91,6 +92,8 @@ def exit_code_of(error: PackhorseError) -> ExitCode:
         case SchemaOutOfDate():
             return ExitCode.SCHEMA
         case JobNotFound() | NothingMatched() | ScheduleNotFound():
+            return ExitCode.NOTHING_MATCHED
+        case BatchNotFound() | WorkflowNotFound():
             return ExitCode.NOTHING_MATCHED
         case ConfigError() | PayloadError() | UsageError():
             return ExitCode.USAGE

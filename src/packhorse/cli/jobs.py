@@ -92,7 +92,7 @@ def list_jobs(
 @json_option
 @on_store
 def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -> None:
-    """Show all there is to know of one job: counters, arguments, result, every attempt."""
+    """Show all there is to know of one job: its arguments, result, steps, artifacts, attempts."""
     from packhorse.cli.display import print_job, read_job
 
     print_job(app, read_job(app, job_id), as_json=as_json, whole=show_values)

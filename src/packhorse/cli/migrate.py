@@ -38,10 +38,16 @@ def migrate(*, url: str | None, app_name: str | None, as_json: bool, as_sql: boo
             print_text(_script(app.store))
             return
         schema = app.store.migrate()
+        for outbox in app.outboxes:
+            outbox.create()
+        outboxes = [outbox.label for outbox in app.outboxes]
         if as_json:
-            print_json({"store": app.store.label, "schema": schema})
+            made = {"outboxes": outboxes} if outboxes else {}
+            print_json({"store": app.store.label, "schema": schema, **made})
         else:
             print_text(f"{app.store.label} has schema {schema}")
+            for label in outboxes:
+                print_text(f"the outbox is there: {label}")
 
 
 def _script(store: Store) -> str:

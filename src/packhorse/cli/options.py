@@ -31,6 +31,7 @@ __all__ = [
     "on_store",
     "queue_choices",
     "queue_names",
+    "reserved",
     "reset_budget_option",
     "show_values_option",
     "task_choices",
@@ -83,6 +84,21 @@ def queue_names(text: str) -> tuple[str, ...]:
                 f"{bare!r}, and limit the whole worker with --concurrency"
             )
     return names
+
+
+def reserved(text: str) -> dict[str, int]:
+    """Read `critical=2,high=1`: slots kept for jobs of that priority, or a more urgent one."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, kept = part.strip().partition("=")
+        if name not in _PRIORITIES or not kept.isdecimal() or int(kept) < 1 or name in found:
+            raise click.BadParameter("write slots by priority, such as critical=2")
+        found[name] = int(kept)
+    return found
+
+
+#: Those that slots can be kept for; the last one is what the others are kept from.
+_PRIORITIES = ("critical", "high", "normal", "low")
 
 
 def bounds(text: str) -> Bounds:

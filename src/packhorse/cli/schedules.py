@@ -68,13 +68,11 @@ def _row(schedule: ScheduleInfo) -> tuple[object, ...]:
 
 
 def _state(schedule: ScheduleInfo) -> str:
-    if schedule.overdue_s >= _OVERDUE_S:
+    from packhorse.client.schedules import OVERDUE_S
+
+    if schedule.overdue_s >= OVERDUE_S:
         return f"overdue {age(schedule.overdue_s)}"
     return schedule.state
-
-
-#: From then on no worker seems to look.
-_OVERDUE_S = 30
 
 
 @schedules.command("show")
@@ -101,7 +99,7 @@ def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
             ("next", [_instant(moment) for moment in app.schedules.fires(name, 3)]),
         ]
     )
-    if found.overdue_s >= _OVERDUE_S:
+    if _state(found).startswith("overdue"):
         note("It is overdue: see with 'packhorse workers list' whether a worker runs.")
     _print_fires(app, found, limit=5)
 

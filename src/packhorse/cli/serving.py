@@ -28,7 +28,7 @@ __all__ = ["chosen_queues", "chosen_run_options", "exit_after_signals", "serve",
 #: Options that go to the worker as they are.
 _RUN_OPTIONS: Final = (
     *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
-    *("process_slots", "process_memory_mib", "process_cpu", "process_max_jobs"),
+    *("reserve", "process_slots", "process_memory_mib", "process_cpu", "process_max_jobs"),
     *("process_max_failures", "process_recycle_mib"),
     *("recycle_jobs", "recycle_failures", "recycle_mib", "recycle_on"),
 )

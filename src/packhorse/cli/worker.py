@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from packhorse.cli.exits import ToldToStop
-from packhorse.cli.options import NAME, bounds, duration, queue_choices, queue_names
+from packhorse.cli.options import NAME, bounds, duration, queue_choices, queue_names, reserved
 from packhorse.cli.output import note
 from packhorse.errors import ConfigError
 
@@ -72,6 +72,12 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="Queues to serve, with commas between. Default: all the app declares, and 'default'.",
 )
 @_option("-c", "--concurrency", type=int, help="Jobs at once in each process. Default: 100.")
+@_option(
+    "--reserve",
+    type=reserved,
+    metavar="critical=N",
+    help="Slots of each process that only jobs of that priority, or a more urgent one, take.",
+)
 @_option(
     "-p",
     "--processes",
@@ -220,6 +226,9 @@ def worker_command(app_name: str | None, flags: Mapping[str, Any], *more: str) -
     for name in _VALUES:
         if flags.get(name) is not None:
             command += [f"--{name.replace('_', '-')}", str(flags[name])]
+    if flags.get("reserve"):
+        kept = [f"{name}={count}" for name, count in flags["reserve"].items()]
+        command += ["--reserve", ",".join(kept)]
     for name in flags["include"]:
         command += ["--include", name]
     if flags["burst"]:
@@ -233,6 +242,8 @@ def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
     import asyncio
 
     from packhorse.core.clock import SystemChance, SystemClock
+    from packhorse.runtime.supervisor.fleet import reporting
+    from packhorse.runtime.supervisor.link import COUNTING
     from packhorse.runtime.supervisor.posix import adopt_orphans
     from packhorse.runtime.supervisor.probes import parse_address, probes
     from packhorse.runtime.supervisor.supervisor import Supervisor
@@ -243,12 +254,15 @@ def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
 
     address = None if flags["http"] is None else parse_address(flags["http"])
     folder = _watched_folder() if flags["reload"] else None
+    if address is not None:
+        os.environ[COUNTING] = "1"  # its processes inherit it
+        os.environ.pop("PACKHORSE_HTTP", None)  # and this they must not
 
     async def run() -> int:
         supervisor = Supervisor(
             command, flags["processes"], clock=SystemClock(), chance=SystemChance()
         )
-        async with probes(supervisor, address) as bound:
+        async with probes(supervisor, address) as bound, reporting(supervisor, os.environ):
             if bound is not None:
                 _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
             async with _reloading(supervisor, folder):

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -108,36 +106,16 @@ def _signal(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone:
 
 def _sent(worker: WorkerInfo, number: int) -> PackhorseError | None:
     """Send a signal to a worker's process; return the error if that is impossible."""
-    gone = NothingMatched(
-        f"worker {worker.id} is gone: its process has ended; its jobs are rescued when its lease "
-        "ends"
-    )
-    if not _heeds(worker.pid, number):
-        return gone
+    from packhorse.client.worker_signals import WorkerGone, signal_worker
+
     try:
-        os.kill(worker.pid, number)
-    except ProcessLookupError:
-        return gone
-    except PermissionError:
-        return PackhorseError(
-            f"worker {worker.id} runs as another user, who alone may tell its process "
-            f"{worker.pid}; run this command as that user"
-        )
+        signal_worker(worker, number)
+    except WorkerGone as error:
+        return NothingMatched(str(error))
+    except PackhorseError as error:
+        return error
     note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
     return None
-
-
-def _heeds(pid: int, number: int) -> bool:
-    """Tell whether a process handles a signal: one that has reused a worker's pid would die of it.
-
-    Only Linux tells; elsewhere the answer is yes.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-    caught = [line.split()[1] for line in lines.splitlines() if line.startswith("SigCgt:")]
-    return all(int(mask, 16) >> (number - 1) & 1 for mask in caught)
 
 
 def _chosen(

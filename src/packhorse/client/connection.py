@@ -10,15 +10,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from packhorse.artifacts import PlaceSource
 from packhorse.client.backpressure import FillingWatch, patience, submit_with_room
 from packhorse.client.declarations import Declarations, changed_tasks, difference
 from packhorse.client.registry import Registry
 from packhorse.client.transactions import Transactions
+from packhorse.client.unavailable import naming_jobs
 from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
+from packhorse.core.driving import adrive, drive
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.process import at_fork, in_event_loop
 from packhorse.errors import (
@@ -42,6 +44,9 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
 from packhorse.stores.transfer import Copied
+
+if TYPE_CHECKING:
+    from packhorse.client.outbox import Outboxes
 
 __all__ = ["DOUBTED_AFTER_S", "Ask", "Connection"]
 
@@ -82,6 +87,7 @@ class Connection:
         self._opening = False
         self._store: Store | None = None
         self.transactions = Transactions()
+        self.outboxes: Outboxes | tuple[()] = ()  #: for databases that the store is not in
         self._filling = FillingWatch(bus, clock)
         self._waits = WaitLoop()
         at_fork(self._forget_lock)
@@ -127,47 +133,25 @@ class Connection:
     def run(self, ask: Ask[T]) -> T:
         """Run a plan in this thread."""
         store = self.store
-        return store.run(ask(store))
+        plan = ask(store)
+        answer = store.run(plan)
+        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
+            return answer
+        return self.outboxes.find(store, plan, answer)
 
     async def arun(self, ask: Ask[T]) -> T:
         """Run a plan without blocking the event loop."""
         store = await self.astore()
-        return await store.arun(ask(store))
+        plan = ask(store)
+        answer = await store.arun(plan)
+        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
+            return answer
+        return await self.outboxes.afind(store, plan, answer)
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Run a wait on the loop that serves waits, while this thread blocks."""
         store = self.store
         return self._waits.run(lambda: work(store))
-
-    def _do(self, steps: _Steps[T]) -> T:
-        """Run steps in this thread."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = self._answer(step)
-                except Exception as error:  # noqa: BLE001 - thrown into the steps
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-    async def _ado(self, steps: _Steps[T]) -> T:
-        """Run steps without blocking the event loop."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = await self._aanswer(step)
-                except Exception as error:  # noqa: BLE001 - thrown into the steps
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as done:
-            result: T = done.value
-            return result
 
     def _answer(self, step: Ask[Any] | _RoomWait) -> Any:
         if not isinstance(step, _RoomWait):
@@ -198,11 +182,11 @@ class Connection:
         """
         ask = _submit_of(jobs, ids_are_new=ids_are_new)
         if not self._is_ordinary(jobs):
-            return self._do(self._submitting(ask, jobs, wait_us))
+            return drive(self._submitting(ask, jobs, wait_us), self._answer)
         try:
             return self.run(ask)
         except PackhorseError as error:
-            return self._do(self._submitting(ask, jobs, wait_us, met=error))
+            return drive(self._submitting(ask, jobs, wait_us, met=error), self._answer)
 
     async def asubmit(
         self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
@@ -210,11 +194,11 @@ class Connection:
         """As `submit`, without blocking the event loop."""
         ask = _submit_of(jobs, ids_are_new=ids_are_new)
         if not self._is_ordinary(jobs):
-            return await self._ado(self._submitting(ask, jobs, wait_us))
+            return await adrive(self._submitting(ask, jobs, wait_us), self._aanswer)
         try:
             return await self.arun(ask)
         except PackhorseError as error:
-            return await self._ado(self._submitting(ask, jobs, wait_us, met=error))
+            return await adrive(self._submitting(ask, jobs, wait_us, met=error), self._aanswer)
 
     def _is_ordinary(self, jobs: Sequence[NewJob]) -> bool:
         """Whether a submit is one plan and nothing before or after it, as most are."""
@@ -247,7 +231,7 @@ class Connection:
             raise
         except StoreUnavailable as error:
             self.declarations.told = 0  # it may come back without what it knew
-            raise _named(error, jobs) from error
+            raise naming_jobs(error, jobs) from error
         if QueueFilling in self.bus.observers:
             yield from self._watching(jobs)
         if JobDead in self.bus.observers:
@@ -305,15 +289,15 @@ class Connection:
 
     async def adeclare(self) -> None:
         """Tell the store of declarations it has not heard."""
-        await self._ado(self._declaring())
+        await adrive(self._declaring(), self._aanswer)
 
     def declare_all(self) -> None:
         """As `adeclare_all`, from a thread."""
-        self._do(self._declaring_all())
+        drive(self._declaring_all(), self._answer)
 
     async def adeclare_all(self) -> None:
         """Tell the store of everything, as a worker does: it forgets limits that are gone."""
-        await self._ado(self._declaring_all())
+        await adrive(self._declaring_all(), self._aanswer)
 
     def _declaring(self) -> _Steps[None]:
         # Told twice is harmless, so that no thread has to hold a lock while the store works.
@@ -354,6 +338,8 @@ class Connection:
     def close(self) -> Store | None:
         """End waits, and return the store for its owner to close; a later use opens it again."""
         self._waits.close()
+        for outbox in self.outboxes:
+            outbox.close()
         with self._lock:
             store, self._store = self._store, None
             self.declarations.told = 0  # the next store hears it all
@@ -381,20 +367,3 @@ def _conflicts(before: Iterable[S | None], now: Iterable[S]) -> Iterator[tuple[S
     """Each of the settings that replaced others, behind those."""
     pairs = zip(before, now, strict=True)
     return ((was, settings) for was, settings in pairs if was is not None)
-
-
-def _named(error: StoreUnavailable, jobs: Sequence[NewJob]) -> StoreUnavailable:
-    """The same trouble with the job in it, so that the caller can submit the same id again."""
-    if len(jobs) == 1:
-        job_id = jobs[0].id
-        what = f"job {job_id} of task {jobs[0].task}"
-        stored = "may have been stored" if error.maybe_stored else "was not stored"
-    else:
-        job_id = None
-        what = f"{len(jobs)} jobs of this call"
-        stored = "may all have been stored" if error.maybe_stored else "were not stored"
-    return StoreUnavailable(
-        f"{error}; {what} {stored}: submitting again with the same job_id is safe",
-        job_id=job_id,
-        maybe_stored=error.maybe_stored,
-    )

@@ -255,7 +255,7 @@ def contract_of(
         version=version or DEFAULT_VERSION,
         purpose=_purpose(function),
         inputs=_derived(signature.arguments.type, signature.label),
-        outputs=_derived(signature.result.type, signature.label),
+        outputs=_derived(signature.results.returns.decoder.type, signature.label),
         timeout=None if timeout_us is None else timeout_us / SECOND_US,
         max_attempts=retry.max_retries + 1,
         backoff=cast("Any", retry.backoff),  # checked where it was given

@@ -261,6 +261,11 @@ def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
         check_on_dead(settings.on_dead)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if settings.background_only and settings.ageing_us is not None:
+        raise ConfigError(
+            f"{where}: ageing lets background jobs overtake others, and background_only lets them "
+            "run while nothing else waits; give one of them"
+        )
     return settings
 
 
@@ -337,6 +342,7 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "retry": ("retry", retry_rule),
         "retention": ("retention", _retention),
         "autoscale": ("autoscale", _scale),
+        "background_only": ("background_only", _flag),
     }
 )
 #: What a setting is when nothing is said about it.

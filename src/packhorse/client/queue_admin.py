@@ -8,8 +8,9 @@ import warnings
 from typing import Any, TypedDict, Unpack, overload
 
 from packhorse.artifacts import Place, PlaceSource, open_place
-from packhorse.client.connection import Ask, Connection
+from packhorse.client.connection import Ask
 from packhorse.client.declarations import changed_settings
+from packhorse.client.outbox_verbs import OutboxVerbs
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, QueueState
@@ -24,14 +25,10 @@ class PartOptions(TypedDict, total=False):
     tenant: str  #: that tenant's; "" are those that belong to none
 
 
-class QueueAdmin:
+class QueueAdmin(OutboxVerbs):
     """The verbs of an app that are about queues. Every one has an a-twin."""
 
     url: str | None
-    folder: str
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def _keep_artifacts(self, given: str | os.PathLike[str] | None) -> None:
         path = None if given is None else os.fspath(given)

@@ -37,6 +37,7 @@ class RunOptions(TypedDict, total=False):
 
     concurrency: int | None  #: jobs running at once; 100
     burst: bool | None  #: return when there is nothing left to do; False
+    reserve: Mapping[str, int] | None  #: slots that only so urgent jobs take: {"critical": 2}
     max_jobs: int | None  #: return after so many attempts; no limit
     lease: Duration | None  #: how long its jobs stay its own when it dies; 30 s
     poll_interval: Duration | None  #: how long it waits when no wake-up comes; 1 s
@@ -63,7 +64,7 @@ _SPANS: Final = (
     *("process_cpu",),
 )
 #: What the wire has no word for, and may be given beside a `config`.
-_BESIDE_CONFIG: Final = frozenset({"concurrency", "burst", "max_jobs", "config"})
+_BESIDE_CONFIG: Final = frozenset({"concurrency", "burst", "max_jobs", "reserve", "config"})
 
 
 def run_options(queues: Iterable[str], options: Mapping[str, Any]) -> WorkerOptions:

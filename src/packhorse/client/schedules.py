@@ -24,9 +24,10 @@ from packhorse.client.connection import Connection
 from packhorse.client.queue_admin import QueueAdmin
 from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import TaskOptions, chosen_options, instant_us, name_text
-from packhorse.core.policies.records import Put, Record
+from packhorse.core.policies.records import Record
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.core.policies.timing import CatchUp, Timing, check_timing, fires_after, timing_words
 from packhorse.core.schedules import (
@@ -37,24 +38,33 @@ from packhorse.core.schedules import (
     edited,
     fired_by_hand,
     paused,
+    put_schedule,
     read_schedule,
     resumed,
     schedule_id,
-    written_schedule,
 )
 from packhorse.errors import ConfigError, ScheduleNotFound
 from packhorse.handle import JobHandle
-from packhorse.stores.plan import Plan, adrive, drive
+from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 from packhorse.task import Task, TaskDecorator
 from packhorse.unique import Unique
 
-__all__ = ["ScheduleInfo", "ScheduleOptions", "ScheduleVerbs", "Schedules", "TimingOptions"]
+__all__ = [
+    "OVERDUE_S",
+    "ScheduleInfo",
+    "ScheduleOptions",
+    "ScheduleVerbs",
+    "Schedules",
+    "TimingOptions",
+]
 
 T = TypeVar("T")
 
 _Asking = Generator[Plan[Any], Any, T]
 _PAGE: Final = 500
+#: A fire that has been due for so long seems to have no worker that looks.
+OVERDUE_S: Final = 30
 #: How often a change is tried again that another one came before.
 _TRIES: Final = 20
 #: Options of a call that say when, or which job: a schedule decides that for each fire.
@@ -284,9 +294,7 @@ class Schedules:
         for _ in range(_TRIES):
             record, now_us = yield from self._read(name)
             schedule, jobs = change(read_schedule(record.document), now_us)
-            put = Put(
-                *(record.id, written_schedule(schedule), record.version), order=schedule.next_us
-            )
+            put = put_schedule(schedule, record.version)
             changed: Changed = yield self._connection.store.records.change((put,), jobs=jobs)
             if changed.applied:
                 return changed

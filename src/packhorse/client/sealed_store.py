@@ -9,7 +9,7 @@ readers call `core.sealing.require_open`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from packhorse.client.encryption import Encryption
 from packhorse.client.sealer import Sealer, place
 from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer
-from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import Record, RecordChange, RecordId
@@ -100,6 +100,10 @@ class SealedStore:
     def intake(self) -> Intake | None:
         intake = self.plain.intake
         return None if intake is None else _SealedIntake(intake, self.sealer)
+
+    def sealed_requests(self, requests: Sequence[IntakeRequest]) -> list[IntakeRequest]:
+        """What users' transactions ask for, with the values of its jobs sealed."""
+        return _sealed_requests(requests, self.sealer)
 
     @property
     def leases(self) -> LeaseStore:
@@ -227,13 +231,16 @@ class _Attachments:
         self._attachments = attachments
         self._sealer = sealer
 
-    def attach(self, job_id: str, fence: int, values: Mapping[str, bytes]) -> Plan[Verdict]:
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        return self._attachments.attach([self._sealed(one) for one in kept])
+
+    def _sealed(self, one: Attaching) -> Attaching:
         seal = self._sealer.keys.seal
-        kept = {
-            name: seal(value, place(job_id, "step", name)).encode()
-            for name, value in values.items()
+        values = {
+            name: seal(value, place(one.job_id, "step", name)).encode()
+            for name, value in one.values.items()
         }
-        return self._attachments.attach(job_id, fence, kept)
+        return msgspec.structs.replace(one, values=values)
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
@@ -324,13 +331,7 @@ class _SealedIntake:
         self.family = intake.family
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
-        sealed = [
-            one
-            if one.job is None
-            else msgspec.structs.replace(one, job=self._sealer.seal_jobs([one.job])[0])
-            for one in requests
-        ]
-        return self._intake.append(sealed)
+        return self._intake.append(_sealed_requests(requests, self._sealer))
 
     def probe(self) -> UserStatement:
         return self._intake.probe()
@@ -355,6 +356,13 @@ class _SealedIntake:
 
     def wake(self, queues: Sequence[str]) -> None:
         self._intake.wake(queues)
+
+
+def _sealed_requests(requests: Sequence[IntakeRequest], sealer: Sealer) -> list[IntakeRequest]:
+    return [
+        one if one.job is None else msgspec.structs.replace(one, job=sealer.seal_jobs([one.job])[0])
+        for one in requests
+    ]
 
 
 def _maybe(opening: Callable[[T], T]) -> Callable[[T | None], T | None]:

@@ -11,6 +11,7 @@ from packhorse.client.encryption import Encryption
 from packhorse.core.job import AttemptError, AttemptRecord, Job, JobRecord, NewJob
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.uniqueness import may_replace
+from packhorse.core.sealing import is_sealed
 from packhorse.core.settlement import Settlement
 
 __all__ = ["Sealer", "loose_place", "place"]
@@ -27,6 +28,8 @@ class Sealer:
         return [self._sealed_job(job) for job in jobs]
 
     def _sealed_job(self, job: NewJob) -> NewJob:
+        if is_sealed(job.payload):  # a node of a workflow, whose record keeps it that way
+            return job
         rule = job.idempotency
         if rule is not None:
             rule = msgspec.structs.replace(rule, digest=self.keys.digest(rule.digest))

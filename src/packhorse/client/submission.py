@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from packhorse.call import NO_CHOICES, Call
+from packhorse.batches.progress import ProgressWatchers
+from packhorse.call import NO_CHOICES, Call, not_alone
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
@@ -53,6 +55,8 @@ ATOMIC_JOBS_MAX: Final = 5_000
 ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Choices that decide nothing about the job itself.
 _TX_ALONE: Final = {"tx": None}.keys()
+#: Jobs, how long they wait for room, if all ids are new, the transaction they are part of.
+_Batch = tuple[list[NewJob], int | None, bool, Within | None]
 _UNCHANGED: Final = "nothing was stored"
 
 
@@ -61,7 +65,11 @@ class Submission:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.subscribers: dict[str, dict[str, Call[Any]]] = {}  #: of topics, by the task's name
+        #: Entered around each submit, with its jobs, where submits are traced.
+        self.around: Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]] | None = None
         self._warned: set[str] = set()  # at most one entry a task, and one for blocking
+        self.watchers = ProgressWatchers()  #: of batches that this process has begun
 
     def submit(
         self,
@@ -77,14 +85,24 @@ class Submission:
         With `tx`, or where the calls name one, they are stored when that transaction commits.
         """
         calls = list(calls)
-        jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
+        batch = self._batch(calls, tx)
+        if self.around is None:
+            return self._submit(calls, batch, verb, atomic=atomic, tenant=tenant)
+        with self.around(batch[0]) as jobs:
+            batch = jobs, *batch[1:]
+            return self._submit(calls, batch, verb, atomic=atomic, tenant=tenant)
+
+    def _submit(
+        self, calls: Sequence[Any], batch: _Batch, verb: str, *, atomic: bool, tenant: str | None
+    ) -> list[JobHandle[Any]]:
+        jobs, wait_us, ids_are_new, within = batch
         if within is not None:
             for written in map(within.written, parts(jobs, atomic=False)):
                 self.connection.transactions.write(self.connection.store, within.tx, written)
             return self._admitted_later(jobs, tenant)
         if in_event_loop():
             self.warn_of_blocking(verb)
-        handles: list[JobHandle[R]] = []
+        handles: list[JobHandle[Any]] = []
         try:
             for part in parts(jobs, atomic=atomic):
                 answers = self.connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
@@ -104,7 +122,17 @@ class Submission:
     ) -> list[JobHandle[R]]:
         """As `submit`, without blocking the event loop."""
         calls = list(calls)
-        jobs, wait_us, ids_are_new, within = self._batch(calls, tx)
+        batch = self._batch(calls, tx)
+        if self.around is None:
+            return await self._asubmit(calls, batch, atomic=atomic, tenant=tenant)
+        with self.around(batch[0]) as jobs:
+            batch = (jobs, *batch[1:])
+            return await self._asubmit(calls, batch, atomic=atomic, tenant=tenant)
+
+    async def _asubmit(
+        self, calls: Sequence[Call[R]], batch: _Batch, *, atomic: bool, tenant: str | None
+    ) -> list[JobHandle[R]]:
+        jobs, wait_us, ids_are_new, within = batch
         if within is not None:
             store = await self.connection.astore()
             for written in map(within.written, parts(jobs, atomic=False)):
@@ -127,15 +155,21 @@ class Submission:
         if in_event_loop():
             self.warn_of_blocking(verb)
         job = self._checked(job)
-        return self._handles(self.connection.submit((job,)))[0]
+        if self.around is None:
+            return self._handles(self.connection.submit((job,)))[0]
+        with self.around([job]) as jobs:
+            return self._handles(self.connection.submit(jobs))[0]
 
     async def astore(self, job: NewJob) -> JobHandle[Any]:
         """As `store`, without blocking the event loop."""
         job = self._checked(job)
-        return self._handles(await self.connection.asubmit((job,)))[0]
+        if self.around is None:
+            return self._handles(await self.connection.asubmit((job,)))[0]
+        with self.around([job]) as jobs:
+            return self._handles(await self.connection.asubmit(jobs))[0]
 
     def _checked(self, job: NewJob) -> NewJob:
-        self._check((job,))
+        self.check((job,))
         if self.connection.declarations.traces_uniquely(job.queue):
             return msgspec.structs.replace(job, trace_id=job.id)
         return job
@@ -151,21 +185,19 @@ class Submission:
     def _admitted_later(self, jobs: Sequence[NewJob], tenant: str | None) -> list[JobHandle[Any]]:
         return [JobHandle(job.id, None, self.connection, tenant=tenant) for job in jobs]
 
-    def _batch(
-        self, calls: Sequence[Call[Any]], tx: object = None
-    ) -> tuple[list[NewJob], int | None, bool, Within | None]:
+    def _batch(self, calls: Sequence[Call[Any]], tx: object = None) -> _Batch:
         """Build and check the jobs of these calls.
 
         Also return how long they wait for room, as the least patient one, if all ids are new, and
         the transaction they are part of.
         """
         for call in calls:
-            if not isinstance(call, Call):
-                raise UsageError(f"{call!r} is not a call; make one with task.call(...)")
+            if type(call) is not Call:
+                raise not_alone(call)
         declarations, ids = self.connection.declarations, new_ids(len(calls))
         pairs = zip(calls, ids, strict=True)
         jobs = [new_job(call, declarations, job_id) for call, job_id in pairs]
-        self._check(jobs)
+        self.check(jobs)
         chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
         if tx is None and not chosen:
             return jobs, None, True, None
@@ -173,7 +205,7 @@ class Submission:
         within = Within.of(calls, tx)
         return jobs, wait_us, [job.id for job in jobs] == ids, within
 
-    def _check(self, jobs: Sequence[NewJob]) -> None:
+    def check(self, jobs: Sequence[NewJob]) -> None:
         """Refuse jobs that are not to be stored, before the store is asked."""
         declarations = self.connection.declarations
         for job in jobs:

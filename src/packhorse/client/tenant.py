@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict, Unpack
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-from packhorse.call import Call
+from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
+from packhorse.batches.handle import Batch, Batches
+from packhorse.call import Call, Choices
 from packhorse.client.connection import Ask
+from packhorse.client.publishing import PublishOptions, apublish, publish
 from packhorse.client.submission import Submission
 from packhorse.core.info import Explanation, JobInfo, job_info
 from packhorse.core.job import JobStatus
@@ -15,8 +18,12 @@ from packhorse.core.options import chosen_options, name_text
 from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle
 from packhorse.stores.requests import JobFilter, Page
+from packhorse.task import Task
+from packhorse.workflows.verbs import Flow, Workflows
 
 __all__ = ["SearchOptions", "TenantView"]
+
+R = TypeVar("R")
 
 #: Jobs one search may answer.
 PAGE_MAX: Final = 1_000
@@ -44,6 +51,15 @@ class TenantView:
         """A handle on this tenant's job; its verbs raise `JobNotFound` for other jobs."""
         return JobHandle(job_id, False, self._submission.connection, tenant=self.tenant)
 
+    def workflow(self, name: str | None = None, shape: Any = None) -> Flow:
+        """A workflow of this tenant, as `Packhorse.workflow` makes one; its nodes are its jobs."""
+        return Flow(self._submission, name, shape=shape, tenant=self.tenant)
+
+    @property
+    def workflows(self) -> Workflows:
+        """The workflows of this tenant."""
+        return Workflows(self._submission.connection, self.tenant)
+
     def explain(self, job_id: str) -> Explanation:
         """Why a job of this tenant is not running; other tenants' jobs are counted, not named."""
         return self.job(job_id).explain()
@@ -68,6 +84,43 @@ class TenantView:
         own = [self._own(call) for call in calls]
         return await self._submission.asubmit(own, atomic=atomic, tenant=self.tenant, tx=tx)
 
+    def publish(
+        self, topic: str, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
+    ) -> list[JobHandle[Any]]:
+        """Publish an event whose jobs are this tenant's, as `Topic.publish` does."""
+        given = {**options, "tx": tx}
+        return publish(self._submission, topic, payload, given, tenant=self.tenant)
+
+    async def apublish(
+        self, topic: str, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
+    ) -> list[JobHandle[Any]]:
+        """As `publish`, without blocking the event loop."""
+        given = {**options, "tx": tx}
+        return await apublish(self._submission, topic, payload, given, tenant=self.tenant)
+
+    @property
+    def batches(self) -> Batches:
+        """This tenant's batches; others are not found here."""
+        return Batches(self._submission.connection, self.tenant)
+
+    def batch(
+        self, task: Task[..., R], items: Iterable[Any], /, **options: Unpack[BatchOptions]
+    ) -> Batch[R]:
+        """Run a task for each item as this tenant's, as `Packhorse.batch` does."""
+        choices = self._choices(task)
+        return begin_batch(self._submission, task.definition, choices, items, options)
+
+    async def abatch(
+        self,
+        task: Task[..., R],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[R]:
+        """As `batch`, without blocking the event loop."""
+        given = (self._submission, task.definition, self._choices(task), items)
+        return await abegin_batch(*given, options)
+
     def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
         """This tenant's jobs that fit, newest first, at most `limit`."""
         return _infos(self._submission.connection.run(self._ask(limit, chosen)))
@@ -83,14 +136,21 @@ class TenantView:
         bounded = max(1, min(limit, PAGE_MAX))
         return lambda store: store.inspection.search(meant, limit=bounded)
 
+    def _choices(self, task: Task[..., Any]) -> Choices:
+        self._require_own(task.name, task.choices)
+        return task.using(tenant=self.tenant).choices
+
     def _own(self, call: Call[Any]) -> Call[Any]:
-        given = call.choices.values.get("tenant", self.tenant)
+        self._require_own(call.task, call.choices)
+        return call.using(tenant=self.tenant)
+
+    def _require_own(self, task: str, choices: Choices) -> None:
+        given = choices.values.get("tenant", self.tenant)
         if given != self.tenant:
             raise ConfigError(
-                f"a call of task {call.task} is for tenant {given!r} and was given to the view of "
+                f"a call of task {task} is for tenant {given!r} and was given to the view of "
                 f"tenant {self.tenant!r}; submit it through its own, or leave its tenant out"
             )
-        return call.using(tenant=self.tenant)
 
 
 def _infos(page: Page) -> list[JobInfo]:

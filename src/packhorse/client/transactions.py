@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""`tx=`: what is asked for inside a transaction of the user's own goes into the store's intake."""
+"""`tx=`: what is asked for inside a transaction of the user's own goes into the store's intake.
+
+Or, where the store is not in the database of that transaction, into an outbox that is.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
 from collections.abc import Callable, Generator, MutableMapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from packhorse.call import Call
+from packhorse.client.asides import Aside
 from packhorse.client.user_connections import Action, UserConnection, recognised
 from packhorse.core.job import NewJob
 from packhorse.errors import ConfigError, StoreCopied, StoreUnavailable, UsageError
 from packhorse.stores.intake import Intake, IntakeRequest
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from packhorse.client.outbox import Outbox, Outboxes
 
 __all__ = ["TX_TEXT_BYTES_MAX", "Transactions", "Within", "Written"]
 
@@ -72,15 +79,17 @@ def _refuse_long(job: NewJob) -> None:
             )
 
 
-#: An action on the user's connection, or a plan for the store's own.
-_Steps = Generator[Action | Plan[Any], Any, None]
+#: An action on the user's connection, a plan for the store's own, or work on an outbox's.
+_Steps = Generator[Action | Plan[Any] | Aside, Any, None]
 
 
 class Transactions:
     """Writes inside transactions of users; remembers which connections have been looked at."""
 
     def __init__(self) -> None:
-        self._fit: MutableMapping[Any, None] = weakref.WeakKeyDictionary()
+        self.outboxes: Outboxes | tuple[()] = ()  #: of the app
+        #: What each connection writes to: an outbox, or None for the store itself.
+        self._fit: MutableMapping[Any, Outbox | None] = weakref.WeakKeyDictionary()
         self._told: MutableMapping[Any, dict[str, None]] = weakref.WeakKeyDictionary()
         self._own: Any = None  # which store this is
 
@@ -96,7 +105,7 @@ class Transactions:
         try:
             step = next(steps)
             while True:
-                step = steps.send(store.run(step) if isinstance(step, Plan) else step(way))
+                step = steps.send(_answer(store, way, step))
         except StopIteration:
             return
         except Exception as error:
@@ -110,8 +119,7 @@ class Transactions:
         try:
             step = next(steps)
             while True:
-                does = store.arun(step) if isinstance(step, Plan) else way.perform(step)
-                step = steps.send(await does)
+                step = steps.send(await _aanswer(store, way, step))
         except StopIteration:
             return
         except Exception as error:
@@ -120,14 +128,22 @@ class Transactions:
 
     def _steps(self, store: Store, way: UserConnection, written: Written) -> _Steps:
         intake = store.intake
-        if intake is None:
+        if intake is None and not self.outboxes:
             raise UsageError(
                 f"{store.label} cannot take part in a transaction of your database, so tx= is not "
                 "for it; nothing was sent: use a store on the database of the transaction, or "
-                "write the job into an outbox table there, and submit it from that after the commit"
+                "declare an outbox there with app.outbox(engine)"
             )
         way.refuse()
-        yield from self._check(intake)
+        outbox = yield from self._place(intake)
+        if outbox is not None:
+            statement = outbox.append(store, written.requests)
+            yield lambda way: way.change(statement)
+        elif intake is not None:
+            yield from self._write(store, intake, written)
+            self._tell_after_commit(way, written.queues, intake.wake)
+
+    def _write(self, store: Store, intake: Intake, written: Written) -> _Steps:
         statement = intake.append(written.requests)
         changed = yield lambda way: way.change(statement)
         if not changed:
@@ -136,18 +152,38 @@ class Transactions:
         notice = intake.notice() if written.notify else None
         if notice is not None:
             yield lambda way: way.rows(notice)
-        self._tell_after_commit(way, written.queues, intake.wake)
 
-    def _check(self, intake: Intake) -> _Steps:
-        """Ask a connection once whether it writes to this store."""
+    def _place(
+        self, intake: Intake | None
+    ) -> Generator[Action | Plan[Any] | Aside, Any, Outbox | None]:
+        """Ask a connection once what it writes to: the store, or an outbox."""
         family, key = yield lambda way: (way.family, way.key())
-        if family != intake.family:
-            raise UsageError(
-                f"tx= is a connection to {family}, and this store is {intake.family}; nothing was "
-                "sent: give a connection to the database of the store"
-            )
         if key in self._fit:
-            return
+            return self._fit[key]
+        problem, found = None, None
+        if intake is not None:
+            problem = yield from self._check(intake, family)
+        for outbox in self.outboxes if intake is None or problem is not None else ():
+            if outbox.family != family:
+                problem = problem or _another(family, f"the outbox is {outbox.family}")
+                continue
+            trouble = yield from _check_outbox(outbox)
+            if trouble is None:
+                problem, found = None, outbox
+                break
+            problem = f"tx= cannot be used: {trouble}; nothing was stored"
+        if problem is not None:
+            raise UsageError(problem)
+        with contextlib.suppress(TypeError):  # such as sqlite3's, which are asked each time
+            self._fit[key] = found
+        return found
+
+    def _check(
+        self, intake: Intake, family: str
+    ) -> Generator[Action | Plan[Any] | Aside, Any, str | None]:
+        """What is wrong with a connection for the intake of this store."""
+        if family != intake.family:
+            return _another(family, f"this store is {intake.family}")
         answer = yield lambda way: way.rows(intake.probe())
         problem = intake.unfit(answer, self._own)
         if problem is not None:  # or it is not known yet which store this is, or not any more
@@ -155,10 +191,7 @@ class Transactions:
             if identity is not None:
                 self._own = yield identity
                 problem = intake.unfit(answer, self._own)
-        if problem is not None:
-            raise UsageError(f"tx= cannot be used: {problem}; nothing was stored")
-        with contextlib.suppress(TypeError):  # such as sqlite3's, which are asked each time
-            self._fit[key] = None
+        return None if problem is None else f"tx= cannot be used: {problem}; nothing was stored"
 
     def _tell_after_commit(
         self, way: UserConnection, queues: Sequence[str], wake: Callable[[Sequence[str]], None]
@@ -180,6 +213,37 @@ class Transactions:
                 waiting.clear()
 
         way.after_commit(told)
+
+
+def _another(family: str, own: str) -> str:
+    return (
+        f"tx= is a connection to {family}, and {own}; nothing was sent: give a connection to the "
+        "database of the store"
+    )
+
+
+def _check_outbox(outbox: Outbox) -> Generator[Action | Aside, Any, str | None]:
+    """What is wrong with a connection for this outbox."""
+    answer = yield lambda way: way.rows(outbox.probe())
+    problem = outbox.unfit(answer)
+    if problem is not None:  # it is not known yet which table that is, or not any more
+        yield Aside(outbox.exists)
+        problem = outbox.unfit(answer)
+    return problem
+
+
+def _answer(store: Store, way: UserConnection, step: Action | Plan[Any] | Aside) -> Any:
+    if isinstance(step, Aside):
+        return step.work()
+    return store.run(step) if isinstance(step, Plan) else step(way)
+
+
+async def _aanswer(store: Store, way: UserConnection, step: Action | Plan[Any] | Aside) -> Any:
+    if isinstance(step, Aside):
+        import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
+        return await asyncio.to_thread(step.work)
+    return await (store.arun(step) if isinstance(step, Plan) else way.perform(step))
 
 
 def _tell_locked(error: Exception, way: UserConnection) -> None:

@@ -189,6 +189,15 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
             logging.ERROR,
             "the job of schedule {schedule} was not stored: {reason}",
         ),
+        events.FlowEvent: (logging.DEBUG, "{event} of node {node} in a flow"),
+        events.FlowTrouble: (
+            logging.WARNING,
+            "{event} of node {node} in a flow {error_code} {error_type}",
+        ),
+        events.FlowRebuilt: (
+            logging.INFO,
+            "a flow gave way to a new one ({reason}; jobs: {jobs})",
+        ),
         events.LoopBlocked: (
             logging.ERROR,
             (

@@ -6,7 +6,8 @@ The rules are in `core.steps`; here they are run, in a thread or on an event loo
 
 from __future__ import annotations
 
+from packhorse.steps.flow import FlowVerbs
 from packhorse.steps.runner import StepRunner
 from packhorse.steps.verbs import StepVerbs
 
-__all__ = ["StepRunner", "StepVerbs"]
+__all__ = ["FlowVerbs", "StepRunner", "StepVerbs"]

@@ -10,7 +10,8 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable, Generator
-from contextvars import copy_context
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, copy_context
 from typing import Any, Final, NamedTuple, TypeVar
 
 from packhorse.core.clock import SECOND_US, SystemChance
@@ -18,11 +19,24 @@ from packhorse.core.job import RetryRule
 from packhorse.core.policies.retry import qualified_name, retry_delay_us, wants_retry
 from packhorse.errors import StepTimeout, UsageError
 
-__all__ = ["Invoke", "Pause", "Read", "Work", "Write", "ainvoked", "called", "invoked"]
+__all__ = [
+    "Invoke",
+    "Pause",
+    "Read",
+    "Work",
+    "Write",
+    "ainvoked",
+    "around_steps",
+    "called",
+    "invoked",
+]
 
 T = TypeVar("T")
 
 _CHANCE: Final = SystemChance()  # for the jitter of a step's own retries
+_Around = Callable[[str], AbstractContextManager[None]]
+#: What is entered around each step of the attempt that runs here; traces are.
+_AROUND: Final[ContextVar[_Around | None]] = ContextVar("packhorse_step", default=None)
 
 
 class Read(NamedTuple):
@@ -53,13 +67,13 @@ class Pause(NamedTuple):
 Work = Generator[Read | Write | Invoke | Pause, Any, T]
 
 
-def called(asked: Invoke, rule: RetryRule | None) -> Work[Any]:
+def called(asked: Invoke, rule: RetryRule) -> Work[Any]:
     """Call the function, again where the step's own policy says so."""
     for retry in itertools.count(1):
         try:
             return (yield asked)
         except Exception as error:
-            if rule is None or retry > rule.max_retries or not _is_retried(rule, error):
+            if retry > rule.max_retries or not _is_retried(rule, error):
                 raise
             delay_us = retry_delay_us(rule, retry, roll=_CHANCE.roll())
             if (yield Pause(delay_us / SECOND_US)):
@@ -73,8 +87,21 @@ def _is_retried(rule: RetryRule, error: Exception) -> bool:
     return wants_retry(rule, [qualified_name(kind) for kind in type(error).__mro__])
 
 
+def around_steps(enter: _Around) -> None:
+    """Enter this around each step that the code called from here runs, with the step's name."""
+    _AROUND.set(enter)
+
+
 def invoked(asked: Invoke) -> Any:
     """Call in this thread; with a time-out in another, which is left behind if it is late."""
+    enter = _AROUND.get()
+    if enter is None:
+        return _invoked(asked)
+    with enter(asked.name):
+        return _invoked(asked)
+
+
+def _invoked(asked: Invoke) -> Any:
     if asked.timeout_s is None:
         return _settled(asked, asked.function(*asked.args))
     ended: list[Any] = []
@@ -109,19 +136,35 @@ def _settled(asked: Invoke, value: Any) -> Any:
 
 async def ainvoked(asked: Invoke) -> Any:
     """Await a coroutine function; call any other in a thread."""
+    enter = _AROUND.get()
+    if enter is None:
+        return await _ainvoked(asked)
+    with enter(asked.name):
+        return await _ainvoked(asked)
+
+
+async def _ainvoked(asked: Invoke) -> Any:
     import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
 
+    if asked.timeout_s is None:
+        return await _awaited(asked)
     bound = asyncio.timeout(asked.timeout_s)
     try:
         async with bound:
-            if inspect.iscoroutinefunction(asked.function):
-                return await asked.function(*asked.args)
-            value = await asyncio.to_thread(asked.function, *asked.args)
-            return await value if inspect.isawaitable(value) else value
+            return await _awaited(asked)
     except TimeoutError as error:
         if bound.expired():
             raise _overdue(asked) from error
         raise
+
+
+async def _awaited(asked: Invoke) -> Any:
+    if inspect.iscoroutinefunction(asked.function):
+        return await asked.function(*asked.args)
+    import asyncio  # noqa: PLC0415 - as above
+
+    value = await asyncio.to_thread(asked.function, *asked.args)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _overdue(asked: Invoke) -> StepTimeout:

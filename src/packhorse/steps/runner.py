@@ -7,18 +7,27 @@ is sent the answer; `StepRunner.run` answers in a thread, `StepRunner.arun` on a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from packhorse.core.approvals import Approval, Consent
 from packhorse.core.clock import SECOND_US
-from packhorse.core.codec import Signature
+from packhorse.core.driving import adrive, drive
 from packhorse.core.job import Job, RetryRule
 from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed, forever_us
-from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.attachments import ATTACHED_MAX, Attachments
 from packhorse.core.process import in_event_loop
+from packhorse.core.results import ResultCodec
 from packhorse.core.sealing import require_open
 from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, has_attachments
 from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
@@ -82,60 +91,33 @@ class StepRunner:
             raise UsageError(
                 f"ctx.{verb}() would block the running event loop: use 'await ctx.a{verb}()'"
             )
-        return self._blocking(work)
+        return drive(work, self._answer)
 
-    def _blocking(self, work: Work[T]) -> T:
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                asked = work.send(answer) if error is None else work.throw(error)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            answer, error = None, None
-            try:
-                answer = self._answer(asked)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the work
-                error = raised
-
-    async def arun(self, work: Work[T]) -> T:
+    def arun(self, work: Work[T]) -> Coroutine[Any, Any, T]:
         """Do it without blocking the event loop."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                asked = work.send(answer) if error is None else work.throw(error)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            answer, error = None, None
-            try:
-                answer = await self._aanswer(asked)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the work
-                error = raised
+        return adrive(work, self._aanswer)
 
     def _answer(self, asked: Read | Write | Invoke | Pause) -> Any:
         match asked:
-            case Read():
-                return self._readable(self._host.attachments())
-            case Write(values):
-                return self._host.attach(values)
-            case Pause(seconds):
-                return self._owner.wait_cancelled(seconds)
             case Invoke():
                 return invoked(asked)
+            case Write(values):
+                return self._host.attach(values)
+            case Read():
+                return self._readable(self._host.attachments())
+            case Pause(seconds):
+                return self._owner.wait_cancelled(seconds)
 
     async def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Any:
         match asked:
-            case Read():
-                return self._readable(await self._host.aattachments())
-            case Write(values):
-                return await self._host.aattach(values)
-            case Pause(seconds):
-                return await self._owner.await_cancelled(seconds)
             case Invoke():
                 return await ainvoked(asked)
+            case Write(values):
+                return await self._host.aattach(values)
+            case Read():
+                return self._readable(await self._host.aattachments())
+            case Pause(seconds):
+                return await self._owner.await_cancelled(seconds)
 
     def _readable(self, kept: Attachments) -> Attachments:
         """What is kept, if all of it is open: a step that looks absent would run again."""
@@ -192,21 +174,22 @@ class StepRunner:
         strict: bool,
     ) -> Work[Any]:
         """Call a function once per job, and keep what it returns before going on."""
-        log = yield from self._opened()
+        log = self._log or (yield from self._opened())
         number, kept = self._begin(log, name, StepKind.STEP, strict=strict)
-        codec = Signature.of_result(f"step {name!r}", function)
+        codec = ResultCodec.of_function(f"step {name!r}", function)
         if kept is not None:
-            return codec.decode_result(bytes(kept.value))
+            return codec.decode(bytes(kept.value))
         began_us = self._host.now_us()
         timeout_s = None if timeout_us is None else timeout_us / SECOND_US
-        value = yield from called(Invoke(name, function, args, timeout_s), rule)
-        text = codec.encode_result(value)
+        asked = Invoke(name, function, args, timeout_s)
+        value = (yield asked) if rule is None else (yield from called(asked, rule))
+        text = codec.encode(value)
         spent_us = self._host.now_us() - began_us
         step = KeptStep(StepKind.STEP, number, value=_raw(text), duration_us=spent_us)
         log.keep(name, step)
         if durable:
             yield from self.write()
-        return codec.decode_result(text)
+        return codec.decode(text)
 
     def sleep(self, name: str, delay_us: int) -> Work[None]:
         """End the attempt, and go on behind this step when the time has come."""
@@ -223,17 +206,17 @@ class StepRunner:
         if kept is None:
             log.keep(name, step)
         yield from self.write()
-        raise Suspend(due_us - now_us)
+        raise Suspend(due_us - now_us, waits=ATTACHED_MAX)  # whatever came, it does not end it
 
     def wait_for(self, signal: str, timeout_us: int | None) -> Work[Any]:
         """End the attempt until a signal comes; return its value."""
         log = yield from self._opened()
         name = log.next_wait(signal)
         number, kept = self._begin(log, name, StepKind.WAIT)
-        codec = Signature.of_result(f"signal {signal!r}")
+        codec = ResultCodec.of_function(f"signal {signal!r}")
         if kept is not None and kept.state is StepState.DONE:
             log.took_signal(signal)
-            return codec.decode_result(bytes(kept.value))
+            return codec.decode(bytes(kept.value))
         if kept is not None and kept.state is StepState.TIMED_OUT:
             raise _too_late(signal)
         found: Attachments = yield Read()
@@ -243,7 +226,7 @@ class StepRunner:
             log.took_signal(signal)
             log.keep(name, msgspec.structs.replace(step, value=_raw(came[next_one])))
             yield from self.write()
-            return codec.decode_result(came[next_one])
+            return codec.decode(came[next_one])
         if not self._host.suspends:
             raise UsageError(
                 f"no signal {signal!r} came, and a handler that is called directly cannot wait for "
@@ -306,7 +289,7 @@ class StepRunner:
         """Keep values before this returns; on an event loop the store is asked only once."""
         asked = Write(values)
         self.require(
-            self._answer(asked) if in_event_loop() else self._blocking(self.patiently(asked))
+            self._answer(asked) if in_event_loop() else drive(self.patiently(asked), self._answer)
         )
 
     def require(self, held: object) -> None:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
+from packhorse.core.job import Job
+from packhorse.hosts import AttemptHost
+from packhorse.steps.membership import BatchMembership
 from packhorse.steps.runner import StepRunner
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ class StepVerbs(ABC):
     """See `Context`."""
 
     __slots__ = ()
+
+    _job: Job
+    _link: AttemptHost
 
     @property
     @abstractmethod
@@ -48,6 +54,11 @@ class StepVerbs(ABC):
     def budget(self) -> Budget:
         """What the job has spent over all its attempts, and what is left."""
         return self._runner.spending.budget
+
+    @property
+    def batch(self) -> BatchMembership:
+        """The batch that the job, or the item, belongs to: `ctx.batch.add(items)` adds to it."""
+        return BatchMembership(self._job, self._link)
 
     @property
     def steps(self) -> StepRunner:
@@ -74,10 +85,11 @@ class StepVerbs(ABC):
         attempt. Steps that are not `durable` share the next write. `strict` raises `StepMismatch`
         where earlier attempts had other steps here; else that is logged.
         """
-        work = self._runner.step(
+        runner = self._runner
+        work = runner.step(
             name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
         )
-        result: R = self._runner.run(work, "step")
+        result: R = runner.run(work, "step")
         return result
 
     @overload
@@ -118,10 +130,11 @@ class StepVerbs(ABC):
         strict: bool = False,
     ) -> Any:
         """As `step`, for coroutine functions; any other is called in a thread."""
-        work = self._runner.step(
+        runner = self._runner
+        work = runner.step(
             name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
         )
-        return await self._runner.arun(work)
+        return await runner.arun(work)
 
     def each(
         self,

@@ -32,7 +32,7 @@ from packhorse.runtime.consumer.fetched import (
 from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.executor import answered
+from packhorse.runtime.worker.executor import answered, moved_aside
 from packhorse.runtime.worker.outcomes import as_error_object, returned_error
 from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.requests import EVERY_TASK
@@ -100,7 +100,7 @@ class Consumer:
         since the fetch if it is left out.
         """
         runtime, attempt = self._found(job)
-        outcome = self._completed(runtime, attempt, result)
+        outcome = await self._bounded(attempt, self._completed(runtime, attempt, result))
         return await runtime.settle(attempt, outcome, latency_s=_seconds(latency_s, "latency_s"))
 
     async def retry_job(
@@ -168,6 +168,7 @@ class Consumer:
             version=self._version,
             declare=connection.declare_all,
             places=connection.places,
+            outboxes=connection.outboxes,
         )
         runtime = ConsumerRuntime(self.id, env, self._settings.options, self._settings.tasks)
         # Failures are logged, unless an observer is registered for them.
@@ -199,7 +200,7 @@ class Consumer:
             if isinstance(outcome, Snoozed) and outcome.asks and outcome.error is not None:
                 # A runtime of its own could not be told of the answer.
                 return GivenUp(DeadReason.REJECTED, outcome.error)
-            return self._bounded(attempt, outcome)
+            return outcome
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:
@@ -210,13 +211,17 @@ class Consumer:
                 f"the result of job {attempt.job.id} is refused: {error}; {_STILL_OPEN}",
                 field=error.field,
             ) from error
-        return self._bounded(attempt, Succeeded(text))
+        return Succeeded(text)
 
-    def _bounded(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+    async def _bounded(self, attempt: Attempt, outcome: Outcome) -> Outcome:
         problem = too_large(attempt.plan, outcome)
-        if problem is not None:
+        if problem is None:
+            return outcome
+        places = self._connection.places
+        moved = await asyncio.to_thread(moved_aside, places, attempt, outcome)
+        if moved is None:
             raise PayloadError(f"{problem}; job {attempt.job.id}: {_STILL_OPEN}", field="return")
-        return outcome
+        return moved
 
 
 def _only(found: list[Attempt], job_id: str) -> Attempt:

@@ -226,7 +226,7 @@ class ChildProcess:
             case Hello():
                 self.hello = message
             case Report():
-                self.report = message
+                self.report = message.heard_after(self.report)
             case Retire(reason):
                 self.retire = reason
             case Left(finished):

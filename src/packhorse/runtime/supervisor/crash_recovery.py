@@ -48,6 +48,7 @@ from packhorse.events import (
 from packhorse.logs import attach
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.messages import Hello, Report, TaskRules
+from packhorse.runtime.supervisor.series import OUTCOMES, Series, added
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
 from packhorse.runtime.supervisor.store_client import StoreClient
 from packhorse.stores.protocol import Store
@@ -281,11 +282,25 @@ def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) ->
             *(len(released), hello.pid, ", ".join(released[:_NAMED])),
         )
     return Report(
+        series=added(*([each] for each in map(_series, jobs) if each is not None)),
         failed=told[JobFailed] + told[JobTimedOut],
         timed_out=told[JobTimedOut],
         retried=told[JobRetried],
         dead=told[JobDead],
     )
+
+
+def _series(job: RecoveredJob) -> Series | None:
+    """One attempt, as its worker would have counted it."""
+    record, error = job.record, job.settlement.error
+    if record is None or job.settlement.kind is SettlementKind.RELEASED:
+        return None
+    dead = job.settlement.dead_reason is not None or job.verdict is Verdict.EXPIRED
+    word = "dead" if dead else "retried"
+    word = "cancelled" if job.verdict is Verdict.CANCELLED else word
+    timeouts = int(error is not None and error.type == "Timeout")
+    outcomes = tuple(int(each == word) for each in OUTCOMES)
+    return Series(record.queue, record.task, outcomes, timeouts)
 
 
 def recovered_events(job: RecoveredJob, hello: Hello) -> Iterator[JobEnded]:

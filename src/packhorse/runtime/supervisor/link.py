@@ -25,10 +25,12 @@ from packhorse.runtime.supervisor.messages import (
 from packhorse.runtime.supervisor.posix import die_with_parent
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
 
-__all__ = ["VARIABLE", "SupervisorLink", "link_from_environment"]
+__all__ = ["COUNTING", "VARIABLE", "SupervisorLink", "link_from_environment"]
 
 #: Names the descriptors in a process's environment; removed once read.
 VARIABLE: Final = "PACKHORSE_SUPERVISOR"
+#: Is in the environment where counts by queue and task are read.
+COUNTING: Final = "PACKHORSE_COUNTING"
 _CHUNK: Final = 65_536
 
 
@@ -42,6 +44,7 @@ class SupervisorLink:
         self.memory = SharedMemory(memory)
         self.url: str | None = None  #: of the store, if the supervisor can open it too
         self.app = ""  #: the name of the app
+        self.counting = False  #: counts by queue and task are wanted
         self.takes_suspects = True  #: suspects may have crashed a worker, and run alone
         self._up = up
         self._down = down
@@ -71,15 +74,16 @@ class SupervisorLink:
         if self._quiet:
             call(True)
 
-    def send(self, message: FromChild) -> None:
-        """Send a message without waiting; drop a report if the pipe is full."""
+    def send(self, message: FromChild) -> bool:
+        """Send a message without waiting; drop a report if the pipe is full, and say so."""
         with self._lock:
             if self._unsent and isinstance(message, Report):
                 self._flush()
                 if self._unsent:
-                    return
+                    return False
             self._unsent += encode(message)
             self._flush()
+            return True
 
     def _flush(self) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
@@ -129,4 +133,6 @@ def link_from_environment(environment: MutableMapping[str, str]) -> SupervisorLi
     if text is None:
         return None
     up, down, memory, faults = map(int, text.split(","))
-    return SupervisorLink(up=up, down=down, memory=memory, faults=faults)
+    link = SupervisorLink(up=up, down=down, memory=memory, faults=faults)
+    link.counting = environment.pop(COUNTING, None) is not None
+    return link

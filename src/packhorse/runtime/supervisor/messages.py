@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import RetryRule
+from packhorse.runtime.supervisor.series import Series, added, merged
 
 __all__ = [
     "FromChild",
@@ -82,6 +83,14 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     blocked: str = ""  #: the stack that blocks the event loop, while one does
     ahead: int = 0  #: jobs it holds that have not begun
     unsettled: int = 0  #: jobs that have ended and are not settled
+    slots: int = 0  #: jobs it may run at once
+    series: tuple[Series, ...] = ()  #: that have changed; only where they are read
+
+    def heard_after(self, before: Report) -> Report:
+        """The same with the series that it does not repeat."""
+        if not before.series:
+            return self
+        return msgspec.structs.replace(self, series=merged(before.series, self.series))
 
     def after(self, past: Report) -> Report:
         """Add the counts of earlier workers."""
@@ -92,6 +101,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
             dead=past.dead + self.dead,
             timed_out=past.timed_out + self.timed_out,
             abandoned=past.abandoned + self.abandoned,
+            series=added(past.series, self.series),
         )
 
 

@@ -19,19 +19,34 @@ import msgspec
 
 from packhorse.errors import ConfigError
 from packhorse.runtime.supervisor.child_process import ChildProcess
-from packhorse.runtime.supervisor.messages import Report
+from packhorse.runtime.supervisor.exposition import Figures, exposition
 from packhorse.runtime.supervisor.supervisor import Supervisor
 from packhorse.stores.protocol import Store
+from packhorse.stores.requests import Counts
 
-__all__ = ["Address", "metrics_text", "not_ready", "parse_address", "probes", "status_document"]
+__all__ = [
+    "METRICS_TYPE",
+    "Address",
+    "Answer",
+    "Routes",
+    "counts_of",
+    "metrics_text",
+    "not_ready",
+    "parse_address",
+    "probes",
+    "served",
+    "status_document",
+]
 
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 #: How long the store may take to count its queues.
-_DEPTHS_S: Final = 2.0
-_PREFIX: Final = "packhorse_"
+_COUNTS_S: Final = 2.0
 
 Address = tuple[str, int]
-_Answer = tuple[int, str, bytes]
+Answer = tuple[int, str, bytes]
+Routes = Mapping[str, Callable[[], Awaitable[Answer]]]
+#: The text format of Prometheus.
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Limits of one request.
 _REQUEST_BYTES: Final = 8_192
@@ -56,7 +71,13 @@ async def probes(supervisor: Supervisor, address: Address | None) -> AsyncIterat
     if address is None:
         yield None
         return
-    routes = _routes(supervisor)
+    async with served(_routes(supervisor), address) as bound:
+        yield bound
+
+
+@contextlib.asynccontextmanager
+async def served(routes: Routes, address: Address) -> AsyncIterator[Address]:
+    """Answer these routes while inside; yield the address that was bound."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError, asyncio.LimitOverrunError):
@@ -77,23 +98,23 @@ async def probes(supervisor: Supervisor, address: Address | None) -> AsyncIterat
         server.close()
 
 
-def _routes(supervisor: Supervisor) -> dict[str, Callable[[], Awaitable[_Answer]]]:
-    async def livez() -> _Answer:
+def _routes(supervisor: Supervisor) -> Routes:
+    async def livez() -> Answer:
         if supervisor.alive:
             return 200, _TEXT, b"ok\n"
         return _UNAVAILABLE, _TEXT, b"an event loop is blocked beyond the time of its jobs\n"
 
-    async def readyz() -> _Answer:
+    async def readyz() -> Answer:
         reason = not_ready(supervisor)
         if reason is None:
             return 200, _TEXT, b"ok\n"
         return _UNAVAILABLE, _TEXT, f"{reason}\n".encode()
 
-    async def metrics() -> _Answer:
+    async def metrics() -> Answer:
         text = await metrics_text(supervisor)
-        return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+        return 200, METRICS_TYPE, text.encode()
 
-    async def status() -> _Answer:
+    async def status() -> Answer:
         document = status_document(supervisor)
         return 200, "application/json", msgspec.json.encode(document) + b"\n"
 
@@ -101,7 +122,7 @@ def _routes(supervisor: Supervisor) -> dict[str, Callable[[], Awaitable[_Answer]
 
 
 async def _serve(
-    routes: Mapping[str, Callable[[], Awaitable[_Answer]]],
+    routes: Routes,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -111,7 +132,7 @@ async def _serve(
     path = rest.partition(" ")[0].partition("?")[0]
     route = routes.get(path)
     if method not in ("GET", "HEAD"):
-        answer: _Answer = (405, _TEXT, b"only GET\n")
+        answer: Answer = (405, _TEXT, b"only GET\n")
     elif route is None:
         answer = (404, _TEXT, f"there is {', '.join(routes)}\n".encode())
     else:
@@ -214,66 +235,36 @@ def _process(supervisor: Supervisor, child: ChildProcess) -> dict[str, Any]:
 
 async def metrics_text(supervisor: Supervisor) -> str:
     """Write all metrics since the supervisor started."""
-    living = (child.report for child in supervisor.children)
-    reports = [supervisor.past, supervisor.recovery.settled, *living]
-    slow = [each.p95_duration_ms for each in reports if each.p95_duration_ms is not None]
-    lines = [
-        *_metric("success_count", "counter", "Attempts that succeeded", _sum(reports, "succeeded")),
-        *_metric("failure_count", "counter", "Attempts that failed", _sum(reports, "failed")),
-        *_metric("retry_count", "counter", "Retries scheduled", _sum(reports, "retried")),
-        *_metric("dead_count", "counter", "Jobs given up", _sum(reports, "dead")),
-        *_metric("timeout_count", "counter", "Attempts that timed out", _sum(reports, "timed_out")),
-        *_metric("running_jobs", "gauge", "Handlers that run", _sum(reports, "running")),
-        *_metric("ahead_jobs", "gauge", "Jobs held that have not begun", _sum(reports, "ahead")),
-        *_metric("unsettled_jobs", "gauge", "Ends not stored yet", _sum(reports, "unsettled")),
-        *_metric("stuck_handlers", "gauge", "Handlers that do not stop", _stuck(supervisor)),
-        *_metric("processes", "gauge", "Worker processes", len(supervisor.children)),
-        *_metric("process_restarts", "counter", "Processes replaced", _restarts(supervisor)),
-    ]
-    if slow:
-        help_text = "Time within which 95 % of the last attempts ended"
-        lines += _metric("p95_duration_ms", "gauge", help_text, max(slow))
-    lines += await _depths(supervisor)
-    return "\n".join(lines) + "\n"
-
-
-def _sum(reports: Sequence[Report], name: str) -> int:
-    return sum(int(getattr(report, name)) for report in reports)
+    figures = Figures(
+        past=(supervisor.past, supervisor.recovery.settled),
+        living=[child.report for child in supervisor.children],
+        processes=len(supervisor.children),
+        restarts=_restarts(supervisor),
+        queues=await _counts(supervisor),
+        now_us=supervisor.clock.now_us(),
+    )
+    return exposition(figures)
 
 
 def _restarts(supervisor: Supervisor) -> int:
     return sum(slot.restarts for slot in supervisor.slots)
 
 
-def _stuck(supervisor: Supervisor) -> int:
-    return sum(len(child.report.stuck) for child in supervisor.children)
-
-
-def _metric(name: str, kind: str, help_text: str, value: float) -> list[str]:
-    full = _PREFIX + name
-    return [f"# HELP {full} {help_text}.", f"# TYPE {full} {kind}", f"{full} {value}"]
-
-
-async def _depths(supervisor: Supervisor) -> list[str]:
+async def _counts(supervisor: Supervisor) -> Sequence[Counts]:
+    """What the served queues hold; nothing while the store cannot be asked."""
     client, hello = supervisor.store_client, supervisor.hello
     if client is None or hello is None:
-        return []
-
-    def ask(store: Store) -> list[tuple[str, int]]:
-        return [(name, store.run(store.queues.depth(name))) for name in hello.queues]
-
+        return ()
     try:
-        depths = await asyncio.wait_for(client.ask(ask), _DEPTHS_S)
-    except Exception as error:  # noqa: BLE001 - the counts are answered all the same
-        _LOG.warning("the depth of the queues could not be read: %s", error)
-        return []
-    full = f"{_PREFIX}queue_depth"
-    return [
-        f"# HELP {full} Jobs that wait.",
-        f"# TYPE {full} gauge",
-        *(f'{full}{{queue="{_escaped(name)}"}} {depth}' for name, depth in depths),
-    ]
+        return await asyncio.wait_for(
+            client.ask(lambda store: counts_of(store, hello.queues)), _COUNTS_S
+        )
+    except Exception as error:  # noqa: BLE001 - the totals are answered all the same
+        _LOG.warning("the queues could not be counted: %s", error)
+        return ()
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def counts_of(store: Store, queues: Sequence[str]) -> Sequence[Counts]:
+    """What these queues hold, also those that hold nothing."""
+    held = {each.queue: each for each in store.run(store.inspection.counts())}
+    return [held.get(name) or Counts(name, {}) for name in queues]

@@ -77,7 +77,7 @@ class Supervisor:
         self.stopping_at: float | None = None
         self.watched_since = 0.0
         self._command = command
-        self._clock = clock
+        self.clock = clock
         self._store_client: StoreClient | None = None
         self._keepers: dict[ChildProcess, LeaseKeeper] = {}
         self._condemned: dict[ChildProcess, Cause] = {}
@@ -111,7 +111,7 @@ class Supervisor:
         """Return what is known of a process now."""
         grace_us = child.hello.stop_grace_us if child.hello is not None else 5 * SECOND_US
         return ProcessState(
-            now=self._clock.monotonic(),
+            now=self.clock.monotonic(),
             watched_since=self.watched_since,
             turned_at=child.memory.turned_at,
             running=child.memory.running(),
@@ -131,7 +131,7 @@ class Supervisor:
 
     def stop(self, number: int) -> None:
         """Stop; on the second call give jobs back, on the third leave at once."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         word = _PHASES[min(len(self._received), len(_PHASES) - 1)]
         _LOG.info("%s (%s)", word, signal.Signals(number).name)
         self._received.append((number, now))
@@ -200,12 +200,12 @@ class Supervisor:
         waits = [_LOOK_S]
         if self.hello is not None:
             waits.append(self.hello.lease_us / SECOND_US / _LOOKS_PER_LEASE)
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         waits += [slot.start_at - now for slot in self.slots if slot.start_at > now]
         return max(0.0, min(waits))
 
     def _look(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._looked_at > _AWAY_S:
             self.watched_since = now
         self._looked_at = now
@@ -254,7 +254,7 @@ class Supervisor:
         self.hello = self.hello or hello
         client = self._client_for(hello)
         if client is not None:
-            self._keepers[child] = LeaseKeeper(child, hello, client, self._clock)
+            self._keepers[child] = LeaseKeeper(child, hello, client, self.clock)
 
     def _client_for(self, hello: Hello) -> StoreClient | None:
         """Return the store client; None if the store lives inside the process."""
@@ -270,7 +270,7 @@ class Supervisor:
         slot.child = None
         slot.restarts += 1
         # At once, unless processes die early one after the other.
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         slot.start_at = now + self._wait_s(slot, now - child.started_at, begun=True)
 
     # --------------------------------------------------------------------------------- watching
@@ -283,7 +283,7 @@ class Supervisor:
             return
         since = stuck_since(self.state_of(child))
         if since is not None:
-            late_s = self._clock.monotonic() - since
+            late_s = self.clock.monotonic() - since
             _LOG.error(
                 "process %s is stuck: its event loop has not turned, and a job that ran in it "
                 "should have ended %.1f s ago; it is killed",

@@ -15,6 +15,7 @@ from packhorse.core.settlement import Settlement, Verdict
 
 if TYPE_CHECKING:
     from packhorse.context import Context
+    from packhorse.core.chunks import ChunkState
     from packhorse.runtime.worker.plans import CallPlan
 
 __all__ = ["Attempt", "Ending", "Settling", "Stage"]
@@ -79,6 +80,7 @@ class Attempt(msgspec.Struct, eq=False):
     about: dict[str, Any] | None = None  #: its fields in events, once an observer wants them
     settling: Settling | None = None  #: a caller that waits for the store's answer
     settled: Settlement | None = None  #: written already, in a transaction of the handler's
+    chunk: ChunkState | None = None  #: how far it is, of a job with several items
 
     @property
     def live_tasks(self) -> list[asyncio.Task[None]]:

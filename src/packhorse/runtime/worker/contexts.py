@@ -3,26 +3,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from packhorse.artifacts import Place
+import msgspec
+
+from packhorse.artifacts import Place, PlaceSource, result_artifact
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import Job, JobRecord, JobStatus, Progress
-from packhorse.core.policies.attachments import Attachments
+from packhorse.core.driving import adrive, drive
+from packhorse.core.job import Job, JobOptions, JobRecord, JobStatus, NewJob, Progress
+from packhorse.core.policies.attachments import Attaching, Attachments
+from packhorse.core.policies.journal import Group, member_of
+from packhorse.core.sealing import require_open
 from packhorse.core.settlement import Verdict
+from packhorse.core.workflows import WORKFLOW_KIND
+from packhorse.errors import JobConflict, UsageError
 from packhorse.hosts import HostTransaction
+from packhorse.runtime.worker.attaching import AttachmentWriter
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import WorkerLease
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
+from packhorse.workflows.growth import FlowInRun, Growing
 
 __all__ = ["ContextFactory", "StoreHost", "breaker_book"]
+
+_KEPT: Final = (Verdict.APPLIED,)
+T = TypeVar("T")
 
 
 class ContextFactory:
@@ -38,6 +51,7 @@ class ContextFactory:
     ) -> None:
         self.store = env.store
         self.places = env.places
+        self.app = env.app
         self.monotonic = env.clock.monotonic
         self.lease = lease
         self.progress = progress
@@ -45,6 +59,7 @@ class ContextFactory:
         self.lease_s = lease_us / SECOND_US
         self.state: Mapping[str, Any] = {}  #: what the lifespan hooks yielded
         self.breakers = breaker_book(env.store, env.clock.monotonic)
+        self.attachments = AttachmentWriter(env.store)
 
     def make(self, attempt: Attempt) -> Context:
         """The context of one attempt."""
@@ -70,16 +85,26 @@ def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
 class StoreHost(ABC):
     """What hosts of attempts share: the store is asked about their job."""
 
-    __slots__ = ("_job",)
+    __slots__ = ("_flow", "_job")
 
     suspends = True
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._flow: FlowInRun | None = None
 
     @property
     @abstractmethod
     def _store(self) -> Store: ...
+
+    @abstractmethod
+    def _node_job(self, call: Any, job_id: str) -> NewJob:
+        """A call as the job of a node."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place | None:
+        """Where artifacts are kept."""
 
     @property
     @abstractmethod
@@ -107,13 +132,61 @@ class StoreHost(ABC):
 
     def attach(self, values: dict[str, bytes]) -> bool:
         store = self._store
-        plan = store.attachments.attach(self._job.id, self._job.fence, values)
-        return store.run(plan) is Verdict.APPLIED
+        return store.run(store.attachments.attach([self._with(values)])) == _KEPT
 
     async def aattach(self, values: dict[str, bytes]) -> bool:
         store = self._store
-        plan = store.attachments.attach(self._job.id, self._job.fence, values)
-        return await store.arun(plan) is Verdict.APPLIED
+        return await store.arun(store.attachments.attach([self._with(values)])) == _KEPT
+
+    def _with(self, values: dict[str, bytes]) -> Attaching:
+        return Attaching(self._job.id, self._job.fence, values)
+
+    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        return drive(asking(self._store), self._store.run)
+
+    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+        return await adrive(asking(self._store), self._store.arun)
+
+    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        store = self._store
+        found = [store.run(store.inspection.job(job_id)) for job_id in job_ids]
+        return [self._result(job_id, one) for job_id, one in zip(job_ids, found, strict=True)]
+
+    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        store = self._store
+        found = [await store.arun(store.inspection.job(job_id)) for job_id in job_ids]
+        return await asyncio.to_thread(
+            lambda: [self._result(*pair) for pair in zip(job_ids, found, strict=True)]
+        )
+
+    def _result(self, job_id: str, record: JobRecord | None) -> bytes | None:
+        """What another job returned, wherever that is kept; None if it did not complete."""
+        # The job of a node is kept while its workflow is: where there is none, it never began.
+        if record is None or record.status is not JobStatus.COMPLETED:
+            return None
+        if record.result is None:
+            raise JobConflict(
+                f"the result of job {job_id} is no longer kept, and job {self._job.id} has it among"
+                " its arguments; raise result_ttl of its task, or start the workflow again",
+                job_id=job_id,
+            )
+        moved = result_artifact(
+            record.id, record.result, PlaceSource(lambda: self.place, chosen=True)
+        )
+        return moved.read() if moved else require_open(record.result, record.id, "result")
+
+    def flow(self) -> FlowInRun:
+        if self._flow is not None:
+            return self._flow
+        options = self._job.options
+        read = None if options is None else msgspec.json.decode(options, type=JobOptions)
+        member = member_of(read)
+        if member is None or Group.of(member.group).kind != WORKFLOW_KIND:
+            raise UsageError(
+                f"job {self._job.id} is no node of a workflow: start one with app.workflow(...)"
+            )
+        self._flow = FlowInRun(Growing(member, self._job, self._node_job), self)
+        return self._flow
 
     def _is_mine(self, record: JobRecord | None) -> bool:
         if record is None or record.status is not JobStatus.PROCESSING:
@@ -135,6 +208,11 @@ class _WorkerHost(StoreHost):
     def _store(self) -> Store:
         return self._factory.store
 
+    def _node_job(self, call: Any, job_id: str) -> NewJob:
+        app: Any = self._factory.app
+        job: NewJob = app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
+        return job
+
     @property
     def breakers(self) -> BreakerBook:
         return self._factory.breakers
@@ -142,6 +220,12 @@ class _WorkerHost(StoreHost):
     @property
     def place(self) -> Place | None:
         return self._factory.places()
+
+    def attach(self, values: dict[str, bytes]) -> bool:
+        return self._factory.attachments.keep(self._with(values))
+
+    async def aattach(self, values: dict[str, bytes]) -> bool:
+        return await self._factory.attachments.akeep(self._with(values))
 
     def note_progress(self, progress: Progress) -> None:
         self._factory.progress.note(self._attempt, progress)

@@ -5,16 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from packhorse.alerts import AlertDeclaration
 from packhorse.artifacts import PlaceSource
+from packhorse.batches.progress import ProgressWatchers
 from packhorse.client.registry import Registry
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.schedules import ScheduleDeclaration
+from packhorse.core.topics import SubscriberDeclaration
 from packhorse.events import EventBus
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.worker.hooks import Lifespan, Middleware
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings
+
+if TYPE_CHECKING:
+    from packhorse.client.outbox import Outboxes
 
 __all__ = ["Environment"]
 
@@ -36,5 +43,9 @@ class Environment:
     version: str = ""  #: of the release that runs
     declare: Callable[[], None] = lambda: None  #: declares queues, tasks and limits again
     schedules: Sequence[ScheduleDeclaration] = ()  #: as declared
+    alerts: Sequence[AlertDeclaration] = ()  #: as declared
+    subscribers: Sequence[SubscriberDeclaration] = ()  #: of topics
     places: PlaceSource = field(default_factory=lambda: PlaceSource(lambda: None, chosen=False))
+    outboxes: Outboxes | tuple[()] = ()  #: of the app; the worker drains them
+    watchers: ProgressWatchers = field(default_factory=ProgressWatchers)  #: of batches
     link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one

@@ -26,6 +26,7 @@ from packhorse.core.outcome import (
     Outcome,
     Succeeded,
 )
+from packhorse.core.references import wanted_results
 from packhorse.core.responses import (
     INVALID_OUTPUT,
     answer_in,
@@ -48,7 +49,9 @@ from packhorse.hosts import AttemptHost
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.chunks import ChunkEnded, ChunkRun
 from packhorse.runtime.worker.closing import rest_of, within_budget
+from packhorse.runtime.worker.inputs import afill, fill
 from packhorse.runtime.worker.outcomes import (
     described,
     ended_by_worker,
@@ -71,6 +74,7 @@ __all__ = [
     "ResultRefused",
     "answered",
     "judged",
+    "moved_aside",
     "raised_in",
 ]
 
@@ -113,6 +117,8 @@ class Executor:
     async def _run(self, attempt: Attempt) -> Outcome:
         # No variable here holds the outcome: it has the exception, which has this frame.
         try:
+            if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
+                await afill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
                 if (result := await steps.arun(steps.open())) is not None:
@@ -147,6 +153,8 @@ class Executor:
 
     def _run_here(self, attempt: Attempt) -> Outcome:
         try:
+            if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
+                fill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
                 if (result := steps.run(steps.open(), "step")) is not None:
@@ -171,6 +179,9 @@ class Executor:
         plan = attempt.plan
         if (key := key_of(attempt.job.payload)) is not None:
             raise KeyUnavailable(attempt.job.id, key=key, what="payload")
+        if plan.item is not None:
+            run = ChunkRun(attempt, self.context(attempt), judged)
+            return run.run() if plan.item.is_coroutine else run.run_here()
         arguments = read_arguments(plan, attempt.job)
         if plan.wants_context:
             return plan.call(plan.function, arguments, self.context(attempt))
@@ -188,13 +199,7 @@ class Executor:
         return set_aside(record, problem, now_us, longest_us=PARKED_US_MAX)
 
     def _moved(self, attempt: Attempt, outcome: Outcome, problem: str) -> Outcome:
-        """Keep a large result as an artifact, where the app names a place for such."""
-        places, elsewhere = self._places, attempt.plan.write_result is not None
-        if places is None or not places.chosen or elsewhere or not isinstance(outcome, Succeeded):
-            return oversized(problem)
-        if len(outcome.result) > RESULT_ARTIFACT_BYTES_MAX:
-            return oversized(f"{problem}; an artifact takes {RESULT_ARTIFACT_BYTES_MAX}")
-        return Succeeded(moved_result(places(), attempt.job.id, outcome.result))
+        return moved_aside(self._places, attempt, outcome) or oversized(problem)
 
     def context(self, attempt: Attempt) -> Context:
         """The attempt's context; made when first asked for."""
@@ -204,6 +209,16 @@ class Executor:
             if attempt.ending is not None:  # told to stop while it was being made
                 context.request_cancel()
         return context
+
+
+def moved_aside(places: PlaceSource | None, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+    """A large result kept as an artifact, where the app names a place for such; else None."""
+    elsewhere = attempt.plan.write_result is not None
+    if places is None or not places.chosen or elsewhere or not isinstance(outcome, Succeeded):
+        return None
+    if len(outcome.result) > RESULT_ARTIFACT_BYTES_MAX:
+        return None
+    return Succeeded(moved_result(places(), attempt.job.id, outcome.result))
 
 
 def _unwritten(attempt: Attempt) -> StepRunner | None:
@@ -218,6 +233,8 @@ def _returned(attempt: Attempt, value: Any) -> Outcome:
     if attempt.ending is not None:
         # It was told to stop and ended in its own way: what it made of that does not count.
         return ended_by_worker(attempt, attempt.ending)
+    if isinstance(value, ChunkEnded):
+        return value.outcome
     return judged(attempt.plan, value, job_id=attempt.job.id)
 
 

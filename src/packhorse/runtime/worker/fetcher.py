@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -36,6 +36,7 @@ from packhorse.runtime.worker.settler import BACKLOG_MAX, Settler
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.urgency import Urgency
 from packhorse.stores.requests import Claimed, ClaimRequest
 
 __all__ = ["GRANT_S", "Fetcher"]
@@ -75,8 +76,11 @@ class Fetcher:
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
         self.on_claimed: Callable[[Claimed], None] = lambda _claimed: None
+        #: Folds what became of groups, which may submit jobs; says whether there was anything.
+        self.fold: Callable[[], Awaitable[bool]] = _nothing_folded
         self._request = request
         self._store = env.store
+        self._outboxes = env.outboxes
         self._clock = env.clock
         self._monotonic = env.clock.monotonic
         self._link = env.link
@@ -93,6 +97,7 @@ class Fetcher:
         self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
         self._rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
         self._caps = QueueCaps(options.queue_caps, slots.held_of)
+        self.urgency = Urgency(options.reserve, options.concurrency, slots.held_below)
         self._store_time = StoreTime()
         self._backoff = Backoff(env.chance)
         self._woken = asyncio.Event()
@@ -125,7 +130,7 @@ class Fetcher:
             self.wake()
         elif not self._resting:
             return
-        elif not self._slots.busy or (not self._empty and self._has_room()):
+        elif not self._slots.busy or (not self._is_empty() and self._has_room()):
             self._woken.set()
 
     def set_limited(self, queues: frozenset[str]) -> None:
@@ -156,11 +161,14 @@ class Fetcher:
         slots = self._slots
         slots.give_back_stale()
         now = self._monotonic()
-        mode = self._quarantine.mode(now, busy=slots.busy, idle=self._empty and not slots.busy)
-        if mode is Mode.NORMAL and self._empty and now < self._look_at:
+        empty = self._is_empty()
+        mode = self._quarantine.mode(now, busy=slots.busy, idle=empty and not slots.busy)
+        if mode is Mode.NORMAL and empty and now < self._look_at:
             return await self._nothing_to_do(now)
         asked = self._rotation.ask(now) if mode is Mode.NORMAL else self._rotation.queues
         queues, limit = self._caps.within(asked, self._limit(mode))
+        urgent = self.urgency.within(queues, limit)
+        limit = limit if mode is Mode.SUSPECTS else urgent.limit
         if limit < 1 or not self._may_claim():
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
@@ -174,6 +182,8 @@ class Fetcher:
         request = msgspec.structs.replace(
             self._request, queues=queues, tasks=tasks, limit=limit, quarantine=alone
         )
+        if urgent.levels and not alone:
+            request = msgspec.structs.replace(request, levels=dict(urgent.levels))
         try:
             claimed = await self._claim(request)
         finally:
@@ -183,6 +193,10 @@ class Fetcher:
             await self._shutdown.sleep(self._backoff.next_s())
         else:
             self._after_claim(claimed, asked, limit, mode)
+            if mode is Mode.NORMAL and self.urgency.answered(
+                urgent, full=len(claimed.jobs) >= limit
+            ):
+                self._empty = False  # nothing else waits, so that background jobs may run
             self.on_look()
         return 0.0
 
@@ -226,13 +240,22 @@ class Fetcher:
         return self._settler.backlog < BACKLOG_MAX
 
     def _has_room(self) -> bool:
-        return self._slots.wanted(ahead=self._rotation.ahead) > 0
+        return self._wanted() > 0
+
+    def _wanted(self) -> int:
+        """How many jobs could be held; none ahead where slots are kept for some."""
+        return self._slots.wanted(ahead=self._rotation.ahead and self.urgency.plain)
+
+    def _is_empty(self) -> bool:
+        """Whether the last claim found less than it wanted, and there is no more to want now."""
+        urgency = self.urgency
+        return self._empty and (urgency.plain or not urgency.is_news(self._wanted()))
 
     def _limit(self, mode: Mode) -> int:
         """How many jobs to ask for."""
         if mode is Mode.NOTHING:
             return 0
-        wanted = self._slots.wanted(ahead=self._rotation.ahead)
+        wanted = self._wanted()
         if mode is Mode.SUSPECTS:
             wanted = min(1, wanted)
         most = self._options.max_jobs
@@ -322,7 +345,7 @@ class Fetcher:
     async def _leave_or_wait(self) -> float:
         """How long a burst worker still has to wait for what it could run, if anything."""
         request = self._request
-        if await self._admit():
+        if await self._admit() or await self.fold():
             self._empty = False
             return _REST_MIN_S
         plan = self._store.inspection.outlook(request.worker, request.queues, request.tasks)
@@ -349,7 +372,8 @@ class Fetcher:
     async def _admit(self) -> int:
         """What users' transactions ask for comes in first; says how much that was."""
         intake = self._store.intake
-        return 0 if intake is None else await self._store.arun(intake.admit(wait=True))
+        admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
+        return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)
 
     def _longest_rest(self, now: float, rest_s: float) -> float:
         """At most so long, less if something else comes first by time alone."""
@@ -365,3 +389,7 @@ class Fetcher:
                 await asyncio.wait_for(self._woken.wait(), rest_s)
         finally:
             self._resting = False
+
+
+async def _nothing_folded() -> bool:
+    return False

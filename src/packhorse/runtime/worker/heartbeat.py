@@ -285,11 +285,11 @@ class Heartbeat:
     def _look_at_mark(self) -> None:
         """Let no job be claimed that was carried to another store while this worker was running."""
         copied = self._store.run(self._store.transfer.copied())
-        if copied is not None and not self.copied:
+        known, self.copied = self.copied, copied is not None  # first: what is told is so already
+        if copied is not None and not known:
             self._post(self._health.failed, "mark", StoreCopied(self._store.label, to=copied.to))
-        elif copied is None and self.copied:
+        elif copied is None and known:
             self._post(self._health.worked, "mark")
-        self.copied = copied is not None
 
     def _declare_again(self, *, lapsed: bool) -> None:
         """A store that does not know the worker may have lost limits too: tell it those first."""

@@ -12,6 +12,7 @@ import msgspec
 
 from packhorse.client.contracts import BoundContract
 from packhorse.client.registry import Registry, TaskDefinition
+from packhorse.core.batches import Chunk, is_chunk
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
@@ -31,6 +32,7 @@ __all__ = [
     "UnreadableArguments",
     "current_payload",
     "is_readable",
+    "items_of",
     "limits_of",
     "read_arguments",
     "too_large",
@@ -75,6 +77,8 @@ class CallPlan:
     limited: bool = False  #: the task or the queue has limits, over all workers
     counted: bool = False  #: it counts while it runs, so that its end may let another one go
     is_tick: bool = False  #: shutdown does not wait for it: it comes again anyway
+    is_coroutine: bool = True  #: its function is one, wherever it runs
+    item: CallPlan | None = None  #: of a chunk: how each of its items is called
 
 
 def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
@@ -97,6 +101,17 @@ def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
         if not is_readable(plan, job.payload):
             raise UnreadableArguments from error
         raise _other_version(plan, versions, job, error) from error
+
+
+def items_of(plan: CallPlan, job: Job) -> list[Job]:
+    """The items of a chunk, each as a job of its own; of any other job, itself."""
+    if plan.item is None:
+        return [job]
+    try:
+        chunk = msgspec.json.decode(job.payload, type=Chunk)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UnreadableArguments from error
+    return [msgspec.structs.replace(job, payload=bytes(each).decode()) for each in chunk.items]
 
 
 def current_payload(plan: CallPlan, job: Job) -> str | bytes:
@@ -164,11 +179,13 @@ class PlanBook:
         self._settings = Settings(queues)
         self._default_timeout_us = default_timeout_us
         self._plans: dict[tuple[str, str], CallPlan] = {}
+        self._chunks: dict[CallPlan, CallPlan] = {}  # by the plans of their items
 
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on; attempts under way go on by those they began with."""
         self._settings = settings
         self._plans.clear()
+        self._chunks.clear()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -194,7 +211,19 @@ class PlanBook:
             plan = self._make(job)
             if len(self._plans) < _PLANS_MAX:
                 self._plans[key] = plan
+        if job.options is not None and is_chunk(job.options):
+            return self._chunk(plan)
         return plan
+
+    def _chunk(self, item: CallPlan) -> CallPlan:
+        """The plan of a chunk; what binds one item is asked for each of them."""
+        chunk = self._chunks.get(item)
+        if chunk is None:
+            chunk = replace(
+                item, item=item, bound=None, versions=None, write_result=None, timeout_max_s=inf
+            )
+            self._chunks[item] = chunk
+        return chunk
 
     def _make(self, job: Job) -> CallPlan:
         settings = self._settings.queue(job.queue)
@@ -217,6 +246,7 @@ class PlanBook:
             name=definition.name,
             threaded=definition.kind == "thread",
             process=definition.kind == "process",
+            is_coroutine=definition.coroutine or definition.kind == "coroutine",
             wants_context=definition.wants_context,
             whole=signature.whole,
             function=definition.function,
@@ -229,7 +259,7 @@ class PlanBook:
             max_tokens=None if definition.bound is None else definition.bound.contract.max_tokens,
             write_result=_result_writer(definition, self._registry.tools),
             timeout_max_s=_longest_s(definition.bound),
-            returns_nothing=signature.returns_nothing and definition.bound is None,
+            returns_nothing=signature.results.allows_nothing and definition.bound is None,
             timeout_s=timeout_us / SECOND_US,
             limits=Limits(
                 retry=definition.retry or settings.retry or RetryRule(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 from collections.abc import Collection, Coroutine, Sequence
@@ -13,6 +14,8 @@ from typing import Any, Final
 from packhorse.core.config import WorkerOptions
 from packhorse.events import LeaseLost, LeaseRegained
 from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.foldings import keepers, known_foldings
+from packhorse.runtime.services.groups import JOURNAL_TOPIC, Groups
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import (
     Admitter,
@@ -44,6 +47,8 @@ __all__ = ["Runtime", "end"]
 
 #: How long saying goodbye to the store may take; its lease runs out by itself otherwise.
 _LEAVE_S: Final = 2.0
+#: After so long a loop that has not ended is cancelled once more.
+_CANCEL_AGAIN_S: Final = 0.5
 #: How long a listener waits before it is asked again; only a bound, nothing happens then.
 _LISTEN_S: Final = 60.0
 #: Between two wake-ups that are heeded while there is work anyway.
@@ -91,6 +96,13 @@ class Runtime:
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
+        self.foldings = known_foldings(env.watchers)
+        self.groups = Groups(
+            *(env.store, env.clock, env.chance, worker, self.foldings),
+            failed=self.health.failed,
+            worked=self.health.worked,
+        )
+        self.fetcher.fold = self.groups.fold_all
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
@@ -161,13 +173,26 @@ class Runtime:
             Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
             Pruner(env.store, env.chance),
             ArtifactSweeper(env.store, env.chance, env.places),
+            *self._drainers(),
+            *keepers(env.store, env.chance),
             *more,
         )
+        # Its rest ends by a wake-up too; when the worker stops, it is cancelled as they all are.
+        folding = dataclasses.replace(driver, sleep=self.groups.rest)
         loops: list[Coroutine[Any, Any, None]] = [
-            *(self.settler.run(), self.settings.run(), self._listen()),
+            *(self.settler.run(), self.settings.run(), self._listen(), folding.run(self.groups)),
             *(driver.run(service) for service in services),
         ]
         return [asyncio.create_task(each) for each in loops]
+
+    def _drainers(self) -> list[Service]:
+        env = self.env
+        if not env.outboxes:
+            return []
+        from packhorse.runtime.services.drainer import Drainer  # noqa: PLC0415 - few have one
+
+        given = (env.store, env.clock, env.chance, self.worker)
+        return [Drainer(outbox, *given, found=self.wake) for outbox in env.outboxes]
 
     async def leave(self) -> bool:
         """End the lease, so that the store need not wait for it to run out; says whether it did."""
@@ -198,6 +223,9 @@ class Runtime:
     def use_settings(self, settings: Settings) -> None:
         """Go by changed settings of queues and tasks."""
         self.plans.use(settings)
+        self.fetcher.urgency.set_background(
+            name for name, queue in settings.queues.items() if queue.background_only
+        )
 
     # --------------------------------------------------------------------- what the parts report
 
@@ -242,6 +270,7 @@ class Runtime:
         """Hear wake-ups until cancelled; what cannot be heard is found by polling."""
         backoff = Backoff(self.env.chance)
         topics = frozenset({f"cancel:{self.worker}", *map("queue:{}".format, self.options.queues)})
+        topics |= {JOURNAL_TOPIC}
         topics |= {INTAKE_TOPIC} if self.admitter is not None else set()
         while True:
             try:
@@ -262,7 +291,9 @@ class Runtime:
                 self.heartbeat.look_now()
             if INTAKE_TOPIC in heard and self.admitter is not None:
                 await self.admitter.run_once()
-            if not heard <= {cancel, INTAKE_TOPIC}:
+            if JOURNAL_TOPIC in heard or "*" in heard:
+                self.groups.wake()
+            if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC}:
                 self.wake(heard)
                 self.settings.look_soon()
             if self.slots.busy:
@@ -270,7 +301,16 @@ class Runtime:
 
 
 async def end(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel these, and wait until they have ended."""
+    """Cancel these, and wait until they have ended.
+
+    Again and again: `asyncio.wait_for` of Python 3.11 forgets a cancel that comes when what it
+    waits for is just done.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
     for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not call it forgotten

@@ -80,6 +80,10 @@ class Settler:
         self._batch_max = _BATCH_MAX
         self._accepted: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
         self._limited: Callable[[Attempt], None] = lambda _attempt: None
+        #: Told of every batch that was answered, where attempts are counted by queue and task.
+        self.tally: (
+            Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
+        ) = None
 
     def connect(
         self, accepted: Callable[[Sequence[Attempt]], None], limited: Callable[[Attempt], None]
@@ -103,6 +107,8 @@ class Settler:
         job = attempt.job
         limits = limits_of(job, attempt.plan)
         settlement = settle(job, outcome, limits, roll=self._chance.roll())
+        if attempt.plan.item is not None:
+            settlement = _with_items(settlement, attempt, outcome)
         if type(outcome) is not Succeeded:
             attempt.outcome = outcome
         if settlement.error is not None:  # here it is on its way to the store and to logs
@@ -290,6 +296,8 @@ class Settler:
         verdicts: Sequence[Verdict],
     ) -> None:
         self._accepted(attempts)
+        if self.tally is not None:
+            self.tally(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
         wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
         counters.execution_s += sum([attempt.duration for attempt in attempts])
@@ -309,6 +317,14 @@ class Settler:
             if wanted:
                 announcer.settled(attempt, said, found)
             attempt.outcome = None  # its exception holds the frames that hold the attempt
+
+
+def _with_items(settlement: Settlement, attempt: Attempt, outcome: Outcome) -> Settlement:
+    """With the items of a chunk that are through; a process of its own tells them itself."""
+    counted = getattr(outcome, "counted", None)
+    if counted is None and attempt.chunk is not None:
+        counted = attempt.chunk.counted
+    return msgspec.structs.replace(settlement, counted=counted)
 
 
 def _words_of(outcome: Outcome) -> str:

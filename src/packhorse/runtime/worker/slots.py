@@ -78,6 +78,11 @@ class Slots:
         """How many jobs of a queue run here, or are about to."""
         return sum(each.job.queue == queue for each in self.held if each.stage <= Stage.RUNNING)
 
+    def held_below(self, priority: int) -> int:
+        """How many jobs that are less urgent run here, or are about to."""
+        held = (each for each in self.held if each.stage <= Stage.RUNNING)
+        return sum(each.job.priority > priority for each in held)
+
     @property
     def busy(self) -> bool:
         """Whether anything runs, or is about to."""

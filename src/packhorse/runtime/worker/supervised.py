@@ -26,6 +26,7 @@ from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.recycling import Recycling
 from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.tallies import Tallies
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
@@ -50,6 +51,9 @@ class SupervisorReporter:
         self._runtime = runtime
         self._recycling = Recycling(runtime.options)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
+        self._tallies = Tallies()
+        if link.counting:
+            runtime.settler.tally = self._tallies.count
         self._last: Report | None = None
         self._sent_at = float("-inf")
         self._retired = False
@@ -155,11 +159,13 @@ class SupervisorReporter:
             blocked=self._blocked,
             ahead=len(runtime.slots.waiting),
             unsettled=runtime.settler.backlog,
+            slots=runtime.options.concurrency,
         )
-        now = runtime.monotonic()
-        if report != self._last or now - self._sent_at >= _SILENCE_S:
+        now, series = runtime.monotonic(), self._tallies.changed()
+        if series or report != self._last or now - self._sent_at >= _SILENCE_S:
             self._last, self._sent_at = report, now
-            self._link.send(report)
+            if not self._link.send(msgspec.structs.replace(report, series=series)):
+                self._tallies.not_told(series)
 
     def _stuck(self) -> list[Stuck]:
         """Abandoned handlers that still run, and where they are."""

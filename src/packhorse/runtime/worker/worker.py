@@ -16,7 +16,10 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
+from packhorse.errors import StoreError
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
+from packhorse.runtime.services.alerts import AlertWatch
+from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import Quiet
@@ -87,9 +90,11 @@ class Worker:
             runtime.processes.pool.warm()
         runtime.heartbeat.start()
         # A burst leaves when nothing is left to do; what comes with time is not for it.
-        ticking = () if self._options.burst else (self._ticker(),)
+        subscribers = self._subscribers()
+        ticking = () if self._options.burst else (self._ticker(), subscribers, self._alerts())
         background = runtime.background(runtime.starvation, *ticking)
         try:
+            await self._patiently(runtime, _declared(subscribers))
             await self._patiently(runtime, self._work(runtime))
             await self._patiently(runtime, self._take_down(runtime))
         finally:
@@ -115,8 +120,25 @@ class Worker:
         return Ticker(
             *(env.store, env.clock, env.chance, env.bus, self.id),
             schedules=env.schedules,
-            release=f"{env.origin or ''} {env.version}",
+            release=self._release,
         )
+
+    def _alerts(self) -> AlertWatch:
+        env = self._env
+        return AlertWatch(env.store, env.clock, env.chance, self.id, alerts=env.alerts)
+
+    def _subscribers(self) -> Subscribers:
+        env = self._env
+        return Subscribers(
+            *(env.store, env.clock, env.chance),
+            subscribers=env.subscribers,
+            queues=self._options.queues,
+            release=self._release,
+        )
+
+    @property
+    def _release(self) -> str:
+        return f"{self._env.origin or ''} {self._env.version}"
 
     def _hear_supervisor(self, runtime: WorkerRuntime, link: SupervisorLink) -> None:
         loop = asyncio.get_running_loop()
@@ -214,6 +236,12 @@ class Worker:
             await runtime.processes.pool.close()
         if await runtime.leave() and runtime.supervisor is not None:
             runtime.supervisor.left(finished=runtime.fetcher.finished)
+
+
+async def _declared(subscribers: Subscribers) -> None:
+    """Subscribers are known before jobs are claimed; of a burst, before it ends."""
+    with contextlib.suppress(StoreError):  # the service tries again
+        await subscribers.declare()
 
 
 async def _fetch(runtime: WorkerRuntime) -> None:

@@ -31,7 +31,7 @@ from packhorse.artifacts import Place
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
-from packhorse.core.job import Progress
+from packhorse.core.job import NewJob, Progress
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
 from packhorse.hosts import HostTransaction
@@ -272,6 +272,10 @@ class _ProcessHost(StoreHost):
     @property
     def breakers(self) -> BreakerBook:
         return self._breakers()
+
+    def _node_job(self, call: Any, job_id: str) -> NewJob:
+        job: NewJob = self._app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
+        return job
 
     @property
     def _store(self) -> Store:

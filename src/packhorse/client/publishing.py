@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+"""Publish an event: find who has subscribed to its topic, and store a job for each, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+import msgspec
+
+from packhorse.call import NO_CHOICES, Call
+from packhorse.client.submission import (
+    ATOMIC_BYTES_MAX,
+    ATOMIC_JOBS_MAX,
+    Submission,
+    new_job,
+    parts,
+)
+from packhorse.client.transactions import Within
+from packhorse.core.clock import new_id
+from packhorse.core.codec import Signature
+from packhorse.core.driving import adrive, drive
+from packhorse.core.durations import Duration
+from packhorse.core.job import NewJob, Priority
+from packhorse.core.options import PriorityName, chosen_options
+from packhorse.core.process import in_event_loop
+from packhorse.core.topics import (
+    SUBSCRIBER_KIND,
+    SubscriberDeclaration,
+    SubscriberDocument,
+    TopicEvent,
+    check_topic,
+    event_jobs,
+    reached,
+    read_subscriber,
+    subscribers_after,
+)
+from packhorse.core.type_hints import Hints, Parameter
+from packhorse.errors import ConfigError, UsageError
+from packhorse.handle import JobHandle
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
+
+__all__ = ["PublishOptions", "apublish", "declaration", "publish"]
+
+#: Subscribers read at once.
+_PAGE: Final = 500
+
+
+class PublishOptions(TypedDict, total=False):
+    """What `topic.publish(payload, ...)` takes; it holds for the job of every subscriber."""
+
+    #: A second publish of one key to a topic gives nothing twice, while the first one's jobs are
+    #: kept.
+    idempotency_key: str | None
+    tenant: str | None
+    priority: PriorityName | Priority | None
+    delay: Duration | None
+    scheduled_at: datetime | None
+    deadline: datetime | None
+    tags: Sequence[str] | None
+    ordering_key: str | None
+    trace_id: str | None
+    upstream_request_id: str | None
+    created_by: str | None
+    wait: Duration | None
+    notify: bool | None
+
+
+def publish(
+    submission: Submission,
+    topic: str,
+    payload: object,
+    options: Mapping[str, Any],
+    *,
+    tenant: str | None = None,
+) -> list[JobHandle[Any]]:
+    """Store one job for each subscriber; return their handles, by the names of their tasks.
+
+    With `tenant` they are that tenant's, and seen as by its view.
+    """
+    publication = _Publication(submission, topic, payload, options, tenant)
+    store = submission.connection.store
+    jobs = publication.jobs(drive(_stored(store, topic), store.run))
+    if publication.within is not None:
+        for part in parts(jobs, atomic=False):
+            written = publication.within.written(part)
+            submission.connection.transactions.write(store, publication.within.tx, written)
+        return publication.handles([(job.id, None) for job in jobs])
+    if in_event_loop():
+        submission.warn_of_blocking("publish")
+    answers = submission.connection.submit(jobs, **publication.how) if jobs else ()
+    return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+
+
+async def apublish(
+    submission: Submission,
+    topic: str,
+    payload: object,
+    options: Mapping[str, Any],
+    *,
+    tenant: str | None = None,
+) -> list[JobHandle[Any]]:
+    """As `publish`, without blocking the event loop."""
+    publication = _Publication(submission, topic, payload, options, tenant)
+    store = await submission.connection.astore()
+    jobs = publication.jobs(await adrive(_stored(store, topic), store.arun))
+    if publication.within is not None:
+        for part in parts(jobs, atomic=False):
+            written = publication.within.written(part)
+            await submission.connection.transactions.awrite(store, publication.within.tx, written)
+        return publication.handles([(job.id, None) for job in jobs])
+    answers = await submission.connection.asubmit(jobs, **publication.how) if jobs else ()
+    return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+
+
+def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:
+    """A subscriber as it is declared, with the queues and tasks that are known now."""
+    task = call.definition
+    signature = task.signature
+    return SubscriberDeclaration(
+        topic,
+        new_job(call, submission.connection.declarations, ""),
+        signature.names,
+        tuple(name for name in signature.names if name not in signature.optional),
+        task.aliases,
+    )
+
+
+class _Publication:
+    """One event, and how it is stored."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        topic: str,
+        payload: object,
+        options: Mapping[str, Any],
+        tenant: str | None,
+    ) -> None:
+        where = f"topic {check_topic(topic)!r}: publish()"
+        given = {name: value for name, value in options.items() if name != "tx"}
+        self._tenant = tenant
+        if tenant is not None and given.setdefault("tenant", tenant) != tenant:
+            raise ConfigError(
+                f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
+                f"{tenant!r}; publish through its own, or leave its tenant out"
+            )
+        chosen = chosen_options(given, PublishOptions, where)
+        choices = NO_CHOICES.using({**chosen, "tx": options.get("tx")}, where)
+        fields = choices.fields()
+        key = fields.pop("idempotency_key", None)
+        wait_us, tx = fields.pop("wait_us", None), fields.pop("tx", None)
+        notify = bool(fields.pop("notify", False))
+        self.within = None if tx is None else Within(tx, notify)
+        #: How the jobs are submitted; ids that follow from a key may be there already.
+        self.how: Mapping[str, Any] = {"wait_us": wait_us, "ids_are_new": key is None}
+        self._event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
+        self._submission = submission
+
+    def jobs(self, stored: Sequence[SubscriberDocument]) -> list[NewJob]:
+        """A job for each subscriber, checked."""
+        submission, event = self._submission, self._event
+        own = [
+            declaration(event.topic, call, submission)
+            for call in submission.subscribers.get(event.topic, {}).values()
+        ]
+        jobs = event_jobs(event, reached(stored, own))
+        traces_uniquely = submission.connection.declarations.traces_uniquely
+        jobs = [
+            msgspec.structs.replace(job, trace_id=job.id) if traces_uniquely(job.queue) else job
+            for job in jobs
+        ]
+        submission.check(jobs)
+        size = sum(len(job.payload) for job in jobs)
+        if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
+            raise UsageError(
+                f"an event of topic {event.topic!r} is for {len(jobs)} subscribers, with {size} "
+                f"bytes of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
+                f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
+            )
+        return jobs
+
+    def handles(self, found: Sequence[tuple[str, bool | None]]) -> list[JobHandle[Any]]:
+        connection = self._submission.connection
+        return [
+            JobHandle(job_id, deduplicated, connection, tenant=self._tenant)
+            for job_id, deduplicated in found
+        ]
+
+
+def _stored(store: Store, topic: str) -> Generator[Plan[Any], Any, list[SubscriberDocument]]:
+    """The subscribers of a topic that the store holds: one look-up, unless there are very many."""
+    found: list[SubscriberDocument] = []
+    after: str | None = subscribers_after(topic)
+    begins = subscribers_after(topic)
+    while after is not None:
+        page: RecordPage = yield store.records.records(SUBSCRIBER_KIND, after=after, limit=_PAGE)
+        own = [each for each in page.records if each.id.text.startswith(begins)]
+        found += [read_subscriber(each.document) for each in own]
+        after = page.after if len(own) == len(page.records) else None
+    return found
+
+
+_PAYLOAD: Final = Parameter("payload", Any, required=True, by_position=True, by_name=True)
+_EVENT: Final = Signature.from_hints(
+    Hints("publish()", (_PAYLOAD,), Any), skip_first=False, whole=True
+)
+
+
+def _encoded(payload: object) -> bytes:
+    """An event as JSON text, or the error that says what of it cannot travel."""
+    if isinstance(payload, Call):
+        raise ConfigError(f"{payload!r} is a call, which is submitted; publish data")
+    return _EVENT.encode((payload,), {})

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""Topics of an app: one event, and a job of its own for every task that has subscribed.
+
+    paid = app.topic("order.paid")
+    @paid.subscribe                        a function, or a task; options as of app.task
+    paid.publish({"order": 17})            and apublish; tx=connection, idempotency_key="o-17"
+    app.topics.all()                       who has subscribed; every verb has an a-twin
+
+Workers write down who has subscribed (`runtime.services.subscribers`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Generator
+from datetime import datetime
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
+
+import msgspec
+
+from packhorse.call import Call
+from packhorse.client.connection import Connection
+from packhorse.client.publishing import PublishOptions, apublish, declaration, publish
+from packhorse.client.schedules import ScheduleVerbs
+from packhorse.client.submission import Submission
+from packhorse.context import Context
+from packhorse.core.clock import to_datetime
+from packhorse.core.driving import adrive, drive
+from packhorse.core.options import TaskOptions
+from packhorse.core.topics import (
+    SUBSCRIBER_KIND,
+    SubscriberDeclaration,
+    SubscriberDocument,
+    check_topic,
+    read_subscriber,
+)
+from packhorse.errors import ConfigError
+from packhorse.handle import JobHandle
+from packhorse.stores.plan import Plan
+from packhorse.stores.records import RecordPage
+from packhorse.task import CoroutineTask, FunctionTask, Task, TaskDecorator
+
+__all__ = ["Subscribe", "SubscriberInfo", "Topic", "TopicInfo", "TopicVerbs", "Topics"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+K = TypeVar("K", bound=Task[..., Any])
+T = TypeVar("T")
+
+_PAGE: Final = 500
+#: Options of a task's jobs that would be the same for every event.
+_NOT_FOR_EVENTS: Final = (
+    *("scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key", "idempotency_window"),
+    *("wait", "tx", "notify", "unique"),
+)
+
+
+class Topic:
+    """A name under which events are published; `app.topic(name)` makes one."""
+
+    def __init__(self, name: str, decorator: TaskDecorator, submission: Submission) -> None:
+        self.name = check_topic(name)
+        self._submission = submission
+        #: `@topic.subscribe`, over a function or a task: gives it a job for every event.
+        self.subscribe = Subscribe(self._take, decorator)
+
+    def publish(
+        self, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
+    ) -> list[JobHandle[Any]]:
+        """Store a job for each subscriber, all or none; return their handles, or none.
+
+        With `tx`, a connection of yours, they are stored when its transaction commits.
+        """
+        return publish(self._submission, self.name, payload, {**options, "tx": tx})
+
+    async def apublish(
+        self, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
+    ) -> list[JobHandle[Any]]:
+        """As `publish`, without blocking the event loop."""
+        return await apublish(self._submission, self.name, payload, {**options, "tx": tx})
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+    def _take(self, task: Task[..., Any]) -> None:
+        where = f"topic {self.name!r}: subscriber {task.name}"
+        _refuse_keys(task, where)
+        call: Call[Any] = Call(task.definition, b"{}", task.choices)
+        for option in _NOT_FOR_EVENTS:
+            if option in call.choices.values:
+                raise ConfigError(
+                    f"{where} has {option}=, which would be the same for every event; leave it out"
+                )
+        self._submission.subscribers.setdefault(self.name, {})[task.name] = call
+
+
+def _refuse_keys(task: Task[..., Any], where: str) -> None:
+    """Refuse what a producer could not make that does not know the task."""
+    given = task.definition
+    keys = {"concurrency_key": given.concurrency_key, "rate_key": given.rate_key}
+    taken = [name for name, value in {**keys, "unique": given.unique}.items() if value is not None]
+    if given.bound is not None and given.bound.needs_key:
+        taken.append("an idempotency key by contract")
+    if taken:
+        raise ConfigError(
+            f"{where} takes {', '.join(taken)} from arguments, and publishers do not know its "
+            "code; subscribe a task without, which submits this one"
+        )
+
+
+class Subscribe:
+    """Declares functions as tasks that get the events of a topic, or has tasks get them."""
+
+    def __init__(self, take: Callable[[Task[..., Any]], None], decorator: TaskDecorator) -> None:
+        self._take = take
+        self._decorator = decorator.taking(self._declare)
+        self._declares = decorator
+
+    @overload
+    def __call__(self, function: K, /) -> K: ...
+    # As of `TaskDecorator`.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> FunctionTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R]: ...
+    @overload
+    def __call__(
+        self, function: None = None, /, **options: Unpack[TaskOptions]
+    ) -> TaskDecorator: ...
+    def __call__(self, function: Any = None, /, **options: Any) -> Any:
+        """Subscribe a task, or declare a function as one; with options only, a decorator."""
+        if isinstance(function, Task):
+            if options:
+                raise ConfigError(
+                    f"{function!r} is a task already, so its options are given where it is "
+                    "declared, or with using(...)"
+                )
+            self._take(function)
+            return function
+        if function is None:
+            return self._decorator(**options)
+        # Names of the surrounding function are known to annotations too, as in a test.
+        frame = inspect.currentframe()
+        scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
+        return self._decorator.declare(function, scope, options)
+
+    def _declare(self, task: Task[..., Any]) -> None:
+        self._declares.take(task)
+        self._take(task)
+
+
+class SubscriberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that gets the events of a topic."""
+
+    task: str
+    queue: str
+    state: str  #: `active`; `silent`: workers of its queue do not declare it; `retired`
+    declared_at: datetime
+    seen_at: datetime  #: when a worker last said that it declares it
+    retired_at: datetime | None = None
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, and who gets its events."""
+
+    name: str
+    subscribers: tuple[SubscriberInfo, ...] = ()
+
+
+class Topics:
+    """The topics that a store knows subscribers of."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> list[TopicInfo]:
+        """All of them, by name."""
+        return drive(self._all(), self._connection.store.run)
+
+    async def aall(self) -> list[TopicInfo]:
+        """As `all`, without blocking the event loop."""
+        return await adrive(self._all(), (await self._connection.astore()).arun)
+
+    def get(self, name: str) -> TopicInfo:
+        """One of them; without subscribers if the store knows none."""
+        return _one(self.all(), check_topic(name))
+
+    async def aget(self, name: str) -> TopicInfo:
+        """As `get`, without blocking the event loop."""
+        return _one(await self.aall(), check_topic(name))
+
+    def _all(self) -> Generator[Plan[Any], Any, list[TopicInfo]]:
+        found: dict[str, list[SubscriberInfo]] = {}
+        after: str | None = None
+        while True:
+            page: RecordPage = yield self._connection.store.records.records(
+                SUBSCRIBER_KIND, after=after, limit=_PAGE
+            )
+            for record in page.records:
+                subscriber = read_subscriber(record.document)
+                found.setdefault(subscriber.topic, []).append(_info(subscriber))
+            after = page.after
+            if after is None:
+                break
+        return [TopicInfo(name=name, subscribers=tuple(each)) for name, each in found.items()]
+
+
+def _one(topics: list[TopicInfo], name: str) -> TopicInfo:
+    return next((each for each in topics if each.name == name), TopicInfo(name=name))
+
+
+def _info(subscriber: SubscriberDocument) -> SubscriberInfo:
+    retired_us = subscriber.retired_us
+    return SubscriberInfo(
+        task=subscriber.task,
+        queue=subscriber.job.queue,
+        state=subscriber.state,
+        declared_at=to_datetime(subscriber.declared_us),
+        seen_at=to_datetime(subscriber.seen_us),
+        retired_at=None if retired_us is None else to_datetime(retired_us),
+    )
+
+
+class TopicVerbs(ScheduleVerbs):
+    """The verbs of an app that are about topics."""
+
+    _submission: Submission
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, to subscribe to and to publish events on."""
+        return Topic(name, self.task, self._submission)
+
+    @property
+    def topics(self) -> Topics:
+        """The topics that the store knows subscribers of."""
+        return Topics(self._connection)
+
+    def _declared_subscribers(self) -> tuple[SubscriberDeclaration, ...]:
+        """Who has subscribed in this process, with the queues and tasks it knows now."""
+        submission = self._submission
+        return tuple(
+            declaration(topic, call, submission)
+            for topic, calls in submission.subscribers.items()
+            for call in calls.values()
+        )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""Looks at alerts: every worker may, one at a time is on duty, and record versions decide.
+
+What is told goes out as jobs, submitted in the change that notes it. So an alert is told once over
+the fleet, even if workers die, and a receiver that is away is tried again as any job is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from packhorse.alerts import (
+    ALERT_KIND,
+    ALERT_QUEUE,
+    DELIVER_TASK,
+    AlertDeclaration,
+    AlertNotice,
+)
+from packhorse.breaker import BREAKER_KIND, breaker_info
+from packhorse.core.clock import SECOND_US, Chance, Clock, new_id, to_datetime
+from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
+from packhorse.core.policies.alerts import AlertState, grown, judged, sampled
+from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.core.schedules import SCHEDULE_KIND
+from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
+from packhorse.runtime.services.upkeep import spread
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
+from packhorse.stores.requests import Counts, WorkerRecord
+
+__all__ = ["AlertWatch", "notice_jobs"]
+
+_PAGE: Final = 500
+#: Workers whose totals are compared; of more, the others do not count.
+_WORKERS_MAX: Final = 500
+_BREAKER_OPEN: Final = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What was seen of the store at one look."""
+
+    counts: Mapping[str, Counts]
+    workers: Sequence[WorkerRecord]
+    late_s: float
+    breakers: int
+    latency_s: float
+    now_us: int
+
+
+class AlertWatch:
+    """Judges the alerts that its app declares."""
+
+    name = "alerts"
+    interval_s = 10.0
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        worker: str,
+        *,
+        alerts: Sequence[AlertDeclaration],
+    ) -> None:
+        self._store = store
+        self._monotonic = clock.monotonic
+        self._chance = chance
+        self._alerts = alerts
+        self._duty = Duty(store, clock, "alerts", worker)
+
+    async def run_once(self) -> float:
+        """Look once, if this worker is on duty."""
+        if not self._alerts:
+            return spread(self.interval_s, self._chance)
+        if not await self._duty.is_mine():
+            return spread(OFF_DUTY_S, self._chance)
+        known: dict[str, Record] = {}
+        after: str | None = None
+        while True:
+            page = await self._page(ALERT_KIND, after=after)
+            known.update({record.id.key: record for record in page.records})
+            after = page.after
+            if after is None:
+                break
+        sight = await self._sight(page.now_us)
+        for alert in self._alerts:
+            await self._judge(alert, known.get(alert.name), sight)
+        return spread(self.interval_s, self._chance)
+
+    async def _judge(self, alert: AlertDeclaration, record: Record | None, sight: _Sight) -> None:
+        before = AlertState()
+        if record is not None:
+            before = msgspec.json.decode(record.document, type=AlertState)
+        state, value = _measured(alert, before, sight)
+        state, word = judged(state, alert.rule, value, sight.now_us)
+        if state == before:
+            return
+        named, version = RecordId(ALERT_KIND, "", alert.name), 0
+        if record is not None:
+            version = record.version
+        jobs = [] if word is None else notice_jobs(alert, _notice(alert, state, word, sight.now_us))
+        # A conflict is an operator's silence, or another worker's look: the next look goes by it.
+        put = Put(named, msgspec.json.encode(state), version)
+        await self._store.arun(self._store.records.change([put], jobs=jobs))
+
+    async def _sight(self, now_us: int) -> _Sight:
+        wanted = {alert.measure.name for alert in self._alerts}
+        began = self._monotonic()
+        counts = await self._store.arun(self._store.inspection.counts())
+        latency_s = self._monotonic() - began
+        workers = await self._store.arun(self._store.leases.workers())
+        late_s, breakers = 0.0, 0
+        if "late_schedules" in wanted:
+            records = self._store.records.records(SCHEDULE_KIND, by_order=True, limit=1)
+            page = await self._store.arun(records)
+            orders = [record.order for record in page.records if record.order is not None]
+            late_s = max([0.0, *((page.now_us - order) / SECOND_US for order in orders)])
+        if "open_breakers" in wanted:
+            page = await self._page(BREAKER_KIND)
+            found = [breaker_info(record, page.now_us) for record in page.records]
+            breakers = sum(each.state.value == _BREAKER_OPEN for each in found)
+        by_queue = {each.queue: each for each in counts}
+        return _Sight(by_queue, workers, late_s, breakers, latency_s, now_us)
+
+    async def _page(self, kind: str, after: str | None = None) -> RecordPage:
+        return await self._store.arun(self._store.records.records(kind, after=after, limit=_PAGE))
+
+
+def notice_jobs(alert: AlertDeclaration, notice: AlertNotice) -> list[NewJob]:
+    """The jobs that tell each destination of an alert."""
+    jobs = []
+    for index in range(len(alert.to)):
+        job_id = new_id()
+        arguments = {"alert": alert.name, "destination": index, "notice": notice}
+        jobs.append(
+            NewJob(
+                id=job_id,
+                task=DELIVER_TASK,
+                payload=msgspec.json.encode(arguments),
+                queue=ALERT_QUEUE,
+                priority=int(Priority.CRITICAL),
+                trace_id=job_id.replace("-", ""),
+            )
+        )
+    return jobs
+
+
+def _measured(
+    alert: AlertDeclaration, state: AlertState, sight: _Sight
+) -> tuple[AlertState, float | None]:
+    """The value of an alert's measure, and its state with what the next look needs."""
+    measure = alert.measure
+    base = measure.name.removesuffix(".growth")
+    if base == "failure_rate":
+        return _failure_rate(alert, state, sight)
+    value = _value(base, alert.queue, sight)
+    if not measure.over_window:
+        return state, value
+    state = sampled(state, (value,), alert.over_us, sight.now_us)
+    risen = grown(state, (value,))
+    return state, None if risen is None else risen[0]
+
+
+def _value(name: str, queue: str, sight: _Sight) -> float:
+    counts = [each for each in sight.counts.values() if queue in ("", each.queue)]
+    match name:
+        case "oldest_ready":
+            since = [each.oldest_ready_us for each in counts if each.oldest_ready_us is not None]
+            return max([0.0, *((sight.now_us - each) / SECOND_US for each in since)])
+        case "depth":
+            return sum(each.by_status.get(status, 0) for each in counts for status in WAITING)
+        case "dead_letters":
+            return sum(each.by_status.get(JobStatus.DEAD, 0) for each in counts)
+        case "workers":
+            live = [each for each in sight.workers if each.live]
+            return sum(not queue or queue in each.queues for each in live)
+        case "late_schedules":
+            return sight.late_s
+        case "open_breakers":
+            return sight.breakers
+        case _:
+            return sight.latency_s
+
+
+def _failure_rate(
+    alert: AlertDeclaration, state: AlertState, sight: _Sight
+) -> tuple[AlertState, float | None]:
+    """Attempts within the window that failed, as a share; 0 where there was none."""
+    live = sorted((each for each in sight.workers if each.live), key=lambda each: each.worker)
+    now = {each.worker: each.totals for each in live[:_WORKERS_MAX]}
+    seen = {name: (totals.succeeded, totals.failed) for name, totals in now.items()}
+    totals = state.totals or (0.0, 0.0)
+    if state.totals:  # else this is the first look, and what was before is no news
+        risen = [
+            (new - old for new, old in zip(counts, state.seen.get(name, (0, 0)), strict=True))
+            for name, counts in seen.items()
+        ]
+        parts = [totals, *(tuple(max(0, each) for each in rise) for rise in risen)]
+        totals = tuple(float(sum(column)) for column in zip(*parts, strict=True))
+    state = msgspec.structs.replace(state, totals=totals, seen=seen)
+    state = sampled(state, totals, alert.over_us, sight.now_us)
+    succeeded, failed = grown(state, totals) or (0.0, 0.0)
+    return state, failed / (succeeded + failed) if succeeded + failed else 0.0
+
+
+def _notice(alert: AlertDeclaration, state: AlertState, word: str, now_us: int) -> AlertNotice:
+    value = 0.0 if state.value is None else state.value
+    shown, bound = alert.measure.shown(value), alert.measure.shown(alert.rule.bound.value)
+    side = "more" if alert.rule.bound.above else "less"
+    text = f"{alert.name}: {alert.subject} is {shown}; {side} than {bound} is an alert"
+    if word == "cleared":
+        text = f"{alert.name} is over: {alert.subject} is {shown}"
+    since = state.firing_us or now_us
+    return AlertNotice(
+        alert=alert.name,
+        state=word,
+        text=text,
+        value=value,
+        queue=alert.queue,
+        since=to_datetime(since).isoformat(),
+    )

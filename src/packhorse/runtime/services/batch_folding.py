@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""What the ends of its members come to for a batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from packhorse.batches.progress import ProgressWatchers
+from packhorse.batches.refusals import refused_callbacks
+from packhorse.core.batches import BATCH_KIND, BatchDocument, folded_batch, put_batch, read_batch
+from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.runtime.services.groups import Fold
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
+
+__all__ = ["BatchFolding"]
+
+_LOG: Final = logging.getLogger("packhorse.worker")
+
+
+class BatchFolding:
+    """Counts the items of a batch, and submits its callbacks."""
+
+    kind = BATCH_KIND
+
+    def __init__(self, watchers: ProgressWatchers) -> None:
+        self._watchers = watchers
+
+    def fold(
+        self, store: Store, group: Group, lines: Sequence[JournalLine]
+    ) -> Generator[Plan[Any], Any, Fold]:
+        """Add up what the lines tell; lines of a batch that is gone count nowhere."""
+        ids = tuple(line.id for line in lines)
+        record = yield store.records.record(group.record)
+        if record is None:
+            return Fold(ids)
+        # The clock that judges is the store's, which comes with every page.
+        page: RecordPage = yield store.records.records(BATCH_KIND, limit=1)
+        before = read_batch(record.document)
+        moved = folded_batch(before, lines, page.now_us)
+        put = put_batch(moved.document, record.version)
+        told: list[BatchDocument] = []
+        if self._watchers.wants(group.key):
+            told = _one_by_one(before, lines, page.now_us)
+        return Fold(ids, (put,), moved.jobs, told)
+
+    def folded(
+        self, store: Store, group: Group, fold: Fold, changed: Changed
+    ) -> Generator[Plan[Any], Any, None]:
+        """Tell those in this process who want to know how far it is, after each member."""
+        for batch in fold.note or ():
+            self._watchers.tell(batch)
+        for answer in changed.jobs:
+            if isinstance(answer, RefusedJob):
+                told = "a callback of batch %s was not submitted: %s"
+                _LOG.warning(told, group.key, answer.reason)
+        yield from refused_callbacks(store, group, changed)
+
+
+def _one_by_one(
+    batch: BatchDocument, lines: Sequence[JournalLine], now_us: int
+) -> list[BatchDocument]:
+    steps = []
+    for line in lines:
+        batch = folded_batch(batch, (line,), now_us).document
+        steps.append(batch)
+    return steps

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Goes on with workflows: what the ends of nodes come to, and what is due without one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from packhorse.core.clock import SECOND_US, Chance
+from packhorse.core.driving import adrive
+from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.workflows import WORKFLOW_KIND
+from packhorse.runtime.services.groups import Fold
+from packhorse.runtime.services.upkeep import spread
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed, RecordPage
+from packhorse.workflows.records import folded, kept_up, refused_nodes
+
+__all__ = ["WorkflowFolding", "WorkflowKeeper"]
+
+#: Workflows looked at in one round.
+_PAGE: Final = 50
+
+
+class WorkflowFolding:
+    """Submits nodes whose parents have ended, and ends workflows."""
+
+    kind = WORKFLOW_KIND
+
+    def fold(
+        self, store: Store, group: Group, lines: Sequence[JournalLine]
+    ) -> Generator[Plan[Any], Any, Fold]:
+        """What the ends of nodes come to; a part of it, where that is much."""
+        return Fold(*(yield from folded(store, group, lines)))
+
+    def folded(
+        self, store: Store, group: Group, fold: Fold, changed: Changed
+    ) -> Generator[Plan[Any], Any, None]:
+        """Nodes whose jobs the store did not take are dead."""
+        del fold
+        yield from refused_nodes(store, group, changed)
+
+
+class WorkflowKeeper:
+    """Goes on with what a producer or an operator has begun, and removes what is over."""
+
+    name = "workflows"
+    interval_s = 5.0
+
+    def __init__(self, store: Store, chance: Chance) -> None:
+        self._store = store
+        self._chance = chance
+
+    async def run_once(self) -> float:
+        """Look after the workflows that are due."""
+        store = self._store
+        page: RecordPage = await store.arun(
+            store.records.records(WORKFLOW_KIND, by_order=True, limit=_PAGE)
+        )
+        due = [record for record in page.records if (record.order or 0) <= page.now_us]
+        for record in due:
+            await adrive(kept_up(store, record), store.arun)
+        if len(due) == _PAGE:
+            return 0.0
+        left = [record.order or 0 for record in page.records if record not in due]
+        wait_s = (min(left) - page.now_us) / SECOND_US if left else self.interval_s
+        return min(wait_s, spread(self.interval_s, self._chance))

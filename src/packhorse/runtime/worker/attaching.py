@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Values that running jobs keep, such as steps: those that wait at one moment share one write.
+
+A commit costs more than what it writes, so that jobs which run beside each other pay for one
+together. One write is under way at a time; what is asked meanwhile makes the next. Coroutines are
+served by the event loop, threads by the first of them, so that neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from packhorse.core.driving import adrive, drive
+from packhorse.core.policies.attachments import Attaching
+from packhorse.core.settlement import Verdict
+from packhorse.errors import StoreUnavailable
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
+
+__all__ = ["AttachmentWriter"]
+
+_BATCH_MAX: Final = 500
+#: Of values in one batch: a store answers no other call while it reads them.
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class _Asked(NamedTuple):
+    """Values to keep, and who waits for it."""
+
+    one: Attaching
+    answer: Future[bool] | asyncio.Future[bool]
+
+
+class AttachmentWriter:
+    """Keeps values with the jobs of one worker; says of each whether its attempt held the job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._of_threads: deque[_Asked] = deque()
+        self._turn = threading.Lock()
+        self._of_loop: deque[_Asked] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    def keep(self, one: Attaching) -> bool:
+        """Keep values before this returns, in the caller's thread."""
+        asked = _Asked(one, Future())
+        self._of_threads.append(asked)
+        with self._turn:
+            while not asked.answer.done():  # else who had the turn before has written it
+                self._write(_next_batch(self._of_threads))
+        return asked.answer.result()
+
+    async def akeep(self, one: Attaching) -> bool:
+        """As `keep`, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a handler's own, in a thread
+            return await asyncio.to_thread(self.keep, one)
+        answer: asyncio.Future[bool] = loop.create_future()
+        self._of_loop.append(_Asked(one, answer))
+        if self._writing is None:  # begins when all have asked that can do so now
+            self._writing = loop.create_task(self._awrite())
+        return await answer
+
+    def _write(self, batch: list[_Asked]) -> None:
+        try:
+            drive(self._work(batch), self._store.run)
+        except BaseException:  # the thread is ended from outside; others wait for this
+            self._of_threads.extendleft([asked for asked in batch if not asked.answer.done()])
+            raise
+
+    async def _awrite(self) -> None:
+        try:
+            while self._of_loop:
+                await adrive(self._work(_next_batch(self._of_loop)), self._store.arun)
+                # Those who were answered may ask for their next step, and share the next write
+                # with those who waited: fewer commits cost less than work done beside them saves.
+                await asyncio.sleep(0)
+        finally:
+            self._writing = None
+
+    def _work(self, batch: list[_Asked]) -> Generator[Plan[Any], Any, None]:
+        """Write a batch, and answer each; if it fails, each by itself: one may be what fails."""
+        try:
+            verdicts = yield self._store.attachments.attach([asked.one for asked in batch])
+        except Exception as error:  # noqa: BLE001 - belongs to those who wait
+            if len(batch) == 1 or isinstance(error, StoreUnavailable):
+                _fail(batch, error)
+                return
+        else:
+            for asked, verdict in zip(batch, verdicts, strict=True):
+                if not asked.answer.done():  # else its caller was cancelled
+                    asked.answer.set_result(verdict is Verdict.APPLIED)
+            return
+        for asked in batch:
+            yield from self._work([asked])
+
+
+def _fail(batch: list[_Asked], error: Exception) -> None:
+    for asked in batch:
+        if not asked.answer.done():
+            asked.answer.set_exception(error)
+
+
+def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
+    """The next to be written together: of one job only one, since a later value is to win."""
+    batch: dict[str, _Asked] = {}
+    later: list[_Asked] = []
+    size = 0
+    while waiting and len(batch) < _BATCH_MAX and size < _BATCH_BYTES_MAX:
+        asked = waiting.popleft()
+        if asked.one.job_id in batch:
+            later.append(asked)
+        elif not asked.answer.done():  # else its caller was cancelled
+            batch[asked.one.job_id] = asked
+            size += sum(map(len, asked.one.values.values()))
+    waiting.extendleft(reversed(later))
+    return list(batch.values())

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Counts attempts by queue, task and outcome; only where a supervisor serves them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.runtime.supervisor.series import BOUNDS_S, OUTCOMES, SERIES_MAX, Series
+from packhorse.runtime.worker.attempt import Attempt
+
+__all__ = ["Tallies"]
+
+_OTHER: Final = "_other"
+_BUCKETS: Final = len(BOUNDS_S) + 1
+_SUCCESS: Final = OUTCOMES.index("success")
+_STALE: Final = OUTCOMES.index("stale")
+_CANCELLED: Final = OUTCOMES.index("cancelled")
+_RETRIED: Final = OUTCOMES.index("retried")
+_DEAD: Final = OUTCOMES.index("dead")
+_SNOOZED: Final = OUTCOMES.index("snoozed")
+_LIMITED: Final = OUTCOMES.index("limited")
+_RELEASED: Final = OUTCOMES.index("released")
+
+
+class _Tally:
+    """The running totals of one task in one queue."""
+
+    __slots__ = ("changed", "outcomes", "run", "run_s", "timeouts", "wait", "wait_s")
+
+    def __init__(self) -> None:
+        self.changed = True
+        self.outcomes = [0] * len(OUTCOMES)
+        self.timeouts = 0
+        self.run, self.wait = [0] * _BUCKETS, [0] * _BUCKETS
+        self.run_s = self.wait_s = 0.0
+
+
+class Tallies:
+    """All totals of a worker: written by its event loop's thread, read by its heartbeat's."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+
+    def count(
+        self,
+        settlements: Sequence[Settlement],
+        attempts: Sequence[Attempt],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """Count a batch that the store has answered."""
+        tallies = self._tallies
+        for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
+            job = attempt.job
+            tally = tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
+            outcome = _outcome(attempt, settlement, verdict)
+            if outcome is None:
+                continue  # unused look-ahead
+            tally.outcomes[outcome] += 1
+            if attempt.begun:
+                duration = attempt.duration
+                tally.run[bisect_left(BOUNDS_S, duration)] += 1
+                tally.run_s += duration
+                if not job.attempts:  # later ones waited for their back-off, too
+                    ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
+                    waited = max(0.0, attempt.started - ready_s)
+                    tally.wait[bisect_left(BOUNDS_S, waited)] += 1
+                    tally.wait_s += waited
+            if outcome in (_RETRIED, _DEAD):
+                error = settlement.error
+                tally.timeouts += error is not None and error.type == "Timeout"
+            tally.changed = True
+
+    def changed(self) -> tuple[Series, ...]:
+        """Those that have changed since they were last asked for."""
+        found = []
+        for (queue, task), tally in list(self._tallies.items()):
+            if tally.changed:
+                tally.changed = False  # before it is read: what comes meanwhile sets it again
+                found.append(_series(queue, task, tally))
+        return tuple(found)
+
+    def not_told(self, series: Iterable[Series]) -> None:
+        """Tell these again: they were not heard."""
+        for each in series:
+            self._tallies[each.key].changed = True
+
+    def _made(self, queue: str, task: str) -> _Tally:
+        key = (queue, task) if len(self._tallies) < SERIES_MAX else (_OTHER, _OTHER)
+        return self._tallies.setdefault(key, _Tally())
+
+
+def _outcome(attempt: Attempt, settlement: Settlement, verdict: Verdict) -> int | None:
+    """The place of what an attempt came to among `OUTCOMES`."""
+    kind = settlement.kind
+    if verdict is Verdict.APPLIED and kind is SettlementKind.COMPLETED:  # nearly all of them
+        return _SUCCESS
+    if verdict is Verdict.STALE:
+        # Its handler was given up, and had committed before that was written.
+        return _STALE if attempt.settled is None else _SUCCESS
+    if verdict is Verdict.CANCELLED or kind is SettlementKind.CANCELLED:
+        return _CANCELLED
+    match kind:
+        case SettlementKind.COMPLETED:
+            return _SUCCESS
+        case SettlementKind.SNOOZED:
+            return _SNOOZED
+        case SettlementKind.LIMITED:
+            return _LIMITED
+        case SettlementKind.RELEASED:
+            return _RELEASED if settlement.ended else None
+    dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
+    return _DEAD if dead else _RETRIED
+
+
+def _series(queue: str, task: str, tally: _Tally) -> Series:
+    return Series(
+        *(queue, task, tuple(tally.outcomes), tally.timeouts),
+        *(tuple(tally.run), tally.run_s, tuple(tally.wait), tally.wait_s),
+    )
