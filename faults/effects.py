@@ -11,14 +11,12 @@ handler began; the next one follows at once.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
 import signal
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -30,6 +28,7 @@ import msgspec
 from faults import report
 from faults.checking.effects import Done, judge
 from faults.checking.evidence import Verdict
+from faults.kill_runs import kill_run
 from faults.records import RECORDS_VARIABLE, Recorder, read_lines
 from faults.stores.ground import Ground
 from faults.stores.opening import opened
@@ -219,28 +218,11 @@ def _collected(ground: Ground, folder: Path, jobs: frozenset[str]) -> Done:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run each store asked for, and write the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--store", choices=[*STORES, "all"], default="all")
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args(arguments)
-    found = []
-    for store in STORES if options.store == "all" else (options.store,):
-        with tempfile.TemporaryDirectory(prefix="packhorse-effects-") as folder:
-            found.append(run(store, Path(folder), kills=options.kills, seed=options.seed))
-        sys.stdout.write(_summary(found[-1]))
-    path = options.output / "effects.md"
-    path.write_text(page(found), encoding="utf-8")
-    sys.stdout.write(f"written: {path}\n")
-    return 0 if all(one.verdict.clean for one in found) else 1
+    return kill_run("effects", STORES, run, _told, page, kills=200, arguments=arguments)
 
 
-def _summary(found: Found) -> str:
-    told = [f"{found.store}: {found.kills} kills in {found.seconds} s, {found.interrupted} cut off"]
-    for name, sentences in found.verdict.findings.items():
-        told += [f"  {name}: {sentence}" for sentence in list(sentences)[:10]]
-    return "\n".join([*told, "clean" if found.verdict.clean else "NOT CLEAN", ""])
+def _told(found: Found) -> str:
+    return f"{found.kills} kills in {found.seconds} s, {found.interrupted} cut off"
 
 
 def page(found: Sequence[Found]) -> str:

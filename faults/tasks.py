@@ -16,6 +16,7 @@ from faults.checking.contest import Limits
 from faults.records import RECORDS_VARIABLE, SMALL_FILE_LINES, Recorder
 from packhorse import Context, Packhorse, RateLimited, RetryPolicy, StoreUnavailable, Unique
 from packhorse.core.clock import SECOND_US, Clock
+from packhorse.core.policies.attachments import Attaching
 from packhorse.events import JobCompleted, JobLimited, JobStale
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -135,7 +136,8 @@ def _keep(ctx: Context) -> None:
     """Attach a value under the fence; only what was answered is written down."""
     store, name = _store(os.getpid()), f"fence-{ctx.job.fence}"
     with suppress(StoreUnavailable):
-        if store.run(store.attachments.attach(ctx.job.id, ctx.job.fence, {name: b""})) == "applied":
+        kept = [Attaching(ctx.job.id, ctx.job.fence, {name: b""})]
+        if store.run(store.attachments.attach(kept)) == ("applied",):
             record.write("attached", ctx, note=name)
 
 
