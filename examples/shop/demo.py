@@ -3,8 +3,9 @@
 
     python examples/shop/demo.py [sqlite | postgres | redis | URL]
 
-`stores` is where it happens, `jobs` are the tasks, `orders` what is submitted, `workers` the
-processes, `books` what the store knows, `screen` what you see. This file is the story.
+`stores` is where it happens, `jobs` are the tasks, `orders` what is submitted, `together` a batch,
+a workflow and a schedule, `workers` the processes, `books` what the store knows, `screen` what you
+see. This file is the story.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from examples.shop.books import Books, read_books, worker_id  # noqa: E402 - see
 from examples.shop.jobs import app  # noqa: E402
 from examples.shop.orders import OPENING, RUSH, Orders  # noqa: E402
 from examples.shop.screen import Screen, open_screen  # noqa: E402
+from examples.shop.together import Together  # noqa: E402
 from examples.shop.workers import APP, LEASE, Workers, workers  # noqa: E402
 from packhorse import JobStatus  # noqa: E402
 
@@ -50,13 +52,15 @@ def main() -> int:
     print(f"Everything happens in {FOLDER}, the store is {app.store.label}\n", flush=True)
     try:
         with workers(FOLDER, URL) as crew, open_screen() as screen:
-            books = Story(crew, screen).tell()
+            story = Story(crew, screen)
+            books = story.tell()
+            together = story.together.conclusion() if story.together.has_ended else ""
     except SystemExit:
         print(f"\nStopped. What there is lies in {FOLDER}")
         raise
     finally:
         app.close()
-    return conclude(books)
+    return conclude(books, together)
 
 
 class Story:
@@ -66,6 +70,7 @@ class Story:
         self.crew = crew
         self.screen = screen
         self.orders = Orders()
+        self.together = Together()
         self.began = time.monotonic()
         self.cancelled_running = self.killed = self.came_back = False
 
@@ -78,8 +83,9 @@ class Story:
         self.open_shop()
         while True:
             books = read_books(app, self.orders.kind_of)
-            self.screen.show(books, self.seconds)
-            if self.seconds > TIME_LIMIT_S or (self.killed and not books.unfinished):
+            self.screen.show(books, self.together.bars(), self.seconds)
+            done = self.killed and not books.unfinished and self.together.has_ended
+            if self.seconds > TIME_LIMIT_S or done:
                 return books
             self.cancel_one_that_runs(books)
             self.kill_a_worker(books)
@@ -89,6 +95,7 @@ class Story:
     def open_shop(self) -> None:
         self.orders.submit(OPENING)
         self.news(f"{len(self.orders.kind_of)} jobs submitted; nobody is working yet")
+        self.news("a batch of 2,000 items and an order in five parts begun; a schedule declared")
         _, *others = self.orders.of("restock (cancelled)")
         cancelled = sum(app.job(job_id).cancel() for job_id in others)
         self.news(f"{cancelled} of them cancelled before they began")
@@ -125,7 +132,7 @@ class Story:
         self.screen.tell(text, self.seconds)
 
 
-def conclude(books: Books) -> int:
+def conclude(books: Books, together: str) -> int:
     """What became of everything, and what to type next."""
     print("\nJobs by status")
     for status, number in sorted(books.by_status().items()):
@@ -141,11 +148,12 @@ def conclude(books: Books) -> int:
     )
     print(_shares(books))
     print(_rate(books))
+    print(together or f"The batch or the order had not ended after {TIME_LIMIT_S:g} s.")
     if books.unfinished:
         print(f"{len(books.unfinished)} jobs had not finished after {TIME_LIMIT_S:g} s.")
     print(f"submitted {books.submitted}, finished {books.finished}, lost {len(books.missing)}")
     print(_what_next(books) if outlives(STORE) else _SERVER_ENDS.format(url=_OWN_URLS[STORE]))
-    return 0 if books.all_well else 1
+    return 0 if books.all_well and together else 1
 
 
 _SERVER_ENDS: Final = """
@@ -185,6 +193,13 @@ Look around. The store is {app.store.label}, the workers' logs lie in {FOLDER}.
   {command} stats --url {URL}
   {command} dead list --url {URL}
   {command} jobs show {label} --url {URL}
+  {command} schedules list --url {URL}
+  {command} batches list --url {URL}
+  {command} workflows show order-17 --url {URL}
+
+Or see it in a browser, with buttons:
+
+  PACKHORSE_URL={URL} {command} dashboard {APP}
 
 Mend the cause (paper for the printer) and run the dead letters again:
 

@@ -92,6 +92,39 @@ def print_label(order: int) -> str:
     return f"label of order {order}"
 
 
+@app.task(retry=BRIEF)
+async def check_price(product: int) -> int:
+    """Run for every product of the catalogue in one batch; one of them has no price."""
+    if product == 1_300:
+        raise Reject(f"product {product} has no price")
+    return product * 7 % 1_000
+
+
+@app.task
+async def pick(product: str) -> str:
+    """One of the parts of an order: they are picked side by side."""
+    await asyncio.sleep(0.3)
+    return product
+
+
+@app.task
+async def pack(products: list[str]) -> str:
+    """Begins when every part was picked, and is given what the picks returned."""
+    await asyncio.sleep(0.3)
+    return f"a parcel with {', '.join(products)}"
+
+
+@app.task
+async def ship(parcel: str) -> str:
+    """The last node of the workflow: its result is the workflow's."""
+    return f"{parcel}, on its way"
+
+
+@app.every("2s", queue="reports")
+async def count_stock() -> None:
+    """A tick: every two seconds, by one of the workers, however many there are."""
+
+
 @app.task(queue="reports")
 async def restock(ctx: Context, product: str) -> str:
     """What the demo cancels; one of them while it runs."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from examples.shop.books import Books
+from examples.shop.together import Bar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +31,7 @@ COLUMNS: Final = ("waiting", "processing", "completed", "cancelled", "dead")
 class Screen(Protocol):
     """Where the demo shows what goes on."""
 
-    def show(self, books: Books, seconds: float) -> None:
+    def show(self, books: Books, bars: Sequence[Bar], seconds: float) -> None:
         """The state of things, `seconds` after the start."""
         ...
 
@@ -60,20 +61,16 @@ class PlainScreen:
     def __init__(self) -> None:
         self._next_line = 0.0
 
-    def show(self, books: Books, seconds: float) -> None:
+    def show(self, books: Books, bars: Sequence[Bar], seconds: float) -> None:
         done = books.finished == books.submitted
         if seconds < self._next_line and not done:
             return
         self._next_line = seconds + LINE_EVERY_S
         counts = ", ".join(f"{status} {number}" for status, number in books.by_status().items())
         self._print(seconds, f"finished {books.finished} of {books.submitted} ({counts})")
-        for report in books.reports:
-            if report.progress is not None and report.progress.total:
-                self._print(
-                    seconds,
-                    f"  report {_bar(report.progress.done, report.progress.total)}"
-                    f" {report.progress.note}",
-                )
+        for bar in (*bars, *_reports(books)):
+            if bar.total:
+                self._print(seconds, f"  {bar.name} {_bar(bar.done, bar.total)} {bar.note}")
 
     def tell(self, text: str, seconds: float) -> None:
         self._print(seconds, f"* {text}")
@@ -89,11 +86,11 @@ class TableScreen:
         self._live = live
         self._news: deque[str] = deque(maxlen=NEWS_MAX)
 
-    def show(self, books: Books, seconds: float) -> None:
+    def show(self, books: Books, bars: Sequence[Bar], seconds: float) -> None:
         from rich.console import Group  # noqa: PLC0415 - an extra
 
         news = "\n".join(self._news)
-        self._live.update(Group(_kinds(books, seconds), _reports(books), news))
+        self._live.update(Group(_kinds(books, seconds), _bars([*bars, *_reports(books)]), news))
 
     def tell(self, text: str, seconds: float) -> None:
         self._news.append(f"[dim]{seconds:5.1f} s[/]  {text}")
@@ -116,17 +113,25 @@ def _kinds(books: Books, seconds: float) -> Table:
     return table
 
 
-def _reports(books: Books) -> Table:
+def _reports(books: Books) -> list[Bar]:
     """How far each running report says it is."""
+    return [
+        Bar(
+            *("report", job.progress.done, job.progress.total or 1),
+            f"{job.progress.note}, attempt {job.attempts}",
+        )
+        for job in books.reports
+        if job.progress is not None
+    ]
+
+
+def _bars(bars: Sequence[Bar]) -> Table:
     from rich.progress_bar import ProgressBar  # noqa: PLC0415 - an extra
     from rich.table import Table  # noqa: PLC0415 - an extra
 
     table = Table.grid(padding=(0, 1))
-    for report in books.reports:
-        progress = report.progress
-        if progress is not None:
-            bar = ProgressBar(progress.total or 1, progress.done, width=BAR_WIDTH)
-            table.add_row("report", f"{progress.note:<8}", bar, f"attempt {report.attempts}")
+    for bar in bars:
+        table.add_row(bar.name, ProgressBar(bar.total or 1, bar.done, width=BAR_WIDTH), bar.note)
     return table
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Whole programs, each with a README, run by the tests."""
