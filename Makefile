@@ -21,7 +21,7 @@ MUTATORS := $(VENV)/.mutators
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions redis-versions coverage clean
+.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,8 @@ help: ## Show this list
 demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop, two workers, one of them killed half-way; STORE=postgres, redis or a URL
 	@$(BIN)/python examples/shop/demo.py $(STORE)
 
-test: $(TOOLS) ## Run every test but the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+test: $(TOOLS) ## Run every test but the slow ones, and the tidy ones of make check
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --ignore tests/tidy
 
 test-slow: $(TOOLS) ## Run the slow tests, and the conformance suite with both runners of each store
 	$(BIN)/python -m pytest -m slow --timeout 1800
@@ -76,6 +76,9 @@ postgres-versions: $(TOOLS) ## Run the PostgreSQL tests against versions 14 to 1
 redis-versions: $(TOOLS) ## Run the Redis tests against Redis 6, Redis 7 and Valkey; apt-get fetches them
 	$(BIN)/python -m scripts.redis_versions
 
+prometheus: $(TOOLS) ## Ask a real Prometheus, which apt-get fetches, every expression of deploy/ about a real worker
+	$(BIN)/python -m scripts.prometheus_rules
+
 coverage: $(TOOLS) ## Run the tests and show the branches they miss
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -m "not slow"
@@ -99,12 +102,13 @@ $(CREATED):
 $(PACKAGE): pyproject.toml constraints.txt | $(CREATED)
 	@echo "installing packhorse ..."
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev]' rich
+	@$(PIP) --no-build-isolation --editable '.[dev,web]' rich
 	@touch $@
 
-$(TOOLS): requirements-dev.txt $(PACKAGE)
+$(TOOLS): requirements-dev.txt requirements-hosting.txt $(PACKAGE)
 	@echo "installing the development tools ..."
 	@$(PIP) --requirement requirements-dev.txt
+	@$(PIP) --no-deps --requirement requirements-hosting.txt
 	@touch $@
 
 $(PEERS): requirements-bench.txt $(PACKAGE)

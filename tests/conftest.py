@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import compileall
+import gc
 import os
 from pathlib import Path
-from py_compile import PycInvalidationMode
 from typing import Final
 from zlib import crc32
 
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import folders
+from tests.support.compiled import compile_all
 
 #: Parts of the names of tests that take seconds. They start first: a run that ends with them would
 #: wait for one process while the others have nothing left to do.
@@ -26,20 +26,24 @@ _LONG_S: Final = 180
 #: tried on a single server already: an ordinary run takes one test in so many there.
 _CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
 _CLUSTER_SHARE: Final = 3
+#: The state machines compare a store with the one in memory; with itself it agrees.
+_REFERENCE: Final = "tests/conformance/test_memory.py"
 
 #: `-n auto` runs so many more tests at once than there are cores: half the time of a test goes by
 #: while it waits for a process, a server or an instant.
 _WORKERS_BESIDE_CORES: Final = 2
-#: What the processes that tests start import.
+#: What the processes of a run import, and those that tests start.
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_IMPORTED: Final = ("src", "faults", "tests/end_to_end")
+_IMPORTED: Final = ("src", "faults", "tests", "examples")
 
 
 #: Where `tmp_path` lies, for the processes of a run too.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folders.root()))
 
-# No test judges how fast the machine is.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test judges how fast the machine is. Each run draws other examples, so that few are enough.
+settings.register_profile(
+    "patient", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 
@@ -55,22 +59,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """How many processes `-n auto` means."""
-    is_told = hasattr(os, "sched_getaffinity")  # not everywhere
-    cores = len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
-    return cores + _WORKERS_BESIDE_CORES
+    return _cores() + _WORKERS_BESIDE_CORES
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile before a run of many processes what these import, each of them anew otherwise.
-
-    That is so where Python is told to write no bytecode. A file that changes later is noticed by
-    its content.
-    """
+    """Compile before a run of many processes what all of them import; collect no garbage yet."""
+    gc.disable()
     if config.getoption("numprocesses", None):  # of the process that starts the others
-        for folder in _IMPORTED:
-            compileall.compile_dir(
-                _ROOT / folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
-            )
+        compile_all((_ROOT / folder for folder in _IMPORTED), _cores())
+
+
+def _cores() -> int:
+    is_told = hasattr(os, "sched_getaffinity")  # not everywhere
+    return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled them
@@ -88,6 +89,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not _is_long(item))
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among tests, of which there are many."""
+    gc.freeze()
+    gc.enable()
+
+
 def _is_long(item: pytest.Item) -> bool:
     return any(part in item.nodeid for part in _LONG)
 
@@ -96,6 +103,8 @@ def _is_left_out(item: pytest.Item) -> bool:
     """Whether an ordinary run leaves out the test, which its name decides."""
     if not item.nodeid.startswith("tests/conformance/"):
         return False
+    if item.nodeid.startswith(_REFERENCE) and "Machine::" in item.nodeid:
+        return True
     runner: str | None = None
     name = item.nodeid
     if hasattr(item, "callspec"):

@@ -42,7 +42,7 @@ def explode(why: str = "no reason") -> None:
 
 @app.task
 async def linger() -> None:
-    print("lingering", flush=True)
+    print("lingering\\n", end="", flush=True)  # at once, since several processes write here
     while not os.path.exists("go"):
         await asyncio.sleep(0.01)
 

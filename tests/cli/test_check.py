@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from packhorse import Packhorse
 from packhorse.cli import check as command
 from packhorse.core.clock import new_id
 from packhorse.core.job import JobOptions, JobStatus, NewJob, UniqueRule
+from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
 from packhorse.testing.places import clear_namespace
 from tests.cli.project import Project
@@ -99,6 +101,23 @@ def test_a_store_whose_jobs_all_fit_is_passed(shop: Project, store: Store, url: 
     assert result.exit_code == 0, result.output
     assert "3 waiting jobs: this code could not run 0 of them" in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_jobs_of_transactions_are_looked_at_though_no_worker_took_them_in(
+    shop: Project, store: Store, url: str
+) -> None:
+    app = Packhorse(url)
+
+    @app.task
+    def gone() -> None: ...
+
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo) as connection, connection.transaction():
+        gone.using(tx=connection, job_id="asked").enqueue()
+    app.close()
+
+    assert groups(shop, url) == {("unknown_task", "gone", None, ""): ["asked"]}
 
 
 def test_jobs_that_could_not_run_are_grouped_by_what_is_wrong(

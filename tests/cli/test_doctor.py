@@ -5,19 +5,29 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.checks import Finding, Severity, Survey, findings
+from packhorse.cli.outbox_look import OutboxLook
+from packhorse.client.schedules import ScheduleInfo
 from packhorse.core.clock import to_datetime
+from packhorse.core.policies.timing import Timing
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import WorkerStats
 from packhorse.stores.requests import QueueSettings
 from tests.cli.project import Project
 from tests.cli.test_overview import hire
 
+OUTBOX_JOBS = """
+from packhorse import Packhorse
+
+app = Packhorse("sqlite:///jobs.db")
+app.outbox("sqlite:///shop.db")
+"""
 NOW_US = 1_800_000_000_000_000
 
 
@@ -32,6 +42,18 @@ def survey(**changes: Any) -> Survey:
         "tasks": ("add",),
     }
     return Survey(**{**sound, **changes})
+
+
+def schedule(overdue_s: float = 0.0, state: str = "active") -> ScheduleInfo:
+    return ScheduleInfo(
+        name="nightly",
+        state=state,
+        words="every day",
+        task="add",
+        queue="mail",
+        timing=Timing(every_us=1),
+        overdue_s=overdue_s,
+    )
 
 
 def queue(
@@ -124,6 +146,29 @@ def test_a_sound_store_has_nothing_to_report() -> None:
             {"facts": {"intake": "3 waiting"}, "workers": ()},
             *("transactions", "warning", "3 waiting, and no worker is live"),
         ),
+        (
+            {"outboxes": (OutboxLook("db", waiting=3, oldest_s=90),)},
+            *("outbox", "problem", "3 reque"),
+        ),
+        (
+            {"outboxes": (OutboxLook("db"),)},
+            *("outbox", "warning", "no worker of this app is live"),
+        ),
+        (
+            {"outboxes": (OutboxLook("db", waiting=1, oldest_s=61, is_drained=True),)},
+            *("outbox", "problem", "the oldest for 1m 1s, though a worker"),
+        ),
+        ({"outboxes": (OutboxLook("db", exists=False),)}, *("outbox", "problem", "migrate")),
+        ({"outboxes": (OutboxLook("db", trouble="gone"),)}, *("outbox", "problem", "gone")),
+        (
+            {"schedules": (schedule(),), "workers": (), "queues": ()},
+            *("schedules", "warning", "no worker looks: 1 schedule to fire"),
+        ),
+        (
+            {"schedules": (schedule(90),), "workers": (), "queues": ()},
+            *("schedules", "problem", "nightly has been due for 1m 30s"),
+        ),
+        ({"schedules": (schedule(31),)}, "schedules", "problem", "nightly has been due for 31s"),
         ({"dead": 9, "dead_recently": 2}, "dead letters", "warning", "2 jobs died in the last"),
         (
             {"orphaned_workers": 1},
@@ -215,3 +260,26 @@ def test_the_doctor_reads_synchronous_from_the_url(project: Project) -> None:
     document = project.document("doctor", "--url", "sqlite:///jobs.db?synchronous=OFF", code=6)
 
     assert document["facts"]["synchronous"] == "OFF"
+
+
+def test_migrate_makes_the_table_and_doctor_asks_for_it(folder: Path) -> None:
+    project = Project(folder)
+    project.write("jobs.py", OUTBOX_JOBS)
+
+    project.run("migrate", "--url", "sqlite:///jobs.db")  # of the store alone
+
+    before = project.run("doctor", "--app", "jobs:app")
+    document = project.document("migrate", "--app", "jobs:app")
+    after = project.run("doctor", "--app", "jobs:app")
+
+    assert "no table yet" in before.stdout.replace("\n", " ")
+    assert document["outboxes"] == [f"sqlite:///{folder}/shop.db, table packhorse_outbox"]
+    assert "no table yet" not in after.stdout
+
+
+def test_schedules_that_wait_for_their_time_are_left_in_peace() -> None:
+    paused = schedule(900, state="paused")
+
+    found = findings(survey(schedules=(schedule(29), paused)))
+
+    assert Finding("schedules", Severity.OK, "nothing to report") in found

@@ -356,8 +356,7 @@ def _draining(app: Packhorse) -> bool:
         (("--autoscale", "3..1"), "the fewest first"),
         (("--autoscale", "1..2", "--burst"), "leave --processes and --burst out"),
         (("--autoscale", "1..2", "-p", "3"), "leave --processes and --burst out"),
-        (("--autoscale", "1..2", "--http", "9191"), "leave --http, --reload and"),
-        (("--autoscale", "1..2", "--reload"), "leave --http, --reload and"),
+        (("--autoscale", "1..2", "--reload"), "leave --reload and"),
     ],
 )
 def test_an_autoscale_that_cannot_work_is_refused(

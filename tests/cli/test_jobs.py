@@ -106,6 +106,22 @@ def test_a_job_is_shown_to_people_as_names_and_values(project: Project, app: Pac
     assert "ATTEMPT  STATUS" in result.stdout
 
 
+def test_a_job_is_shown_with_its_artifacts(project: Project, app: Packhorse) -> None:
+    @app.task
+    def render(ctx: Context) -> None:
+        ctx.artifacts.put("page.html", b"<p>")
+
+    render.using(job_id="a").enqueue()
+    app.run(burst=True)
+
+    (artifact,) = project.document("jobs", "show", "a")["artifacts"]
+    shown = project.run("jobs", "show", "a").stdout
+
+    assert (artifact["name"], artifact["size"]) == ("page.html", 3)
+    assert "ARTIFACT   BYTES  DIGEST" in shown
+    assert f"page.html  3      {artifact['digest']}" in shown
+
+
 def test_long_arguments_are_cut_unless_they_are_asked_for(project: Project, app: Packhorse) -> None:
     app.tasks["greet"].using(job_id="a").enqueue("x" * 5_000)
 

@@ -30,6 +30,7 @@ CLASSES: Final = {
 #: What asks no store, or is set up once; nothing of it can block an event loop for long.
 WITHOUT_TWIN: Final = {
     "Packhorse": {
+        "alert",
         "queue",
         "include",
         "use_store",
@@ -39,12 +40,15 @@ WITHOUT_TWIN: Final = {
         "middleware",
         "lifespan",
         "tool",
+        "outbox",
         "schedule",
         "every",
+        "topic",
+        "workflow",
         "consumer",
     },
     "Task": {"call", "using", "job", "upcast"},
-    "TenantView": {"job"},
+    "TenantView": {"job", "workflow"},
     "Context": {
         "breaker",
         "transaction",

@@ -33,6 +33,17 @@ def test_the_docs_say_when_not_to_use_a_worker(page: str) -> None:
         assert case in bold, f"{page} does not say it of: {case}"
 
 
+@pytest.mark.req("S3-47")
+def test_troubleshooting_looks_at_room_retries_and_timeouts_before_replicas() -> None:
+    text = (ROOT / "docs/how-to/troubleshooting.md").read_text(encoding="utf-8")
+
+    advice = text[: text.index("## ")].lower()
+    places = [advice.index(word) for word in ("saturation", "retries", "timeouts", "replicas")]
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert places == sorted(places)
+    assert headings[-1] == "When replicas help"
+
+
 @pytest.mark.req("S4-31")
 def test_a_handler_is_told_which_attempt_it_is_so_that_it_can_be_safe_to_retry() -> None:
     seen: list[tuple[int, int]] = []

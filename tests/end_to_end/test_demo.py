@@ -72,10 +72,18 @@ def test_the_demo_loses_nothing_and_its_advice_works(demo: Demo, tmp_path: Path)
     assert sum(map(int, counts.values())) == submitted
     assert re.search(r"killed with SIGKILL, in the middle of [1-9]\d* jobs", told)
     assert {"poison_message", "rejected"} <= set(told.split())
+    assert "checked 2000 of 2000 prices; item 1300 failed" in told
+    assert "a parcel with tea, honey, rope, on its way" in told
+    assert re.search(r"counted [1-9]\d* times, on schedule", told)
+    assert "packhorse dashboard examples.shop.jobs:app" in told
     assert workers_of(tmp_path) == []
 
-    stats, dead, shown, redriven, worked = (run(line) for line in advice(told))
-    assert f"processed {submitted - int(counts['cancelled'])}:" in stats
+    stats, dead, shown, schedules, batches, order, redriven, worked = map(run, advice(told))
+    (processed,) = re.findall(r"processed (\d+):", stats)
+    assert int(processed) > submitted - int(counts["cancelled"])  # batch, workflow and ticks too
+    assert re.search(r"count_stock .*every 2s", schedules)
+    assert re.search(r"failed +100 % +2000 +1 +2000", batches), batches
+    assert "ship" in order
     assert dead.count("the printer is out of paper") == 3
     assert "poison_message" in shown
     assert "redriven 3" in redriven

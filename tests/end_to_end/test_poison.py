@@ -15,7 +15,8 @@ EXIT_OF_POISON: Final = 86
 #: Once among others, which proves nothing; again, which makes it a suspect; and alone, which is
 #: its own limit, see `take_down`.
 STARTS: Final = 3
-OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "4")
+#: On a busy machine a worker may stand still for longer than a shorter lease before it begins.
+OPTIONS: Final = ("--lease", "2s", "--concurrency", "4")
 
 
 class Keeper:

@@ -32,6 +32,7 @@ def asked(world: World, statement: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
+@pytest.mark.req("S3-25")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("place", PLACES)
 def test_row_and_completion_are_both_there_or_neither_is(world: World, place: str) -> None:

@@ -9,6 +9,9 @@ from contextlib import closing
 
 import pytest
 
+from packhorse.runtime.supervisor.messages import Report
+from packhorse.runtime.supervisor.series import BOUNDS_S, OUTCOMES, Series
+from tests.supervisor.shipped import expressions, problems, samples, value
 from tests.supervisor.yard import JOBS, PATIENCE_S, Yard, asked, probe_address, until
 
 TASKS = """
@@ -89,3 +92,107 @@ def test_ends_that_the_store_has_not_accepted_yet_are_exposed(yard: Yard) -> Non
 
     until("none that waits", lambda: counted(address)["unsettled_jobs"] == 0)
     assert yard.stop(parent) == 0
+
+
+MODES = {"one": (), "fleet": ("-p", "2"), "scaled": ("--autoscale", "1..2")}
+
+
+@pytest.mark.req("S3-33", "S3-35", "S4-20", "S4-23")
+@pytest.mark.parametrize("mode", MODES)
+def test_attempts_are_counted_and_timed_by_queue_task_and_outcome(yard: Yard, mode: str) -> None:
+    parent = yard.worker("--http", "127.0.0.1:0", *MODES[mode])
+    address = probe_address(yard, parent)
+    tasks = yard.app.tasks
+    tasks["briefly"].enqueue(0.3).result(timeout=PATIENCE_S)
+    yard.finished(tasks["fail_twice"].enqueue())
+
+    briefly = {"queue": "default", "task": tasks["briefly"].name}
+    failing = {"queue": "default", "task": tasks["fail_twice"].name}
+    ends = ((briefly, "success"), (failing, "retried"), (failing, "dead"))
+
+    def told() -> str:  # each process says it when it comes to that
+        text = asked(f"{address}/metrics")[1]
+        counts = [
+            value(text, "packhorse_attempts_total", **labels, outcome=end) for labels, end in ends
+        ]
+        return text if all(counts) and value(text, "packhorse_dead_count") else ""
+
+    text = until("the counts", told)
+
+    for labels, end in ends:
+        assert value(text, "packhorse_attempts_total", **labels, outcome=end) == 1
+    assert value(text, "packhorse_dead_count") == 1
+    for name in ("run", "wait"):
+        assert value(text, f"packhorse_job_{name}_seconds_count", **briefly) == 1
+        assert value(text, f"packhorse_job_{name}_seconds_bucket", **briefly, le="+Inf") == 1
+    assert value(text, "packhorse_job_run_seconds_bucket", **briefly, le="0.25") == 0
+    assert 0.3 <= value(text, "packhorse_job_run_seconds_sum", **briefly) < PATIENCE_S
+    assert value(text, "packhorse_slots") >= 1
+    assert value(text, "packhorse_queue_jobs", queue="default", state="dead") == 1
+    exposed = samples(text)
+    assert {name: found for name, each in expressions() if (found := problems(each, exposed))} == {}
+    assert yard.stop(parent) == 0
+
+
+def test_how_long_the_oldest_ready_job_waits_and_how_full_the_slots_are(yard: Yard) -> None:
+    parent = yard.worker("-c", "1", PACKHORSE_HTTP="127.0.0.1:0")
+    address = probe_address(yard, parent)
+    yard.begun(yard.app.tasks["linger"].enqueue())
+    yard.app.tasks["linger"].enqueue("another")
+
+    def told() -> str:
+        text = asked(f"{address}/metrics")[1]
+        oldest = value(text, "packhorse_queue_oldest_ready_seconds", queue="default")
+        return text if oldest and value(text, "packhorse_saturation_ratio") == 1 else ""
+
+    until("a job that waits", told)
+    yard.go()
+    yard.go("another")
+    assert yard.stop(parent) == 0
+
+
+def test_totals_do_not_fall_when_a_process_is_replaced(yard: Yard) -> None:
+    parent = yard.worker("--http", "127.0.0.1:0")
+    address = probe_address(yard, parent)
+    yard.app.tasks["add"].enqueue(1).result(timeout=PATIENCE_S)
+    labels = {"queue": "default", "task": yard.app.tasks["add"].name, "outcome": "success"}
+
+    def succeeded() -> float:
+        return value(asked(f"{address}/metrics")[1], "packhorse_attempts_total", **labels)
+
+    until("the count", lambda: succeeded() == 1)
+    yard.finished(yard.app.tasks["take_down_once"].enqueue("kill"))
+
+    until("the other process", lambda: counted(address)["process_restarts"] == 1)
+    yard.app.tasks["add"].enqueue(1).result(timeout=PATIENCE_S)
+    until("both counts", lambda: succeeded() == 2)
+    lost = {**labels, "task": yard.app.tasks["take_down_once"].name, "outcome": "dead"}
+    text = asked(f"{address}/metrics")[1]
+    assert value(text, "packhorse_attempts_total", **lost) == 1
+    assert yard.stop(parent) == 0
+
+
+def test_series_replace_those_of_their_worker_and_add_up_over_workers() -> None:
+    def series(task: str, count: int) -> Series:
+        numbers = tuple(count if each == "success" else 0 for each in OUTCOMES)
+        buckets = (count,) + (0,) * len(BOUNDS_S)
+        return Series("default", task, numbers, run=buckets, run_s=count / 1000)
+
+    first = Report(series=(series("add", 1), series("mail", 5)))
+    second = Report(series=(series("add", 2),)).heard_after(first)
+    total = Report(series=(series("add", 7),)).after(second)
+
+    assert {each.task: each.outcomes[0] for each in second.series} == {"add": 2, "mail": 5}
+    assert {each.task: each.run[0] for each in total.series} == {"add": 9, "mail": 5}
+
+
+def test_an_expression_over_what_is_not_exposed_is_noticed() -> None:
+    exposed = samples('packhorse_queue_jobs{queue="a",state="dead"} 1\n')
+
+    assert problems('sum(rate(packhorse_queue_jobs{state="dead"}[5m])) > 0', exposed) == []
+    assert problems('sum by (pod) (packhorse_queue_jobs{state="ded", x="1"}) / gone', exposed) == [
+        "no sample has a label pod",
+        "packhorse_queue_jobs has no state ded",
+        "packhorse_queue_jobs has no label x",
+        "gone is not exposed",
+    ]

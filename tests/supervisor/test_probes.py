@@ -44,7 +44,8 @@ def test_probes_tell_what_was_done_what_waits_and_what_runs(yard: Yard) -> None:
     document = status(address)
 
     assert asked(f"{address}/livez") == (200, "ok\n")
-    assert set(re.findall(r'(\w+)="', text)) == {"queue"}  # no id is a label
+    labels = {"queue", "task", "outcome", "le", "state", "version"}  # no id is one
+    assert set(re.findall(r'(\w+)="', text)) == labels
     assert "\npackhorse_p95_duration_ms " in text
     (process,) = [each for each in document["processes"] if each["running"]]
     assert (process["pid"], process["running"][0]["jobId"]) == (child, running.id)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -23,22 +22,11 @@ from packhorse import (
 )
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp, VirtualClock, use
-from tests.servers.postgres import postgres_url
-from tests.servers.redis import redis_url
+from tests.servers.every_store import every_store
+
+__all__ = ["every_store"]  # pytest finds the fixture here
 
 HOURS = RetryPolicy(max_retries=2, initial_delay="1h", max_delay="8h")
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def packhorse_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every store; this overrides the plugin's own."""
-    match request.param:
-        case "postgres":
-            yield postgres_url()
-        case "redis":
-            yield redis_url()
-        case scheme:
-            yield f"{scheme}://"
 
 
 @pytest.mark.timeout(60)

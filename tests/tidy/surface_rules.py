@@ -14,7 +14,7 @@ from tests.tidy.code_rules import Source
 MODULE_NAME = re.compile(r"packhorse(?:\.\w+)+")
 PACKAGE_NAME = re.compile(r"[\w-]+")
 #: Packages that are imported under another name.
-IMPORTED_AS = {"PyYAML": "yaml"}
+IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "PyYAML": "yaml"}
 
 
 def listed_names(source: Source) -> Sequence[str] | None:

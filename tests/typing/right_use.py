@@ -15,6 +15,7 @@ from packhorse import (
     JobHandle,
     JobInfo,
     JobStatus,
+    Node,
     Packhorse,
     Priority,
     Progress,
@@ -23,6 +24,9 @@ from packhorse import (
     Snooze,
     Task,
     Unique,
+    Workflow,
+    chain,
+    gather,
 )
 from packhorse.protocol import TaskExecutionResult
 
@@ -174,3 +178,53 @@ def the_app_is_typed() -> None:
 
     assert_type(observe(1), int)
     app.run(["mail"], concurrency=5, burst=True, lease="30s", shutdown_timeout=1)
+
+
+def topics_are_typed() -> None:
+    paid = app.topic("order.paid")
+
+    @paid.subscribe
+    def ship(order: int) -> str:
+        return str(order)
+
+    @paid.subscribe
+    async def thank(ctx: Context, order: int) -> bool:
+        return bool(order)
+
+    assert_type(ship(17), str)
+    assert_type(ship.enqueue(17), JobHandle[str])
+    assert_type(thank.enqueue(17), JobHandle[bool])
+    assert_type(paid.subscribe(resize)("a", width=3), str)
+    assert_type(paid.publish({"order": 17}, idempotency_key="o-17"), list[JobHandle[Any]])
+    app.run(reserve={"critical": 2})
+
+
+def workflows() -> None:
+    @app.task
+    def charge(order: int) -> int:
+        return order
+
+    @app.task
+    async def ship(receipt: int, note: str = "") -> str:
+        return note * receipt
+
+    @app.task
+    def total(amounts: list[int]) -> float:
+        return sum(amounts)
+
+    flow = app.workflow("order-17")
+    pay = flow.add(charge.call(17))
+    assert_type(pay, Node[int])
+    assert_type(pay.result, int)
+    sent = flow.add(ship.call(pay.result), after=[pay], on_failure="ignore")
+    assert_type(sent, Node[str])
+    assert_type(flow.start(), Workflow)
+    chain(charge.call(1), charge, ship).start()
+    gather(charge.call(1), charge.call(2)).then(total).start()
+    chain(gather(charge.call(1), charge.call(2)), total).start("named")
+
+
+async def grows(ctx: Context) -> None:
+    node = await ctx.flow.aadd(resize.call("a.png"))
+    assert_type(node, Node[str])
+    ctx.flow.add(send_email.call(node.result), after=[node])

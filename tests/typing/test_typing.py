@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,33 +18,36 @@ MARK = re.compile(r"  # type: ignore\[[a-z, -]+\]")
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("typing")]
 
-Checker = Callable[[Path], set[int]]
+RIGHT, WRONG = "right_use.py", "wrong_use.py"
+
+#: The name of a file, and a line in which there is an error.
+Found = set[tuple[str, int]]
 
 
-def mypy_lines(file: Path) -> set[int]:
-    """The lines of `file` in which mypy finds an error."""
+def mypy_errors(folder: Path, files: list[Path]) -> Found:
+    """Where mypy finds errors."""
     arguments = ["--strict", "--no-error-summary", "--config-file="]
     # A cache of its own: a shared one tells errors of an unchanged case at its former place.
-    found, trouble, _ = api.run([*arguments, f"--cache-dir={file.parent}/cache", str(file)])
+    found, trouble, _ = api.run([*arguments, f"--cache-dir={folder}/cache", *map(str, files)])
     assert not trouble
-    errors = re.findall(rf"^{re.escape(str(file))}:(\d+): error", found, re.MULTILINE)
+    errors = re.findall(rf"^{re.escape(str(folder))}/(\w+\.py):(\d+): error", found, re.MULTILINE)
     assert len(errors) == len(re.findall(": error:", found)), found
-    return {int(line) for line in errors}
+    return {(name, int(line)) for name, line in errors}
 
 
-def pyright_lines(file: Path) -> set[int]:
-    """The lines of `file` in which pyright finds an error."""
+def pyright_errors(folder: Path, files: list[Path]) -> Found:
+    """Where pyright finds errors."""
     settings = {
         "extraPaths": [str(ROOT / "src")],
         "typeCheckingMode": "standard",
         "pythonVersion": "3.11",
     }
-    project = file.parent / "pyrightconfig.json"
+    project = folder / "pyrightconfig.json"
     project.write_text(json.dumps(settings), encoding="utf-8")
     finished = subprocess.run(
         [
             *(sys.executable, "-m", "basedpyright", "--outputjson"),
-            *("--project", str(project), "--pythonpath", sys.executable, str(file)),
+            *("--project", str(project), "--pythonpath", sys.executable, *map(str, files)),
         ],
         capture_output=True,
         text=True,
@@ -53,45 +55,36 @@ def pyright_lines(file: Path) -> set[int]:
         check=False,
     )
     report = json.loads(finished.stdout)
-    assert report["summary"]["filesAnalyzed"] == 1
+    assert report["summary"]["filesAnalyzed"] == len(files)
     return {
-        finding["range"]["start"]["line"] + 1
+        (Path(finding["file"]).name, finding["range"]["start"]["line"] + 1)
         for finding in report["generalDiagnostics"]
         if finding["severity"] == "error"
     }
 
 
-CHECKERS = pytest.mark.parametrize("lines_with_errors", [mypy_lines, pyright_lines])
+@pytest.fixture(scope="module", params=[mypy_errors, pyright_errors])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """Where a checker finds errors in the cases without their marks, so that it speaks."""
+    folder = tmp_path_factory.mktemp("cases")
+    for name in (RIGHT, WRONG):
+        text = (HERE / name).read_text(encoding="utf-8")
+        (folder / name).write_text(MARK.sub("", text), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MYPYPATH", str(ROOT / "src"))
+        errors: Found = request.param(folder, [folder / RIGHT, folder / WRONG])
+    return errors
 
 
-@pytest.fixture(autouse=True)
-def _package_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MYPYPATH", str(ROOT / "src"))
+def test_right_uses_are_accepted(found: Found) -> None:
+    assert {error for error in found if error[0] == RIGHT} == set()
 
 
-def copied(name: str, folder: Path) -> Path:
-    """The case without its marks, so that the checkers speak."""
-    text = (HERE / name).read_text(encoding="utf-8")
-    copy = folder / name
-    copy.write_text(MARK.sub("", text), encoding="utf-8")
-    return copy
-
-
-def marked_lines(name: str) -> set[int]:
-    text = (HERE / name).read_text(encoding="utf-8")
-    return {number for number, line in enumerate(text.splitlines(), 1) if MARK.search(line)}
-
-
-@CHECKERS
-def test_right_uses_are_accepted(lines_with_errors: Checker, tmp_path: Path) -> None:
-    assert lines_with_errors(copied("right_use.py", tmp_path)) == set()
-
-
-@CHECKERS
-def test_each_wrong_use_is_refused_and_nothing_else(
-    lines_with_errors: Checker, tmp_path: Path
-) -> None:
-    expected = marked_lines("wrong_use.py")
+def test_each_wrong_use_is_refused_and_nothing_else(found: Found) -> None:
+    text = (HERE / WRONG).read_text(encoding="utf-8")
+    expected = {
+        (WRONG, number) for number, line in enumerate(text.splitlines(), 1) if MARK.search(line)
+    }
 
     assert len(expected) > 20
-    assert lines_with_errors(copied("wrong_use.py", tmp_path)) == expected
+    assert {error for error in found if error[0] == WRONG} == expected

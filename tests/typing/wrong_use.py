@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import packhorse
-from packhorse import Context, Packhorse, Router
+from packhorse import Context, Packhorse, Router, gather
 
 app = Packhorse("memory://")
 
@@ -80,3 +80,13 @@ def wrong_results() -> None:
     text: str = send_email("a")  # type: ignore[assignment]
     resize.enqueue_many([send_email.call("a")])  # type: ignore[list-item]
     print(number, text)  # noqa: T201 - so that both are used
+
+
+def wrong_workflows() -> None:
+    flow = app.workflow("order-17")
+    path = flow.add(resize.call("a.png"))
+    resize.call("a.png", width=path.result)  # type: ignore[arg-type]
+    flow.add(resize)  # type: ignore[arg-type]
+    flow.add(resize.call("a.png"), on_failure="never")  # type: ignore[arg-type]
+    app.workflow(17)  # type: ignore[arg-type]
+    gather(resize.call("a.png"), resize.call("b.png")).then(resize)  # type: ignore[arg-type]

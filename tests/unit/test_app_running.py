@@ -95,7 +95,8 @@ def test_without_queues_all_the_app_knows_of_are_served(app: Packhorse) -> None:
     app.run(burst=True)
     app.run(["mail"], burst=True)
 
-    assert [started.queues for started in heard] == [("mail", "slow", "default"), ("mail",)]
+    served = ("mail", "slow", "default", "batch")
+    assert [started.queues for started in heard] == [served, ("mail",)]
 
 
 def test_every_option_reaches_the_worker(app: Packhorse) -> None:
@@ -127,7 +128,7 @@ def test_every_option_reaches_the_worker(app: Packhorse) -> None:
         handle_signals=False,
         name="w",
     )
-    assert options_of(app) == WorkerOptions(queues=("default",))
+    assert options_of(app) == WorkerOptions(queues=("default", "batch"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from packhorse import (
     ConfigError,
     DeadReason,
     JobStatus,
+    Packhorse,
     PayloadError,
     RetryPolicy,
 )
@@ -115,6 +116,23 @@ async def test_a_result_that_cannot_be_carried_leaves_the_job_open(depot: Depot)
 
         assert await consumer.mark_complete(job, result="plain")
     assert depot.status("job") is JobStatus.COMPLETED
+
+
+async def test_a_large_result_becomes_an_artifact(tmp_path: Path) -> None:
+    app = Packhorse("memory://", artifacts=tmp_path)
+
+    @app.task(max_result_bytes=100)
+    def render() -> str:
+        raise NotImplementedError
+
+    handle, result = await render.aenqueue(), "x" * 1_000
+    async with app.consumer(queues=["default"]) as consumer:
+        assert await consumer.mark_complete(await fetched(consumer), result=result)
+
+    (artifact,) = await handle.aartifacts()
+    assert await handle.aresult(timeout=PATIENCE_S) == result
+    assert artifact.size == len(result) + 2
+    app.close()
 
 
 @pytest.mark.req("S3-1", "S3-30")

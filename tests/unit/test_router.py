@@ -52,7 +52,7 @@ def test_a_routers_task_is_named_with_its_prefix_and_runs_in_the_app_that_includ
         *("mail.send", "outgoing"),
         "mail.send to a",
     )
-    assert app.known_queues == ("outgoing", "default")
+    assert app.known_queues == ("outgoing", "default", "batch")
 
 
 def test_a_task_declared_after_the_router_was_included_is_taken_in_too(app: Packhorse) -> None:
@@ -214,7 +214,7 @@ def test_modules_may_import_the_app_that_includes_them(write: Write) -> None:
     assert "ring.mail" not in sys.modules
     known = app.known_queues
 
-    assert known == ("mail", "default", "letters")
+    assert known == ("mail", "default", "letters", "batch")
     assert set(app.tasks) == {"send", "pay"}
     job = imported("ring.mail").send.enqueue()
     app.run(burst=True)
