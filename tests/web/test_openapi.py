@@ -56,7 +56,8 @@ async def test_answers_fit_their_schemas(web: Web) -> None:
     made = (await web.post("/jobs", {"task": "add", "args": [1, 2]})).json
     dead = (await web.post("/jobs", {"task": "fail"})).json
     batch, workflow = await groups(web.app)
-    ids = {"batches": batch, "workflows": workflow}
+    begun = (await web.post("/operations", {"action": "cancel", "queue": "none"})).json
+    ids = {"batches": batch, "workflows": workflow, "operations": begun["id"]}
     await web.app.arun_for("1h")
     for route in API_ROUTES:
         if route.changes or route.media != "application/json":

@@ -10,7 +10,9 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.access import Permission
+from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp
 from packhorse.web.failures import failure_groups
 from packhorse.web.routes import API_ROUTES
@@ -42,11 +44,14 @@ async def seeded(web: Web) -> dict[str, str]:
     dead = await web.app.tasks["fail"].aenqueue()
     batch, workflow = await groups(web.app)
     await web.app.arun_for("1h")
-    return {"done": done.id, "jobs": dead.id, "batches": batch, "workflows": workflow}
+    none = JobFilter(queue="none")
+    begun = await Operations(web.app.store).abegin(OperationAction.CANCEL, none, by="test")
+    ids = {"batches": batch, "workflows": workflow, "operations": begun.id}
+    return {"done": done.id, "jobs": dead.id, **ids}
 
 
 def path_of(path: str, ids: dict[str, str]) -> str:
-    return path.replace("{id:path}", ids.get(path.split("/")[1], ""))
+    return path.replace(":path}", "}").replace("{id}", ids.get(path.split("/")[1], ""))
 
 
 async def page(web: Web, path: str, **more: Any) -> Got:

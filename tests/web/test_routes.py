@@ -27,6 +27,7 @@ def body(route: ApiRoute) -> Any:
         "SignalOrder": {"name": "go"},
         "EventOrder": {"payload": {}},
         "SilenceOrder": {"span": "1h"},
+        "OperationOrder": {"action": "cancel", "queue": "none"},
     }
     kind = route.body
     return None if kind is None else needed.get(kind.__name__, {})
@@ -70,7 +71,8 @@ async def test_a_tenant_finds_nothing_of_others_on_any_route(web: Web) -> None:
         if route.fleet:
             assert (got.status, got.code) == (403, "OTHER_TENANT"), route
         elif "{id" in route.path:
-            word = {"batches": "BATCH", "workflows": "WORKFLOW"}.get(kind, "JOB")
+            words = {"batches": "BATCH", "workflows": "WORKFLOW", "operations": "OPERATION"}
+            word = words.get(kind, "JOB")
             assert (got.status, got.code) == (404, f"{word}_NOT_FOUND"), route
         elif route.path == "/audit":  # which names what was asked for
             assert {note["tenant"] for note in got.json["notes"]} == {"mine"}

@@ -24,6 +24,8 @@ class Permission(StrEnum):
     JOBS_RETRY = "jobs.retry"
     JOBS_SIGNAL = "jobs.signal"
     JOBS_APPROVE = "jobs.approve"
+    JOBS_BULK = "jobs.bulk"  #: begin, stop and resume operations over many jobs
+    JOBS_PURGE = "jobs.purge"
     QUEUES_VIEW = "queues.view"
     QUEUES_PAUSE = "queues.pause"
     QUEUES_EDIT = "queues.edit"
@@ -45,7 +47,8 @@ _VIEWER: Final = frozenset(
 )
 _OPERATOR: Final = _VIEWER | {
     *(Permission.JOBS_SUBMIT, Permission.JOBS_CANCEL, Permission.JOBS_RETRY),
-    *(Permission.JOBS_SIGNAL, Permission.JOBS_APPROVE, Permission.QUEUES_PAUSE),
+    *(Permission.JOBS_SIGNAL, Permission.JOBS_APPROVE, Permission.JOBS_BULK),
+    Permission.QUEUES_PAUSE,
     *(Permission.SCHEDULES_RUN, Permission.WORKERS_QUIET, Permission.ALERTS_SILENCE),
 }
 #: Sets of permissions with a name; each role has those of the one before it.

@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from packhorse.core.info import JobInfo
-
-__all__ = ["FailureGroup", "end_of", "failure_groups"]
-
-_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
-#: Of an end that came from no place, or has no error; a form cannot send an empty field.
-_NONE: Final = "-"
+__all__ = ["FailureGroup", "failure_groups"]
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,22 +22,6 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     first: str
     last: str
     job_id: str  #: the newest of them
-
-
-def end_of(job: JobInfo) -> tuple[str, str]:
-    """The error a dead job met, or the reason it is dead, and the place that came from."""
-    if job.error is None:
-        return str(job.dead_reason or _NONE), _NONE
-    return job.error.type or _NONE, _place(job.error.stack or "")
-
-
-def _place(stack: str) -> str:
-    """The last frame of a stack: where the exception came from."""
-    frames = list(_FRAME.finditer(stack))
-    if not frames:
-        return _NONE
-    file = frames[-1]["file"].rpartition("/")[2]
-    return f"{file}:{frames[-1]['line']} in {frames[-1]['name']}"
 
 
 def failure_groups(found: Iterable[Mapping[str, Any]]) -> list[FailureGroup]:

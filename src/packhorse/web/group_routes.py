@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The part of the table of routes that is about batches, workflows, topics and alerts."""
+"""The part of the table of routes that is about operations, batches, workflows, topics, alerts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from packhorse.core.access import Permission
-from packhorse.web import groups, notices
+from packhorse.web import groups, notices, operations
 from packhorse.web.calls import ApiRoute, EmptyOrder
 
 __all__ = ["GROUP_ROUTES"]
@@ -16,9 +16,55 @@ _GET: Final = partial(ApiRoute, method="GET")
 _POST: Final = partial(ApiRoute, method="POST", body=EmptyOrder)
 _BATCH: Final = "/batches/{id:path}"
 _WORKFLOW: Final = "/workflows/{id:path}"
+_OPERATION: Final = "/operations/{id}"
 
 #: Each with the permission it needs; what is done to a group is done to its jobs.
 GROUP_ROUTES: Final[tuple[ApiRoute, ...]] = (
+    _GET(
+        path="/operations",
+        handler=operations.list_operations,
+        permission=Permission.JOBS_VIEW,
+        summary="List operations over many jobs",
+        answer="OperationList",
+    ),
+    _POST(
+        path="/operations",
+        handler=operations.begin_operation,
+        permission=Permission.JOBS_BULK,
+        summary="Do one thing to all jobs that fit",
+        answer="Operation",
+        body=operations.OperationOrder,
+        status=202,
+    ),
+    _GET(
+        path="/operations/matching",
+        handler=operations.match_operation,
+        permission=Permission.JOBS_VIEW,
+        summary="Count the jobs of an operation before it begins",
+        answer="MatchedJobs",
+        query=operations.MatchQuery,
+    ),
+    _POST(
+        path=f"{_OPERATION}/stop",
+        handler=operations.stop_operation,
+        permission=Permission.JOBS_BULK,
+        summary="Stop an operation",
+        answer="Operation",
+    ),
+    _POST(
+        path=f"{_OPERATION}/resume",
+        handler=operations.resume_operation,
+        permission=Permission.JOBS_BULK,
+        summary="Go on with an operation",
+        answer="Operation",
+    ),
+    _GET(
+        path=_OPERATION,
+        handler=operations.read_operation,
+        permission=Permission.JOBS_VIEW,
+        summary="Show how far an operation is",
+        answer="Operation",
+    ),
     _GET(
         path="/batches",
         handler=groups.list_batches,

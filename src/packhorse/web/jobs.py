@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from packhorse.client.documents import document_of, job_document, shown_job
+from packhorse.client.operations import has_end
 from packhorse.core.access import Permission
 from packhorse.core.clock import from_datetime
-from packhorse.core.info import JobInfo
 from packhorse.core.job import PAGE_MAX, TERMINAL, DeadReason, JobStatus
 from packhorse.core.redaction import Redact, redacted
 from packhorse.errors import ConfigError, JobConflict, JobError, KeyUnavailable
@@ -21,7 +21,6 @@ from packhorse.insights import JobPage
 from packhorse.protocol import TaskExecutionResult, to_wire
 from packhorse.stores.requests import JobFilter
 from packhorse.web.calls import ApiAnswer, ApiCall
-from packhorse.web.failures import end_of
 from packhorse.web.problems import WebRefusal
 
 __all__ = [
@@ -350,7 +349,7 @@ async def redrive_many(call: ApiCall) -> ApiAnswer:
     order = call.sent(RedriveOrder)
     chosen = job_filter(call, order, dead_reason=order.reason, dead_letter=order.shelf)
     page = await call.insights.adead_letters(chosen, limit=order.limit, after=order.after)
-    found = [job for job in page.jobs if _has_end(job, order)]
+    found = [job for job in page.jobs if has_end(job, order.error, order.place)]
     answers: Counter[str] = Counter()
     for job in [] if order.dry_run else found:
         tenant = call.principal.tenant
@@ -368,8 +367,3 @@ async def redrive_many(call: ApiCall) -> ApiAnswer:
         "after": page.after,
     }
     return ApiAnswer(body=body, after={**body, "filter": msgspec.to_builtins(order)})
-
-
-def _has_end(job: JobInfo, order: RedriveOrder) -> bool:
-    error, place = end_of(job)
-    return order.error in (None, error) and order.place in (None, place)

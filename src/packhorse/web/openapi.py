@@ -19,6 +19,7 @@ from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.groups import BatchInfo
+from packhorse.web.operations import OperationInfo
 from packhorse.web.problems import PROBLEM_TYPE
 from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.workflows.info import WorkflowInfo
@@ -29,7 +30,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (
     *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
-    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo),
+    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo),
 )
 #: What stands under another name than that of its class.
 _RENAMED: Final = {
@@ -40,6 +41,7 @@ _RENAMED: Final = {
     "AlertInfo": "Alert",
     "TopicInfo": "Topic",
     "SubscriberInfo": "Subscriber",
+    "OperationInfo": "Operation",
 }.items()
 _PROBLEMS: Final = ("400", "401", "403", "404", "409", "412", "413", "415", "422", "429", "503")
 
@@ -229,6 +231,8 @@ def _composed_groups() -> dict[str, Any]:
         "TopicList": _object(topics=_list(_of("Topic"))),
         "PublishedEvent": _object(topic=text, jobs=_list(text)),
         "AlertList": _object(alerts=_list(_of("Alert"))),
+        "OperationList": _object(operations=_list(_of("Operation"))),
+        "MatchedJobs": _object(action=text, matched=number, more=flag),
     }
 
 

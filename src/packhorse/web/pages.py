@@ -31,7 +31,7 @@ from packhorse.errors import PackhorseError
 from packhorse.web.access import COOKIE, check_origin, token_principal
 from packhorse.web.calls import ApiCall, ApiRoute
 from packhorse.web.problems import WebRefusal, problem_of
-from packhorse.web.routes import API_ROUTES
+from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.web.serving import ApiServer, allowed, read_body, read_query
 from packhorse.web.views import PAGES, PageRoute
 
@@ -127,9 +127,12 @@ class PageServer:
         @_safely
         async def answer(request: Request) -> Response:
             try:
-                await self.api.done(request, route, form=True)
+                done = await self.api.done(request, route, form=True)
             except (PackhorseError, WebRefusal) as error:
                 return _refused(request, error)
+            made = done.headers.get("location", "").partition(PREFIX)[2]
+            if made:  # the page of what was made
+                return _moved(request, f"{made}?{urlencode([('done', route.summary)])}")
             return _back(request, route.summary)
 
         return answer

@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from packhorse import errors
+from packhorse.client.operations import OperationNotFound
 from packhorse.client.worker_signals import WorkerElsewhere, WorkerGone
 from packhorse.core.redaction import redact_default, redacted_text
 from packhorse.group_errors import (
@@ -31,6 +32,7 @@ _STATUSES: Final[tuple[tuple[type[errors.PackhorseError], int], ...]] = (
     (BatchNotFound, 404),
     (WorkflowNotFound, 404),
     (WorkerGone, 404),
+    (OperationNotFound, 404),
     (errors.JobConflict, 409),
     (BatchConflict, 409),
     (WorkflowFailed, 409),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -173,11 +173,17 @@ def read_query(
 
     A form that is sent by GET has all its fields in the query.
     """
+    pairs = request.query_params.multi_items()
+    if leave_out is not None:
+        pairs = [(name, value) for name, value in pairs if name not in leave_out and value]
+    return _gathered(pairs, kind)
+
+
+def _gathered(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | None) -> Any:
+    """Fields of a query or a form as its kind says; only a list may be given several times."""
     given: dict[str, Any] = {}
     listed = () if kind is None else _listed(kind)
-    for name, value in request.query_params.multi_items():
-        if leave_out is not None and (name in leave_out or not value):
-            continue
+    for name, value in pairs:
         if name in listed:
             given.setdefault(name, []).append(value)
         elif name in given:
@@ -198,8 +204,7 @@ async def _form(request: Request, kind: type[msgspec.Struct] | None) -> Any:
     text = await read_body(request)
     if text and kind_of != "application/x-www-form-urlencoded":
         raise WebRefusal(415, "UNSUPPORTED_MEDIA_TYPE", "send the form of a page")
-    given = dict(parse_qsl(text.decode(errors="replace")))
-    return _converted(lambda: msgspec.convert(given, kind or EmptyOrder, strict=False))
+    return _gathered(parse_qsl(text.decode(errors="replace")), kind)
 
 
 async def read_body(request: Request) -> bytes:

@@ -12,15 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.client.documents import queue_document
+from packhorse.client.operations import end_of
 from packhorse.core.access import Permission
 from packhorse.core.clock import from_datetime
 from packhorse.core.job import PAGE_MAX, JobStatus
 from packhorse.core.redaction import redacted_text
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import wire_datetime
-from packhorse.web import fleet, groups, jobs, schedules
+from packhorse.web import fleet, groups, jobs, operations, schedules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
-from packhorse.web.failures import end_of, failure_groups
+from packhorse.web.failures import failure_groups
 from packhorse.web.graphs import DRAWN_MAX, drawn
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "failures",
     "health_sentence",
     "job",
+    "match",
+    "operation",
     "overview",
     "queues",
     "tasks",
@@ -152,6 +155,19 @@ async def job(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body=body)
 
 
+async def operation(call: ApiCall) -> ApiAnswer:
+    """How far an operation is."""
+    shown = (await operations.read_operation(call)).body
+    workers = sum(worker.live for worker in await call.insights.aworkers())
+    return ApiAnswer(body={"operation": shown, "workers": workers})
+
+
+async def match(call: ApiCall) -> ApiAnswer:
+    """What an operation would be about: its dry run."""
+    found = (await operations.match_operation(call)).body
+    return ApiAnswer(body={**found, "needed": operations.needed_for(found["action"])})
+
+
 async def batch(call: ApiCall) -> ApiAnswer:
     """How far a batch is, and some of the items that failed."""
     shown, failed = await groups.read_batch(call), await groups.batch_failures(call)
@@ -228,6 +244,30 @@ PAGES: Final = (
         read=jobs.dead_letters,
         permission=Permission.JOBS_VIEW,
         query=jobs.DeadQuery,
+    ),
+    PageRoute(
+        path="/operations",
+        title="Operations",
+        template="operations.html",
+        read=operations.list_operations,
+        permission=Permission.JOBS_VIEW,
+    ),
+    PageRoute(
+        path="/operations/new",
+        title="New operation",
+        template="match.html",
+        read=match,
+        permission=Permission.JOBS_VIEW,
+        query=operations.MatchQuery,
+        listed=False,
+    ),
+    PageRoute(
+        path="/operations/{id}",
+        title="Operation",
+        template="operation.html",
+        read=operation,
+        permission=Permission.JOBS_VIEW,
+        listed=False,
     ),
     PageRoute(
         path="/batches",

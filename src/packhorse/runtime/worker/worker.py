@@ -19,6 +19,7 @@ from packhorse.core.config import WorkerOptions
 from packhorse.errors import StoreError
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
+from packhorse.runtime.services.operations import OperationSteps
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.runtime.supervisor.link import SupervisorLink
@@ -91,7 +92,8 @@ class Worker:
         runtime.heartbeat.start()
         # A burst leaves when nothing is left to do; what comes with time is not for it.
         subscribers = self._subscribers()
-        ticking = () if self._options.burst else (self._ticker(), subscribers, self._alerts())
+        timed = (self._ticker(), subscribers, self._alerts(), self._operations())
+        ticking = () if self._options.burst else timed
         background = runtime.background(runtime.starvation, *ticking)
         try:
             await self._patiently(runtime, _declared(subscribers))
@@ -126,6 +128,10 @@ class Worker:
     def _alerts(self) -> AlertWatch:
         env = self._env
         return AlertWatch(env.store, env.clock, env.chance, self.id, alerts=env.alerts)
+
+    def _operations(self) -> OperationSteps:
+        env = self._env
+        return OperationSteps(env.store, env.clock, env.chance, env.bus, self.id)
 
     def _subscribers(self) -> Subscribers:
         env = self._env

@@ -16,7 +16,7 @@ function isBusy() {
     document.hidden ||
     (chosen && !chosen.isCollapsed) ||
     (field && ["INPUT", "SELECT", "BUTTON"].includes(field.tagName)) ||
-    document.querySelector("details[open]") !== null
+    document.querySelector("details[open], input:checked") !== null
   );
 }
 
@@ -48,6 +48,15 @@ document.addEventListener("visibilitychange", () => {
   stream = null;
 });
 follow();
+
+// What is done elsewhere is followed by asking again, while the page says so.
+const every = document.querySelector("[data-renew]");
+if (every) {
+  const asking = setInterval(() => {
+    if (document.querySelector("[data-renew]")) renew().catch(() => {});
+    else clearInterval(asking);
+  }, 1000 * Number(every.dataset.renew));
+}
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+"""Takes the steps of operations: every worker may, one at a time is on duty.
+
+A step that two workers take at once, or one takes again after the other died, changes no job
+twice: each job is looked at just before, and one that has changed since the operation began is
+counted and left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from packhorse.client.operations import (
+    OPERATION_KIND,
+    Operation,
+    OperationAction,
+    OperationState,
+    has_end,
+    operation_of,
+    operation_put,
+)
+from packhorse.client.replies import forgotten
+from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.job import JobStatus
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.records import Record
+from packhorse.events import EventBus, JobCancelled, JobCancelling, cancelled_events
+from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
+from packhorse.runtime.services.upkeep import spread
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
+from packhorse.stores.requests import Page, RedriveAnswer
+
+__all__ = ["OperationSteps"]
+
+#: Operations that take turns.
+_AT_ONCE: Final = 20
+#: Jobs that are found and written down in one go; steps work through them.
+_FOUND: Final = 500
+
+
+class OperationSteps:
+    """Goes on with every operation that runs."""
+
+    name = "operations"
+    interval_s = 2.0
+
+    def __init__(
+        self, store: Store, clock: Clock, chance: Chance, bus: EventBus, worker: str
+    ) -> None:
+        self._store = store
+        self._chance = chance
+        self._bus = bus
+        self._worker = worker
+        self._duty = Duty(store, clock, "operations", worker)
+
+    async def run_once(self) -> float:
+        """Take one step of each operation that is due."""
+        records = self._store.records.records(OPERATION_KIND, by_order=True, limit=_AT_ONCE)
+        page: RecordPage = await self._store.arun(records)
+        waits_us = [(record.order or 0) - page.now_us for record in page.records]
+        due = [one for one, wait_us in zip(page.records, waits_us, strict=True) if wait_us <= 0]
+        if not due:
+            soonest_s = min(waits_us, default=SECOND_US * 3_600) / SECOND_US
+            return min(soonest_s, spread(self.interval_s, self._chance))
+        if not await self._duty.is_mine():
+            return spread(OFF_DUTY_S, self._chance)
+        for record in due:
+            await self._step(record, page.now_us)
+        return 0.0
+
+    async def _step(self, record: Record, now_us: int) -> None:
+        known = operation_of(record)
+        if known.action is OperationAction.PURGE:
+            await self._note(record, await self._purged(known, now_us), now_us)
+        elif known.page:
+            due_us = known.due_us(len(known.page[: known.step]), now_us)
+            await self._note(record, await self._worked(known, now_us), due_us)
+        else:
+            await self._note(record, await self._found(known, now_us), now_us)
+
+    async def _found(self, known: Operation, now_us: int) -> Operation:
+        """Find the next jobs, and write them down before any of them is touched."""
+        if known.last:
+            return _ended(known, now_us)
+        search = self._store.inspection.search(known.chosen, limit=_FOUND, after=known.after)
+        page: Page = await self._store.arun(search)
+        found = [job.id for job in page.jobs if has_end(job, known.error, known.place)]
+        last = page.after is None
+        changed = msgspec.structs.replace(known, page=tuple(found), after=page.after, last=last)
+        return changed if found or not last else _ended(changed, now_us)
+
+    async def _worked(self, known: Operation, now_us: int) -> Operation:
+        """Change some of the jobs that were found."""
+        part, rest = known.page[: known.step], known.page[known.step :]
+        change = self._cancel if known.action is OperationAction.CANCEL else self._redrive
+        answers = await change(known, part)
+        changed = msgspec.structs.replace(
+            known,
+            page=rest,
+            done=known.done + answers["done"],
+            refused=known.refused + answers["refused"],
+        )
+        return changed if rest or not known.last else _ended(changed, now_us)
+
+    async def _purged(self, known: Operation, now_us: int) -> Operation:
+        delete = self._store.jobs.delete(known.chosen, limit=known.step)
+        removed: int = await self._store.arun(delete)
+        changed = msgspec.structs.replace(known, done=known.done + removed)
+        return changed if removed >= known.step else _ended(changed, now_us)
+
+    async def _cancel(self, known: Operation, job_ids: Sequence[str]) -> Counter[str]:
+        answers: Counter[str] = Counter()
+        for job_id in job_ids:
+            cancel = self._store.jobs.cancel(job_id, tenant=known.chosen.tenant)
+            answer = await self._store.arun(cancel)
+            done = answer in (CancelAnswer.CANCELLED, CancelAnswer.FLAGGED)
+            if answer is not CancelAnswer.FLAGGED:
+                done = await self._is_cancelled(job_id, known, told=not done) or done
+            answers["done" if done else "refused"] += 1
+        return answers
+
+    async def _is_cancelled(self, job_id: str, known: Operation, *, told: bool) -> bool:
+        """Whether a job was cancelled since the operation began; tells of one that just was."""
+        if not told and not (self._bus.wants(JobCancelling) or self._bus.wants(JobCancelled)):
+            return True
+        record = await self._store.arun(self._store.inspection.job(job_id))
+        if record is None or record.status is not JobStatus.CANCELLED:
+            return False
+        if not told:
+            for event in cancelled_events(record, worker=self._worker):
+                self._bus.emit(event)
+        return record.updated_us >= known.started_us
+
+    async def _redrive(self, known: Operation, job_ids: Sequence[str]) -> Counter[str]:
+        answers: Counter[str] = Counter()
+        untouched = []
+        for job_id in job_ids:
+            look = self._store.inspection.job(job_id, tenant=known.chosen.tenant)
+            record = await self._store.arun(look)
+            if record is None:
+                answers["refused"] += 1
+            elif record.updated_us >= known.started_us:  # by a step that was interrupted, or others
+                answers["done"] += 1
+            elif record.status not in known.chosen.statuses:
+                answers["refused"] += 1
+            else:
+                untouched.append(job_id)
+        if untouched:
+            forget = forgotten(reset_budget=known.reset_budget)
+            redrive = self._store.jobs.redrive(untouched, tenant=known.chosen.tenant, forget=forget)
+            for answer in await self._store.arun(redrive):
+                done = answer is RedriveAnswer.REDRIVEN
+                answers["done" if done else "refused"] += 1
+        return answers
+
+    async def _note(self, record: Record, changed: Operation, due_us: int) -> None:
+        """Write down how far it is; one that was stopped meanwhile stays stopped."""
+        put = operation_put(changed, record.version, record.id.tenant, due_us)
+        if (await self._store.arun(self._store.records.change((put,)))).applied:
+            return
+        now: Record | None = await self._store.arun(self._store.records.record(record.id))
+        if now is None:
+            return
+        known, before = operation_of(now), operation_of(record)
+        same = (known.page, known.after, known.done) == (before.page, before.after, before.done)
+        if same:
+            over = changed.state is OperationState.ENDED
+            state = changed.state if over else known.state
+            both = msgspec.structs.replace(changed, state=state, stopped_by=known.stopped_by)
+            again = operation_put(both, now.version, now.id.tenant, due_us)
+            await self._store.arun(self._store.records.change((again,)))
+
+
+def _ended(known: Operation, now_us: int) -> Operation:
+    return msgspec.structs.replace(known, state=OperationState.ENDED, ended_us=now_us)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Routes about operations: one thing done to every job that a filter means, by workers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from packhorse.client.documents import document_of
+from packhorse.client.operations import (
+    SELECTED_MAX,
+    Operation,
+    OperationAction,
+    Operations,
+    OperationState,
+)
+from packhorse.core.access import Permission
+from packhorse.core.clock import to_datetime
+from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.options import rate_rule
+from packhorse.stores.requests import JobFilter
+from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.jobs import Text, job_filter
+from packhorse.web.problems import WebRefusal
+
+__all__ = [
+    "MatchQuery",
+    "OperationInfo",
+    "OperationOrder",
+    "begin_operation",
+    "list_operations",
+    "match_operation",
+    "needed_for",
+    "read_operation",
+    "resume_operation",
+    "stop_operation",
+]
+
+#: What each action needs, besides `jobs.bulk`.
+_NEEDED: Final = (
+    (OperationAction.CANCEL, Permission.JOBS_CANCEL),
+    (OperationAction.RETRY, Permission.JOBS_RETRY),
+    (OperationAction.REDRIVE, Permission.JOBS_RETRY),
+    (OperationAction.PURGE, Permission.JOBS_PURGE),
+)
+
+
+class MatchQuery(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """What is to be done to which jobs; `status` may be given several times."""
+
+    action: OperationAction = OperationAction.REDRIVE
+    status: tuple[JobStatus, ...] = ()
+    queue: Text | None = None
+    task: Text | None = None
+    tenant: str | None = None
+    tag: Text | None = None
+    created_by: Text | None = None
+    reason: DeadReason | None = None
+    shelf: Text | None = None
+    error: Text | None = None  #: its type; of dead letters
+    place: Text | None = None  #: where it came from, as `mail.py:17 in send`
+    created_before: datetime | None = None
+
+
+class OperationOrder(
+    MatchQuery, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """The same, to be done: to the jobs named, or to those that fit, so fast at most."""
+
+    action: OperationAction
+    job: Annotated[tuple[Text, ...], msgspec.Meta(max_length=SELECTED_MAX)] = ()
+    rate: Text | None = None  #: such as `100/60s`; as fast as may be where it is left out
+    reset_budget: bool = False
+
+
+class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation, and how far it is."""
+
+    id: str
+    action: OperationAction
+    state: OperationState
+    filter: dict[str, Any]
+    by: str
+    matched: int  #: jobs that were counted before it began
+    more: bool  #: there were more
+    done: int
+    refused: int
+    rate: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    stopped_by: str | None
+
+
+def _info(one: Operation) -> OperationInfo:
+    chosen: dict[str, Any] = msgspec.to_builtins(one.chosen)
+    chosen |= {"error": one.error, "place": one.place}
+    rate = None if one.rate is None else f"{one.rate.max}/{one.rate.window_us / 1_000_000:g}s"
+    return OperationInfo(
+        id=one.id,
+        action=one.action,
+        state=one.state,
+        filter={name: value for name, value in chosen.items() if value},
+        by=one.by,
+        matched=one.matched,
+        more=one.more,
+        done=one.done,
+        refused=one.refused,
+        rate=rate,
+        started_at=to_datetime(one.started_us),
+        ended_at=None if one.ended_us is None else to_datetime(one.ended_us),
+        stopped_by=one.stopped_by,
+    )
+
+
+def _operations(call: ApiCall) -> Operations:
+    return Operations(call.app.store, call.principal.tenant)
+
+
+async def list_operations(call: ApiCall) -> ApiAnswer:
+    """Operations that run, were stopped, or ended within 30 days, the newest first."""
+    found = await _operations(call).aall()
+    return ApiAnswer(body={"operations": [document_of(_info(one)) for one in found]})
+
+
+async def read_operation(call: ApiCall) -> ApiAnswer:
+    """One operation, and how far it is."""
+    return _shown(await _operations(call).aget(call.path["id"]))
+
+
+async def match_operation(call: ApiCall) -> ApiAnswer:
+    """How many jobs an operation would be about; nothing is changed."""
+    asked = call.asked(MatchQuery)
+    chosen = _chosen(call, asked)
+    found = await _operations(call).amatch(asked.action, chosen, asked.error, asked.place)
+    return ApiAnswer(body={"action": asked.action, **document_of(found)})
+
+
+async def begin_operation(call: ApiCall) -> ApiAnswer:
+    """Begin an operation; workers take its steps."""
+    order = call.sent(OperationOrder)
+    _allowed(call, order.action)
+    begun = await _operations(call).abegin(
+        order.action,
+        _chosen(call, order),
+        by=call.principal.name,
+        selected=order.job,
+        error=order.error,
+        place=order.place,
+        rate=None if order.rate is None else rate_rule(order.rate, "rate"),
+        reset_budget=order.reset_budget,
+    )
+    root = call.request.scope.get("root_path", "")
+    place = f"{root}/api/v1/operations/{begun.id}"
+    return _shown(begun, status=202, headers={"Location": place}, audited=True)
+
+
+async def stop_operation(call: ApiCall) -> ApiAnswer:
+    """Have no further step of an operation taken."""
+    before = await _before(call)
+    stopped = await _operations(call).astop(before.id, by=call.principal.name)
+    return _shown(stopped, before=before)
+
+
+async def resume_operation(call: ApiCall) -> ApiAnswer:
+    """Go on with an operation that was stopped."""
+    before = await _before(call)
+    return _shown(await _operations(call).aresume(before.id), before=before)
+
+
+async def _before(call: ApiCall) -> Operation:
+    known = await _operations(call).aget(call.path["id"])
+    _allowed(call, known.action)
+    return known
+
+
+def needed_for(action: OperationAction) -> Permission:
+    """What an action needs, besides `jobs.bulk`."""
+    return dict(_NEEDED)[action]
+
+
+def _allowed(call: ApiCall, action: OperationAction) -> None:
+    needed = needed_for(action)
+    if not call.principal.may(needed):
+        raise WebRefusal(403, "FORBIDDEN", f"to {action} jobs needs the permission {needed}")
+
+
+def _chosen(call: ApiCall, asked: MatchQuery) -> JobFilter:
+    return job_filter(
+        *(call, asked),
+        statuses=asked.status,
+        created_by=asked.created_by,
+        dead_reason=asked.reason,
+        dead_letter=asked.shelf,
+    )
+
+
+def _shown(
+    one: Operation, *, before: Operation | None = None, audited: bool = False, **more: Any
+) -> ApiAnswer:
+    body = document_of(_info(one))
+    names = ("action", "state", "filter", "rate", "matched", "done")
+    noted = {name: body[name] for name in names} if audited or before is not None else None
+    was = None if before is None else {"state": before.state, "done": before.done}
+    return ApiAnswer(body=body, before=was, after=noted, **more)

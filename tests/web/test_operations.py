@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""Operations: done by workers in steps, stopped and resumed, and twice to no job."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from packhorse.core.clock import SystemChance
+from packhorse.runtime.services.operations import OperationSteps
+from packhorse.stores.plan import Plan
+from packhorse.testing import TestApp
+from tests.web.support import Web, declare, token
+from tests.worker.schedule_support import every_store
+
+__all__ = ["every_store"]  # pytest finds the fixture here
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+class Mortal:
+    """A store whose user is killed behind so many plans, once the last of them has been run."""
+
+    def __init__(self, store: Any, plans: int) -> None:
+        self._store, self._left = store, plans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def arun(self, plan: Plan[Any]) -> Any:
+        answer = await self._store.arun(plan)
+        self._left -= 1
+        if self._left <= 0:
+            raise Killed
+        return answer
+
+
+def steps(app: TestApp, store: Any = None, worker: str = "w") -> OperationSteps:
+    return OperationSteps(store or app.store, app.clock, SystemChance(), app.bus, worker)
+
+
+async def ended(app: TestApp, web: Web, operation: str, worker: str = "w") -> dict[str, Any]:
+    """The operation once its steps were taken."""
+    service = steps(app, worker=worker)
+    for _ in range(100):
+        found = await shown(web, operation)
+        if found["state"] == "ended":
+            return found
+        app.clock.advance(await service.run_once())
+    raise AssertionError(operation)
+
+
+async def shown(web: Web, operation: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await web.get(f"/operations/{operation}")).json
+    return found
+
+
+@pytest.fixture
+def app(packhorse_app: TestApp) -> TestApp:
+    declare(packhorse_app)
+    return packhorse_app
+
+
+@pytest.fixture
+def web(app: TestApp) -> Web:
+    return Web(app, token=token(app, "admin"))
+
+
+async def died(
+    app: TestApp, number: int, tag: int = 0, *, run: bool = True, **more: Any
+) -> list[str]:
+    calls = [app.tasks["fail"].using(tags=[f"t{tag}"], **more).call() for _ in range(number)]
+    handles = await app.aenqueue_many(calls)
+    if run:
+        await app.arun_jobs()
+        app.clock.advance(1)
+    return [handle.id for handle in handles]
+
+
+async def begun(web: Web, **order: Any) -> str:
+    got = await web.post("/operations", order)
+    assert got.status == 202, got.json
+    assert got.headers["location"] == f"/api/v1/operations/{got.json['id']}"
+    return str(got.json["id"])
+
+
+async def test_killed_behind_every_plan_it_goes_on_and_redrives_no_job_twice(
+    app: TestApp, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.client.operations.STEP_MAX", 2)
+    kills = range(1, 19)  # a whole operation takes fewer plans
+    ids = {tag: await died(app, 3, tag, run=tag == kills[-1]) for tag in kills}
+    operations = []
+    for plans in kills:
+        operation = await begun(web, action="redrive", tag=f"t{plans}")
+        operations.append(operation)
+        service = steps(app, Mortal(app.store, plans), f"gone{plans}")
+        with contextlib.suppress(Killed):
+            while (await shown(web, operation))["state"] != "ended":
+                await service.run_once()
+        await web.post(f"/operations/{operation}/stop")  # or the next one would go on with it
+        app.clock.advance(11)  # another worker is on duty then
+    assert (await shown(web, operations[-1]))["state"] == "ended"
+    await app.arun_jobs()  # those that were redriven die again
+    for operation in operations:
+        await web.post(f"/operations/{operation}/resume")
+
+    ends = [await ended(app, web, operation, "heir") for operation in operations]
+
+    await app.arun_jobs()
+    assert [(end["done"], end["refused"]) for end in ends] == [(3, 0)] * len(kills)
+    infos = [await app.job(job_id).ainfo() for tag in kills for job_id in ids[tag]]
+    assert {info.attempts for info in infos} == {2}
+
+
+async def test_what_matches_is_cancelled_and_what_came_later_is_not(app: TestApp, web: Web) -> None:
+    add = app.tasks["add"]
+    mine = [await add.using(queue="mail", delay="1h").aenqueue(1, 2) for _ in range(3)]
+    other = await add.using(queue="other").aenqueue(1, 2)
+    app.clock.advance(1)
+    matched = (await web.get("/operations/matching?action=cancel&queue=mail")).json
+    operation = await begun(web, action="cancel", queue="mail")
+    later = await add.using(queue="mail", delay="1h").aenqueue(1, 2)
+    await mine[0].acancel()
+
+    end = await ended(app, web, operation)
+
+    assert matched == {"action": "cancel", "matched": 3, "more": False}
+    assert (end["done"], end["refused"], end["matched"]) == (2, 0, 3)
+    assert [await job.astatus() for job in mine] == ["cancelled"] * 3
+    assert [await job.astatus() for job in (other, later)] == ["queued", "pending"]
