@@ -24,6 +24,7 @@ __all__ = ["COMMANDS", "CommandLine", "main", "root"]
 #: Every command: where it is, and its line in `packhorse --help`.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
+        "dev": ("packhorse.cli.dev:dev", "Run worker, schedules and dashboard while developing."),
         "worker": ("packhorse.cli.worker:worker", "Run jobs until told to stop."),
         "enqueue": ("packhorse.cli.enqueue:enqueue", "Submit a job, and wait for it if asked."),
         "jobs": ("packhorse.cli.jobs:jobs", "List, show, cancel and retry jobs."),

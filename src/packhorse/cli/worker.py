@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from packhorse.logs.lines import Lines
     from packhorse.runtime.supervisor.supervisor import Supervisor
 
-__all__ = ["set_up_logs", "shows_banner", "worker", "worker_command"]
+__all__ = [
+    "changed_files",
+    "leave_when_told",
+    "set_up_logs",
+    "shows_banner",
+    "watched_folder",
+    "worker",
+    "worker_command",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,7 +185,7 @@ def worker(app_name: str | None, named: str | None, **flags: Any) -> None:
     leaves at once. Exit code 8 says that jobs had to be abandoned. SIGUSR1 stops claiming, and
     SIGUSR2 goes on.
     """
-    _leave_when_told()
+    leave_when_told()
     if app_name is not None and named is not None:
         raise click.UsageError("APP and --app both say which app; give one of them")
     app_name = app_name if named is None else named
@@ -200,7 +208,7 @@ def worker(app_name: str | None, named: str | None, **flags: Any) -> None:
     raise click.exceptions.Exit(serve(app_name, flags, link))
 
 
-def _leave_when_told() -> None:
+def leave_when_told() -> None:
     """Exit at once on SIGTERM and SIGHUP until the worker handles signals itself.
 
     Ignore SIGUSR1 and SIGUSR2 meanwhile: they are for workers that have begun.
@@ -253,7 +261,7 @@ def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
         return worker_command(app_name, {**flags, "banner": banner}, "--in-process")
 
     address = None if flags["http"] is None else parse_address(flags["http"])
-    folder = _watched_folder() if flags["reload"] else None
+    folder = watched_folder() if flags["reload"] else None
     if address is not None:
         os.environ[COUNTING] = "1"  # its processes inherit it
         os.environ.pop("PACKHORSE_HTTP", None)  # and this they must not
@@ -290,22 +298,29 @@ async def _reloading(supervisor: Supervisor, folder: Path | None) -> AsyncIterat
 
 
 async def _watch(supervisor: Supervisor, folder: Path) -> None:
+    async for reason in changed_files(folder):
+        supervisor.replace_all(reason)
+
+
+async def changed_files(folder: Path) -> AsyncIterator[str]:
+    """Yield which Python files changed, whenever some did."""
     from watchfiles import PythonFilter, awatch
 
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it counts every change
     async for changes in awatch(folder, watch_filter=PythonFilter()):
         names = sorted({path.removeprefix(f"{folder}/") for _, path in changes})
-        shown = ", ".join(names[:_CHANGES_NAMED])
-        supervisor.replace_all(f"{shown} changed")
+        yield f"{', '.join(names[:_CHANGES_NAMED])} changed"
 
 
-def _watched_folder() -> Path:
+def watched_folder() -> Path:
     """Return the folder to watch for changed code; fail if watchfiles is not installed."""
     from importlib.util import find_spec
     from pathlib import Path
 
     if find_spec("watchfiles") is None:
         raise ConfigError(
-            "--reload needs the package watchfiles; install it with: pip install 'packhorse[dev]'"
+            "watching for changed files needs the package watchfiles; install it with: "
+            "pip install 'packhorse[dev]'"
         )
     return Path.cwd()
 
