@@ -35,9 +35,10 @@ def test_rotating_tells_what_was_done_and_what_cannot_be_read(
 
     assert missing.exit_code == 1
     assert "1 value cannot be read: key 'k1' is not here" in missing.stderr
-    assert done.stdout == "Looked at 1 job: 1 value now encrypted with 'k2'.\n"
+    assert done.stdout == "Looked at 1 job and 0 records: 1 value now encrypted with 'k2'.\n"
     assert project.document("keys", "rotate", *URL) == {
         "jobs": 1,
+        "records": 0,
         "values": 0,
         "active": "k2",
         "unreadable": {},

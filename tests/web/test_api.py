@@ -7,11 +7,13 @@ import asyncio
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
-from packhorse import NeedsHuman
+from packhorse import Encryption, NeedsHuman, Packhorse
+from packhorse.client.encryption import new_key
 from packhorse.testing import TestApp
-from tests.web.support import SECRET, Web, token
+from tests.web.support import SECRET, Web, declare, token
 
 
 def app_of(web: Web) -> TestApp:
@@ -74,6 +76,22 @@ async def test_a_change_with_a_key_is_done_once_and_answered_again(web: Web) -> 
     assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["etag"] == first.headers["etag"]
     assert (other.status, other.code) == (422, "IDEMPOTENCY_MISMATCH")
+
+
+async def test_with_encryption_no_guess_of_what_was_asked_can_be_checked_in_the_store() -> None:
+    app = Packhorse("memory://", encryption=Encryption({"k1": new_key()}))
+    declare(app)
+    web = Web(app, token=token(app, "admin"))
+    job = (await web.post("/jobs", {"task": "add", "args": [1, 2]})).json["id"]
+
+    for value, status in ((17, 200), (17, 200), (18, 422)):
+        order = {"name": "go", "value": value}
+        got = await web.post(f"/jobs/{job}/signals", order, idempotency_key="s1")
+        assert got.status == status
+
+    [kept] = app.store.run(app.store.records.records("kept_answer", limit=2)).records
+    assert msgspec.json.decode(kept.document)["request"].startswith(".k1:")
+    app.close()
 
 
 async def test_pages_follow_each_other_without_gap_or_repeat(web: Web) -> None:

@@ -15,10 +15,12 @@ import msgspec
 from packhorse.batches.refusals import refused_callbacks
 from packhorse.call import Call
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.sealed_store import sealed_job
 from packhorse.core.batches import (
     BatchDocument,
     BatchMoved,
     filled,
+    member_id,
     members_refused,
     put_batch,
     read_batch,
@@ -68,13 +70,23 @@ def owner_record(batch: BatchDocument) -> Put | None:
     return Put(RecordId(BATCH_ID_KIND, "", batch.id), batch.job.tenant.encode(), 0)
 
 
+def _sealed(store: Store, batch: BatchDocument) -> BatchDocument:
+    """A batch as its record keeps it: the arguments of callbacks encrypted, if jobs are."""
+    named = {
+        kind: msgspec.structs.replace(job, id=member_id(batch.group, f"on_{kind}"))
+        for kind, job in batch.callbacks.items()
+    }
+    callbacks = {kind: sealed_job(store, job) for kind, job in named.items()}
+    return msgspec.structs.replace(batch, callbacks=callbacks)
+
+
 class Filler:
     """Fills one batch, as one producer."""
 
     def __init__(self, store: Store, task: TaskDefinition, batch: BatchDocument) -> None:
         self._store = store
         self._task = task
-        self._batch = batch
+        self._batch = _sealed(store, batch)
         self._version = 0  #: of its record, as it was written or read last
         self._items: list[bytes] = []
         self._bytes = 0

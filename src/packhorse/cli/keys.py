@@ -59,7 +59,8 @@ def rotate_keys(app: Packhorse, *, after: str | None, as_json: bool) -> None:
     def progress(told: Rotation, next_page: str | None) -> None:
         nonlocal after
         after = next_page
-        show_progress(told.jobs, max(expected, told.jobs))
+        done = told.jobs + told.records
+        show_progress(done, max(expected + told.records, done))
 
     try:
         told = rotate(store, after=after, progress=progress)
@@ -77,6 +78,7 @@ def _tell(told: Rotation, active: str, *, as_json: bool) -> None:
         print_json(
             {
                 "jobs": told.jobs,
+                "records": told.records,
                 "values": told.values,
                 "active": active,
                 "unreadable": told.unreadable,
@@ -84,7 +86,8 @@ def _tell(told: Rotation, active: str, *, as_json: bool) -> None:
         )
         return
     number = counted(told.values, "value")
-    print_text(f"Looked at {counted(told.jobs, 'job')}: {number} now encrypted with {active!r}.")
+    looked = f"{counted(told.jobs, 'job')} and {counted(told.records, 'record')}"
+    print_text(f"Looked at {looked}: {number} now encrypted with {active!r}.")
     for key, values in sorted(told.unreadable.items()):
         note(
             f"{counted(values, 'value')} cannot be read: key {key!r} is not here, or has other "

@@ -22,6 +22,7 @@ import msgspec
 from packhorse.call import Call
 from packhorse.client.connection import Connection
 from packhorse.client.queue_admin import QueueAdmin
+from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
 from packhorse.core.driving import adrive, drive
@@ -162,9 +163,13 @@ class ScheduleVerbs(QueueAdmin):
 
     def _declared_schedules(self) -> tuple[ScheduleDeclaration, ...]:
         """What this app declares, with the queues and tasks it knows now."""
-        declarations = self._connection.declarations
+        store, declarations = self._connection.store, self._connection.declarations
         return tuple(
-            ScheduleDeclaration(name, timing, new_job(call, declarations, ""))
+            ScheduleDeclaration(
+                name,
+                timing,
+                sealed_job(store, new_job(call, declarations, ""), keeper=schedule_id(name).text),
+            )
             for name, (timing, call) in self._calls.items()
         )
 

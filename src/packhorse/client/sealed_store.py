@@ -50,7 +50,7 @@ from packhorse.stores.requests import (
 from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
-__all__ = ["SealedStore", "plain_store"]
+__all__ = ["SealedStore", "plain_store", "sealed_digest", "sealed_job"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,16 @@ T = TypeVar("T")
 def plain_store(store: Store) -> Store:
     """The store itself, without keys."""
     return store.plain if isinstance(store, SealedStore) else store
+
+
+def sealed_job(store: Store, job: NewJob, *, keeper: str = "") -> NewJob:
+    """A job as a record keeps it: encrypted, if the store's are; `keeper`: see `Sealer`."""
+    return store.sealer.seal_job(job, keeper=keeper) if isinstance(store, SealedStore) else job
+
+
+def sealed_digest(store: Store, digest: str) -> str:
+    """A digest of values as a record keeps it: no guess can be checked where there are keys."""
+    return store.sealer.keys.digest(digest) if isinstance(store, SealedStore) else digest
 
 
 class _Opened(Plan[T], Generic[T], frozen=True, eq=False, kw_only=True):
@@ -262,7 +272,7 @@ class _Attachments:
 
 
 class _Records:
-    """Documents are plain; the jobs that come with a change are not."""
+    """Documents are as those who write them give them (`sealed_job`); jobs of a change are not."""
 
     def __init__(self, records: RecordStore, sealer: Sealer) -> None:
         self._records = records

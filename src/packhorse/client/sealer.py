@@ -25,17 +25,18 @@ class Sealer:
 
     def seal_jobs(self, jobs: Sequence[NewJob]) -> list[NewJob]:
         """New jobs as they are stored."""
-        return [self._sealed_job(job) for job in jobs]
+        return [self.seal_job(job) for job in jobs]
 
-    def _sealed_job(self, job: NewJob) -> NewJob:
-        if is_sealed(job.payload):  # a node of a workflow, whose record keeps it that way
+    def seal_job(self, job: NewJob, *, keeper: str = "") -> NewJob:
+        """A new job as it is stored; `keeper`: the record from which jobs of any id are made."""
+        if is_sealed(job.payload):  # it comes from a record, which keeps it that way
             return job
         rule = job.idempotency
         if rule is not None:
             rule = msgspec.structs.replace(rule, digest=self.keys.digest(rule.digest))
-        if may_replace(job.unique):  # its arguments may become those of the holder of its key
+        if keeper or may_replace(job.unique):  # its arguments may become those of another job
             loose = loose_place(job.task, job.tenant)
-            payload = self.keys.seal(job.payload, loose, loose_for=job.id)
+            payload = self.keys.seal(job.payload, loose, loose_for=keeper or job.id)
         else:
             payload = self.keys.seal(job.payload, place(job.id, "payload"))
         return msgspec.structs.replace(job, payload=payload.encode(), idempotency=rule)

@@ -16,8 +16,10 @@ from starlette.responses import Response
 
 from packhorse.app import Packhorse
 from packhorse.client.audit import AuditLog, KeptAnswer, KeptAnswers
+from packhorse.client.sealed_store import sealed_digest
 from packhorse.client.tokens import Tokens
 from packhorse.core.access import Permission, Principal
+from packhorse.core.policies.uniqueness import same_payload
 from packhorse.errors import PackhorseError
 from packhorse.web import jobs
 from packhorse.web.access import AccessRules, check_origin, principal_of, source_of
@@ -147,7 +149,7 @@ class ApiServer:
             answer = await route.handler(call)
             return _response(answer), answer
         kept, who = KeptAnswers(self.app.store), call.principal.name
-        asked = await _digest(call.request)
+        asked = sealed_digest(self.app.store, await _digest(call.request))
         known = await kept.abegin(who, key, asked)
         if known is not None:
             return _given_again(known, asked), None
@@ -243,7 +245,7 @@ async def _digest(request: Request) -> str:
 
 
 def _given_again(known: KeptAnswer, asked: str) -> Response:
-    if known.request != asked:
+    if not same_payload(known.request, asked):
         raise WebRefusal(
             *(422, "IDEMPOTENCY_MISMATCH"),
             "this Idempotency-Key was used with another request; take a new one",

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from packhorse.client.sealed_store import sealed_job
 from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import Add, Put, Record, RecordChange
 from packhorse.core.workflow_folding import Asked, Folder
@@ -47,7 +48,6 @@ from packhorse.workflows.records import (
     now_us,
     read_workflow,
     refused_nodes,
-    sealed_job,
 )
 from packhorse.workflows.removal import drop_head
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from packhorse.client.sealed_store import SealedStore
+from packhorse.client.sealed_store import sealed_job
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobRecord, Member, NewJob
 from packhorse.core.policies.attachments import Attachments
@@ -58,7 +58,6 @@ __all__ = [
     "now_us",
     "read_workflow",
     "refused_nodes",
-    "sealed_job",
 ]
 
 T = TypeVar("T")
@@ -131,11 +130,6 @@ def nodes_of(store: Store, group: Group) -> Generator[Plan[Any], Any, list[tuple
                 break
             found.append((record.id.key.removeprefix(prefix), NodeView.of(record)))
     return sorted(found, key=lambda each: [int(part) for part in each[0].split(".")])
-
-
-def sealed_job(store: Store, job: NewJob) -> NewJob:
-    """A job as the record of its node keeps it: encrypted, if the store's are."""
-    return store.sealer.seal_jobs([job])[0] if isinstance(store, SealedStore) else job
 
 
 # ---------------------------------------------------------------------------------------- folding
