@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from packhorse.core.access import Permission
 from packhorse.testing import TestApp
@@ -145,3 +146,33 @@ async def test_the_end_of_a_group_of_failures_narrows_it(web: Web) -> None:
     shown = await ended(app, web, await begun(web, action="redrive", error="KeyError"))
 
     assert (group["matched"], none["matched"], shown["done"]) == (2, 0, 0)
+
+
+async def test_a_group_of_failures_is_silenced_and_shown_again(web: Web) -> None:
+    app = app_of(web)
+    await died(app, 2)
+    await died(app, 1, tenant="mine")
+    [group] = (await web.get("/failures")).json["groups"]
+    named = {name: group[name] for name in ("task", "error", "place")}
+    mine: dict[str, Any] = {"token": token(web.app, "operator", tenant="mine")}
+
+    silenced = (await web.post("/failures/silence", {**named, "span": "1h"})).json
+    hidden = (await web.get("/failures")).json
+    asked = (await web.get("/failures?silenced=true")).json["groups"]
+    own = (await web.get("/failures", **mine)).json["groups"]
+    text = (await page(web, "/failures?silenced=true")).body.decode()
+    app.clock.advance(3_700)
+    later = (await web.get("/failures")).json["groups"]
+    again = await web.post("/failures/silence", named)
+    await form(web, "/do/failures/unsilence", urlencode(named))
+
+    assert (group["count"], group["lastHour"], group["silenced"]) == (3, 3, False)
+    assert (silenced["silenced"], silenced["until"] is not None) == (True, True)
+    assert (hidden["groups"], hidden["hidden"]) == ([], 1)
+    assert [(one["silenced"], one["count"]) for one in asked] == [(True, 3)]
+    assert [(one["silenced"], one["count"]) for one in own] == [(False, 1)]
+    assert "/operations/new?action=redrive&amp;task=fail&amp;error=ValueError" in text
+    assert [(one["silenced"], one["lastHour"]) for one in later] == [(False, 0)]
+    assert again.json["until"] is None
+    assert len((await web.get("/failures")).json["groups"]) == 1
+    assert (await web.post("/failures/silence", {**named, "span": "-1s"})).status == 422

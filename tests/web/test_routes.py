@@ -13,6 +13,7 @@ from tests.web.support import Web, groups, token
 
 _NAMED = re.compile(r"{\w+(?::path)?}")
 CHANGES = [route for route in API_ROUTES if route.changes]
+_FAILURE = {"task": "fail", "error": "ValueError", "place": "-"}
 JSON = {"content_type": "application/json"}
 
 
@@ -27,6 +28,7 @@ def body(route: ApiRoute) -> Any:
         "SignalOrder": {"name": "go"},
         "EventOrder": {"payload": {}},
         "SilenceOrder": {"span": "1h"},
+        **dict.fromkeys(("FailureOrder", "FailureSilenceOrder"), _FAILURE),
         "OperationOrder": {"action": "cancel", "queue": "none"},
     }
     kind = route.body

@@ -1,14 +1,67 @@
 # SPDX-License-Identifier: MIT
-"""Dead letters that met the same end, as one: by task, error, and the place it came from."""
+"""Dead letters that met the same end, as one: by task, error, and the place it came from.
+
+A group that is known and not worth looking at can be silenced: a record says so, and the group is
+hidden until it is asked for or the silence ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import hashlib
+from collections.abc import Container, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 
-__all__ = ["FailureGroup", "failure_groups"]
+from packhorse.client.documents import document_of
+from packhorse.client.operations import end_of
+from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
+from packhorse.core.durations import positive_microseconds
+from packhorse.core.job import PAGE_MAX
+from packhorse.core.policies.records import Put, RecordId, Remove
+from packhorse.core.redaction import redacted_text
+from packhorse.protocol import wire_datetime
+from packhorse.stores.records import RecordPage
+from packhorse.web import jobs
+from packhorse.web.calls import ApiAnswer, ApiCall
+
+__all__ = [
+    "FailureGroup",
+    "FailureOrder",
+    "FailureQuery",
+    "FailureSilenceOrder",
+    "failure_groups",
+    "list_failures",
+    "newest_dead",
+    "silence_failure",
+    "unsilence_failure",
+]
+
+#: Dead letters that failures are grouped from; a page never reads more.
+_SAMPLE: Final = PAGE_MAX
+_SILENCED_KIND: Final = "silenced_failure"
+_HOUR_US: Final = 3_600 * SECOND_US
+
+
+class FailureQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which groups are meant."""
+
+    silenced: bool = False  #: also those that were silenced
+
+
+class FailureOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of failures."""
+
+    task: jobs.Text
+    error: jobs.Text
+    place: jobs.Text
+
+
+class FailureSilenceOrder(FailureOrder, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A group of failures to be hidden, for so long or until it is shown again."""
+
+    span: str | float | None = None
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +75,17 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     first: str
     last: str
     job_id: str  #: the newest of them
+    last_hour: int = 0  #: how many of them died within the last hour
+    silenced: bool = False
 
 
-def failure_groups(found: Iterable[Mapping[str, Any]]) -> list[FailureGroup]:
-    """Dead letters, the newest first, by task, error and place; the largest group first."""
+def failure_groups(
+    found: Iterable[Mapping[str, Any]], *, since: str = "", silenced: Container[str] = ()
+) -> list[FailureGroup]:
+    """Dead letters, the newest first, by task, error and place; the largest group first.
+
+    `since`: when the last hour began.
+    """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for job in found:
         groups.setdefault((job["task"], job["error"], job["place"]), []).append(job)
@@ -39,7 +99,98 @@ def failure_groups(found: Iterable[Mapping[str, Any]]) -> list[FailureGroup]:
             first=min(one["at"] for one in members),
             last=max(one["at"] for one in members),
             job_id=members[0]["id"],
+            last_hour=sum(one["at"] >= since for one in members),
+            silenced=_key(task, error, place) in silenced,
         )
         for (task, error, place), members in groups.items()
     ]
     return sorted(made, key=lambda group: (-group.count, group.task))
+
+
+async def list_failures(call: ApiCall) -> ApiAnswer:
+    """The newest dead letters, grouped, without groups that were silenced."""
+    records = call.app.store.records.records(
+        _SILENCED_KIND, tenant=call.principal.tenant or "", limit=PAGE_MAX
+    )
+    page: RecordPage = await call.app.store.arun(records)
+    found = await newest_dead(call)
+    groups = failure_groups(
+        found["jobs"],
+        since=wire_datetime(page.now_us - _HOUR_US),
+        silenced={record.id.key for record in page.records},
+    )
+    shown = [one for one in groups if call.asked(FailureQuery).silenced or not one.silenced]
+    return ApiAnswer(
+        body={
+            "groups": [document_of(one) for one in shown],
+            "hidden": len(groups) - len(shown),
+            "more": found["more"],
+            "sample": _SAMPLE,
+        }
+    )
+
+
+async def silence_failure(call: ApiCall) -> ApiAnswer:
+    """Hide a group of failures; what it does is not changed."""
+    order = call.sent(FailureSilenceOrder)
+    keep_us = None
+    if order.span is not None:
+        keep_us = positive_microseconds(order.span, setting="the length of a silence")
+    note = msgspec.json.encode({**msgspec.to_builtins(order), "by": call.principal.name})
+    put = Put(_silenced(call, order), note, keep_us=keep_us)
+    changed = await call.app.store.arun(call.app.store.records.change((put,)))
+    until = None if keep_us is None else to_datetime(changed.now_us + keep_us)
+    return _told(order, silenced=True, until=until)
+
+
+async def unsilence_failure(call: ApiCall) -> ApiAnswer:
+    """Show a group of failures again."""
+    order = call.sent(FailureOrder)
+    remove = Remove(_silenced(call, order))
+    await call.app.store.arun(call.app.store.records.change((remove,)))
+    return _told(order, silenced=False, until=None)
+
+
+def _told(order: FailureOrder, *, silenced: bool, until: datetime | None) -> ApiAnswer:
+    named = {name: getattr(order, name) for name in ("task", "error", "place")}
+    ends = None if until is None else wire_datetime(from_datetime(until))
+    body = {**named, "silenced": silenced, "until": ends}
+    return ApiAnswer(body=body, after=body)
+
+
+def _silenced(call: ApiCall, order: FailureOrder) -> RecordId:
+    key = _key(order.task, order.error, order.place)
+    return RecordId(_SILENCED_KIND, call.principal.tenant or "", key)
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+async def newest_dead(call: ApiCall) -> dict[str, Any]:
+    """The newest dead letters; those of all tenants are kept for a while."""
+    looks = call.looks
+    if call.principal.tenant is not None:
+        return await looks.apart(lambda: _read_dead(call))
+    return await looks.dead.get(lambda: looks.apart(lambda: _read_dead(call)))
+
+
+def _read_dead(call: ApiCall) -> dict[str, Any]:
+    asked = jobs.DeadQuery(limit=_SAMPLE)
+    page = call.insights.dead_letters(jobs.job_filter(call, asked), limit=_SAMPLE)
+    redact = call.app.bus.redact
+    found = []
+    for job in page.jobs:
+        error, place = end_of(job)
+        message = "" if job.error is None else redacted_text(redact, job.error.message)
+        found.append(
+            {
+                "id": job.id,
+                "task": job.task,
+                "error": error,
+                "message": message,
+                "place": place,
+                "at": wire_datetime(from_datetime(job.finished_at or job.updated_at)),
+            }
+        )
+    return {"jobs": found, "more": page.after is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The part of the table of routes that is about operations, batches, workflows, topics, alerts."""
+"""The part of the table of routes that is about many jobs at once, topics and alerts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from packhorse.core.access import Permission
-from packhorse.web import groups, notices, operations
+from packhorse.web import failures, groups, notices, operations
 from packhorse.web.calls import ApiRoute, EmptyOrder
 
 __all__ = ["GROUP_ROUTES"]
@@ -64,6 +64,30 @@ GROUP_ROUTES: Final[tuple[ApiRoute, ...]] = (
         permission=Permission.JOBS_VIEW,
         summary="Show how far an operation is",
         answer="Operation",
+    ),
+    _GET(
+        path="/failures",
+        handler=failures.list_failures,
+        permission=Permission.JOBS_VIEW,
+        summary="Group the newest dead letters by task, error and place",
+        answer="FailureList",
+        query=failures.FailureQuery,
+    ),
+    _POST(
+        path="/failures/silence",
+        handler=failures.silence_failure,
+        permission=Permission.ALERTS_SILENCE,
+        summary="Hide a group of failures",
+        answer="SilencedFailure",
+        body=failures.FailureSilenceOrder,
+    ),
+    _POST(
+        path="/failures/unsilence",
+        handler=failures.unsilence_failure,
+        permission=Permission.ALERTS_SILENCE,
+        summary="Show a group of failures again",
+        answer="SilencedFailure",
+        body=failures.FailureOrder,
     ),
     _GET(
         path="/batches",

@@ -18,6 +18,7 @@ from packhorse.client.topics import TopicInfo
 from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
 from packhorse.web.calls import ApiRoute, EmptyOrder
+from packhorse.web.failures import FailureGroup
 from packhorse.web.groups import BatchInfo
 from packhorse.web.operations import OperationInfo
 from packhorse.web.problems import PROBLEM_TYPE
@@ -30,7 +31,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (
     *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
-    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo),
+    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup),
 )
 #: What stands under another name than that of its class.
 _RENAMED: Final = {
@@ -232,6 +233,10 @@ def _composed_groups() -> dict[str, Any]:
         "PublishedEvent": _object(topic=text, jobs=_list(text)),
         "AlertList": _object(alerts=_list(_of("Alert"))),
         "OperationList": _object(operations=_list(_of("Operation"))),
+        "FailureList": _object(
+            groups=_list(_of("FailureGroup")), hidden=number, more=flag, sample=number
+        ),
+        "SilencedFailure": _object(task=text, error=text, place=text, silenced=flag, until=after),
         "MatchedJobs": _object(action=text, matched=number, more=flag),
     }
 

@@ -12,23 +12,18 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.client.documents import queue_document
-from packhorse.client.operations import end_of
 from packhorse.core.access import Permission
-from packhorse.core.clock import from_datetime
-from packhorse.core.job import PAGE_MAX, JobStatus
-from packhorse.core.redaction import redacted_text
+from packhorse.core.job import JobStatus
 from packhorse.insights import QueueInfo, WorkerInfo
-from packhorse.protocol import wire_datetime
 from packhorse.web import fleet, groups, jobs, operations, schedules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
-from packhorse.web.failures import failure_groups
+from packhorse.web.failures import FailureQuery, failure_groups, list_failures, newest_dead
 from packhorse.web.graphs import DRAWN_MAX, drawn
 
 __all__ = [
     "PAGES",
     "PageRoute",
     "batch",
-    "failures",
     "health_sentence",
     "job",
     "match",
@@ -39,8 +34,6 @@ __all__ = [
     "workflow",
 ]
 
-#: Dead letters that failures are grouped from; a page never reads more.
-_SAMPLE: Final = PAGE_MAX
 _TOP: Final = 5
 #: A queue whose oldest ready job waits longer is behind.
 _BEHIND_S: Final = 60.0
@@ -63,7 +56,7 @@ class PageRoute:
 async def overview(call: ApiCall) -> ApiAnswer:
     """One look: is it healthy, what waits, what fails."""
     queues, workers = await call.looks.queues(), await call.insights.aworkers()
-    groups = failure_groups((await _dead(call))["jobs"])
+    groups = failure_groups((await newest_dead(call))["jobs"])
     failing = Counter[str]()
     for group in groups:
         failing[group.task] += group.count
@@ -109,42 +102,6 @@ async def queues(call: ApiCall) -> ApiAnswer:
     """Every queue, as it was counted not long ago."""
     found = [queue_document(queue) for queue in await call.looks.queues()]
     return ApiAnswer(body={"queues": found, "counted_s": call.looks.age_s})
-
-
-async def _dead(call: ApiCall) -> dict[str, Any]:
-    """The newest dead letters; those of all tenants are kept for a while."""
-    looks = call.looks
-    if call.principal.tenant is not None:
-        return await looks.apart(lambda: _read_dead(call))
-    return await looks.dead.get(lambda: looks.apart(lambda: _read_dead(call)))
-
-
-def _read_dead(call: ApiCall) -> dict[str, Any]:
-    asked = jobs.DeadQuery(limit=_SAMPLE)
-    page = call.insights.dead_letters(jobs.job_filter(call, asked), limit=_SAMPLE)
-    redact = call.app.bus.redact
-    found = []
-    for job in page.jobs:
-        error, place = end_of(job)
-        message = "" if job.error is None else redacted_text(redact, job.error.message)
-        found.append(
-            {
-                "id": job.id,
-                "task": job.task,
-                "error": error,
-                "message": message,
-                "place": place,
-                "at": wire_datetime(from_datetime(job.finished_at or job.updated_at)),
-            }
-        )
-    return {"jobs": found, "more": page.after is not None}
-
-
-async def failures(call: ApiCall) -> ApiAnswer:
-    """The newest dead letters, grouped."""
-    found = await _dead(call)
-    body = {"groups": failure_groups(found["jobs"]), "more": found["more"], "sample": _SAMPLE}
-    return ApiAnswer(body=body)
 
 
 async def job(call: ApiCall) -> ApiAnswer:
@@ -234,8 +191,9 @@ PAGES: Final = (
         path="/failures",
         title="Failures",
         template="failures.html",
-        read=failures,
+        read=list_failures,
         permission=Permission.JOBS_VIEW,
+        query=FailureQuery,
     ),
     PageRoute(
         path="/dead",
