@@ -43,7 +43,8 @@ def app(project: Project) -> Iterator[Packhorse]:
 
 
 def test_a_batch_is_listed_shown_watched_and_retried(project: Project, app: Packhorse) -> None:
-    app.batch(app.tasks["halve"], range(5), batch_size=2, id="five")
+    halve = app.tasks["halve"]
+    app.batch(halve, range(5), batch_size=2, id="five", on_complete=halve.call(4))
     app.run(burst=True)
 
     listed = project.run("batches", "list")
@@ -55,6 +56,8 @@ def test_a_batch_is_listed_shown_watched_and_retried(project: Project, app: Pack
     assert listed.stdout.splitlines()[1].split() == ["five", "failed", "100", "%", "5", "1", "5"]
     assert "5 of 5, 1 failed" in shown.stdout
     assert "three is odd" in shown.stdout
+    assert "on_complete completed" in shown.stdout
+    assert told["callbacks"] == {"on_complete": "completed"}
     assert (told["batchId"], told["succeeded"], len(told["failures"])) == ("five", 4, 1)
     assert watched.stdout.strip() == "100.0 %  5 of 5, 1 failed, failed"
     assert retried.stdout.startswith("Batch five: 1 jobs run again")

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from packhorse.core.batches import batch_group, read_batch
-from packhorse.core.clock import SystemChance
+from packhorse.batches.filling import Filler
+from packhorse.core.batches import batch_group, member_id
 from packhorse.core.workflows import WorkflowState
 from packhorse.errors import ConfigError
-from packhorse.runtime.services import workflow_folding
-from packhorse.runtime.services.workflow_folding import WorkflowKeeper
+from packhorse.runtime.services.batch_folding import BatchFolding
+from packhorse.runtime.services.workflow_folding import WorkflowFolding
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing import TestApp
 from packhorse.workflows.handle import Workflow
@@ -39,10 +39,14 @@ def two_and_a_clean_up(shop: Shop) -> Workflow:
 
 
 def die_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes a change is killed before the answer comes."""
+
     def nothing(*_given: Any) -> Generator[Any, Any, None]:
         yield from ()
 
-    monkeypatch.setattr(workflow_folding, "refused_nodes", nothing)
+    monkeypatch.setattr(WorkflowFolding, "folded", nothing)
+    monkeypatch.setattr(BatchFolding, "folded", nothing)
+    monkeypatch.setattr(Filler, "_require_stored", lambda *_given: None)
 
 
 def test_a_node_whose_job_is_refused_is_dead_and_the_others_go_their_way(
@@ -64,35 +68,11 @@ def test_a_node_whose_job_is_refused_is_dead_and_the_others_go_their_way(
     assert "shelf" in running.node("second").reason
 
 
-def test_a_refusal_that_its_worker_did_not_live_to_tell_is_found_by_upkeep(
-    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_runs_what_was_refused_once_that_is_mended(packhorse_app: TestApp) -> None:
     shop = Shop(packhorse_app)
     running = two_and_a_clean_up(shop)
     shelve(packhorse_app, "shelf")
-    with monkeypatch.context() as killed:
-        die_before_it_is_told(killed)
-        packhorse_app.run_jobs()
-    assert states(running)["second"] == "submitted"
-
-    packhorse_app.clock.advance(30)
-    asyncio.run(keep(packhorse_app))
     packhorse_app.run_jobs()
-
-    assert states(running)["second"] == "dead"
-    assert states(running)["clean up"] == "completed"
-    assert running.status() is WorkflowState.FAILED
-
-
-def test_a_retry_submits_what_was_refused_and_never_told(
-    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop = Shop(packhorse_app)
-    running = two_and_a_clean_up(shop)
-    shelve(packhorse_app, "shelf")
-    with monkeypatch.context() as killed:
-        die_before_it_is_told(killed)
-        packhorse_app.run_jobs()
     shelve(packhorse_app, None)
 
     assert running.retry() == 1
@@ -101,47 +81,63 @@ def test_a_retry_submits_what_was_refused_and_never_told(
     assert running.status() is WorkflowState.COMPLETED
 
 
-def test_what_was_stored_is_looked_for_once_and_then_never(packhorse_app: TestApp) -> None:
-    shop = Shop(packhorse_app)
-    running = two_and_a_clean_up(shop)
+def test_nothing_looks_at_a_workflow_that_waits(packhorse_app: TestApp) -> None:
+    running = two_and_a_clean_up(Shop(packhorse_app))
     store = packhorse_app.store
-    waits = store.run(store.records.records("workflow", by_order=True, limit=1)).records
-    packhorse_app.clock.advance(30)
 
-    asyncio.run(keep(packhorse_app))
-
-    assert len(waits) == 1
     assert store.run(store.records.records("workflow", by_order=True, limit=1)).records == ()
     assert running.status() is WorkflowState.RUNNING
 
 
-def test_a_batch_whose_jobs_are_refused_says_so_and_can_end(packhorse_app: TestApp) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_batch_whose_jobs_are_refused_says_so_and_ends_and_can_be_retried(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
     shop = Shop(packhorse_app)
     packhorse_app.store.migrate()
     shelve(packhorse_app, "shelf")
-
-    with pytest.raises(ConfigError, match="2 jobs of batch 'import' were not stored"):
+    told = pytest.raises(ConfigError, match="2 jobs of batch 'import' were refused")
+    if killed:
+        die_before_it_is_told(monkeypatch)
+    with nullcontext() if killed else told:
         packhorse_app.batch(shop.double, range(15), batch_size=10, queue="shelf", id="import")
+    batch = packhorse_app.batches.get("import")
 
-    after = packhorse_app.batches.get("import").progress()
+    packhorse_app.run_jobs()
+
+    after = batch.progress()
     assert (after.status, after.total, after.processed, after.failed) == ("failed", 15, 15, 15)
+    assert [each.index for each in batch.failures()] == list(range(15))
+    assert "shelf" in batch.failures()[0].message
+    shelve(packhorse_app, None)
+    assert batch.retry_failed() == 2
+    packhorse_app.run_jobs()
+    assert batch.progress().status == "completed"
 
 
-def test_a_callback_that_is_refused_is_noted_with_its_batch(packhorse_app: TestApp) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_callback_that_is_refused_is_a_dead_letter_that_its_batch_shows(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
     shop = Shop(packhorse_app)
-    called = shop.double.using(queue="shelf").call(1)
-    batch = packhorse_app.batch(shop.double, range(15), id="import", on_success=called)
+    batch = packhorse_app.batch(
+        *(shop.double, range(15)),
+        id="import",
+        on_success=shop.double.using(queue="shelf").call(1),
+        on_complete=shop.double.call(2),
+        on_death=shop.double.call(3),
+    )
     shelve(packhorse_app, "shelf")
+    if killed:
+        die_before_it_is_told(monkeypatch)
 
     packhorse_app.run_jobs()
 
     assert batch.progress().status == "completed"
-    record = packhorse_app.store.run(
-        packhorse_app.store.records.record(batch_group("import", "").record)
-    )
-    assert record is not None
-    assert "shelf" in read_batch(record.document).refused["success"]
-
-
-async def keep(app: TestApp) -> None:
-    await WorkflowKeeper(app.store, SystemChance()).run_once()
+    assert batch.document().callback_states == {
+        "on_success": "dead",
+        "on_complete": "completed",
+        "on_death": "waiting",
+    }
+    called = packhorse_app.job(member_id(batch_group("import", ""), "on_success")).info()
+    assert called.dead_reason == "rejected"

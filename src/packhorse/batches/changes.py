@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from packhorse.batches.refusals import refused_callbacks
 from packhorse.core.batches import (
     BATCH_KIND,
     BatchDocument,
@@ -123,6 +122,5 @@ class BatchChanges:
             put = put_batch(moved.document, record.version)
             changed: Changed = yield records.change((put,), jobs=moved.jobs)
             if changed.applied:
-                yield from refused_callbacks(self._store, moved.document.group, changed)
                 return moved.document
         raise BatchConflict(self._id, "is changed by others all the time; try again")

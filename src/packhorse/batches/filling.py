@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from packhorse.batches.refusals import refused_callbacks
 from packhorse.call import Call
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.sealed_store import sealed_job
@@ -21,7 +20,6 @@ from packhorse.core.batches import (
     BatchMoved,
     filled,
     member_id,
-    members_refused,
     put_batch,
     read_batch,
     sealed_batch,
@@ -149,7 +147,7 @@ class Filler:
             changed: Changed = yield self._store.records.change(puts, jobs=moved.jobs)
             if changed.applied:
                 self._batch, self._version = moved.document, changed.versions[0]
-                yield from self._require_stored(moved.jobs, changed)
+                self._require_stored(changed)
                 return self._batch
             if not self._version:
                 raise BatchConflict(self._batch.id, "is there already: resume it, or cancel it")
@@ -190,29 +188,11 @@ class Filler:
         self._batch, self._version = read_batch(record.document), record.version
         return record
 
-    def _require_stored(self, jobs: Sequence[NewJob], changed: Changed) -> Asking[None]:
-        """Count members whose jobs were refused as dead, so that the batch can end; and say so."""
-        refused = {one.job_id: one.reason for one in changed.jobs if isinstance(one, RefusedJob)}
-        yield from refused_callbacks(self._store, self._batch.group, changed)
-        members = [_member_node(job) for job in jobs if job.id in refused]
-        nodes = [node for node in members if node]
-        if not nodes:
-            return
-        for _ in range(_TRIES):
-            record = yield from self._read()
-            dead = members_refused(self._batch, nodes, changed.now_us)
-            put = put_batch(dead.document, record.version)
-            answer: Changed = yield self._store.records.change([put], jobs=dead.jobs)
-            if answer.applied:
-                self._batch, self._version = dead.document, answer.versions[0]
-                break
-        raise ConfigError(
-            f"{len(nodes)} jobs of batch {self._batch.id!r} were not stored, and their items count "
-            f"as failed: {next(iter(refused.values()))}; cancel the batch, and begin another one"
-        )
-
-
-def _member_node(job: NewJob) -> str:
-    """Which member of the batch a job is; empty: a callback."""
-    member = None if job.options is None else job.options.member
-    return "" if member is None else member.node
+    def _require_stored(self, changed: Changed) -> None:
+        """Say so where jobs were refused: the store keeps them, and counts them as dead."""
+        refused = [one for one in changed.jobs if isinstance(one, RefusedJob)]
+        if refused:
+            raise ConfigError(
+                f"{len(refused)} jobs of batch {self._batch.id!r} were refused, and are dead "
+                f"letters: {refused[0].reason}; batch.retry_failed() runs them once that is mended"
+            )

@@ -62,10 +62,12 @@ def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Show one batch, and the first items that failed."""
     batch = app.batches.get(batch_id)
     progress, document = batch.progress(), batch.document()
-    failures = batch.failures()
+    failures, callbacks = batch.failures(), document.callback_states.items()
     if as_json:
         failed = [_document(each) for each in failures[:_FAILURES_SHOWN]]
-        print_json({**_document(progress), "failures": failed})
+        print_json(
+            {**_document(progress), "callbacks": document.callback_states, "failures": failed}
+        )
         return
     print_fields(
         [
@@ -78,6 +80,7 @@ def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
             ("jobs", f"{document.ended} of {document.members} have ended"),
             ("filled", "yes" if document.sealed else f"no, {document.place} items so far"),
             ("cancelled", f"{document.cancelled} jobs told" if document.stopped else None),
+            ("callbacks", ", ".join(f"{kind} {state}" for kind, state in callbacks) or None),
         ]
     )
     rows = [(each.index, each.type, each.message, each.job_id) for each in failures]

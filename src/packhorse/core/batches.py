@@ -9,7 +9,7 @@ operator who come at once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -31,7 +31,6 @@ __all__ = [
     "Chunk",
     "ItemError",
     "batch_group",
-    "callbacks_refused",
     "cancel_told",
     "cancelled_batch",
     "chunk_size",
@@ -41,7 +40,6 @@ __all__ = [
     "is_chunk",
     "is_chunk_member",
     "member_id",
-    "members_refused",
     "put_batch",
     "read_batch",
     "sealed_batch",
@@ -58,6 +56,7 @@ _DEAD_MAX: Final = 1_000
 #: What a chunk's item may take when neither call nor task says it.
 _ITEM_TIMEOUT_US: Final = 300 * SECOND_US
 _RUN: Final = "1"
+_ON: Final = "on_"  #: before the kind of a callback, in the node of its job
 
 
 class ItemError(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -111,7 +110,7 @@ class BatchDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     dead: tuple[int, ...] = ()  #: numbers of the first members that died
     stopped: str = ""  #: `error` or `cancelled`: no further member starts
     cancelled: int = 0  #: members that `cancel` has told
-    refused: dict[str, str] = {}  #: why callbacks were not submitted
+    called: dict[str, str] = {}  #: what became of the jobs of callbacks, by `success`, ...
     news: int = 0  #: ends of members told so far
     started_us: int | None = None
     finished_us: int | None = None
@@ -139,6 +138,14 @@ class BatchDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     def succeeded(self) -> int:
         """Items that did."""
         return self.processed - self.failed
+
+    @property
+    def callback_states(self) -> dict[str, str]:
+        """Where each callback stands: `waiting`, `submitted`, or what its job has become."""
+        fired = dict.fromkeys(self.fired, "submitted")
+        return {
+            f"{_ON}{kind}": (fired | self.called).get(kind, "waiting") for kind in self.callbacks
+        }
 
     @property
     def maybe_dead(self) -> tuple[int, ...]:
@@ -279,9 +286,12 @@ def sealed_batch(batch: BatchDocument, now_us: int) -> BatchMoved:
 def folded_batch(batch: BatchDocument, lines: Iterable[JournalLine], now_us: int) -> BatchMoved:
     """The batch after these ends of members, and ends that were taken back."""
     ended, processed, failed, news = batch.ended, batch.processed, batch.failed, batch.news
-    dead = dict.fromkeys(batch.dead)
+    dead, called = dict.fromkeys(batch.dead), dict(batch.called)
     for line in lines:
         sign = 1 if line.status.is_final else -1
+        if line.node.startswith(_ON):
+            called[line.node.removeprefix(_ON)] = str(line.status)
+            continue
         status = line.status if line.status.is_final else line.was
         items, bad = _counted(line, status)
         ended, news = ended + sign, news + (sign > 0)
@@ -298,6 +308,7 @@ def folded_batch(batch: BatchDocument, lines: Iterable[JournalLine], now_us: int
         failed=failed,
         news=news,
         dead=tuple(dead),
+        called=called,
         started_us=batch.started_us or now_us,
     )
     return _settled(after, now_us)
@@ -311,18 +322,6 @@ def _counted(line: JournalLine, status: JobStatus) -> tuple[int, int]:
     if status is JobStatus.DEAD:
         return size, size - (line.items - line.failed)
     return line.items, line.failed
-
-
-def members_refused(batch: BatchDocument, nodes: Sequence[str], now_us: int) -> BatchMoved:
-    """The store did not take the jobs of these members: they are dead, with all their items."""
-    lost = sum(map(chunk_size, nodes))
-    after = msgspec.structs.replace(
-        batch,
-        ended=batch.ended + len(nodes),
-        processed=batch.processed + lost,
-        failed=batch.failed + lost,
-    )
-    return _settled(after, now_us)
 
 
 def stopped_batch(batch: BatchDocument) -> BatchDocument:
@@ -375,16 +374,13 @@ def _settled(batch: BatchDocument, now_us: int) -> BatchMoved:
     return BatchMoved(after, jobs)
 
 
-def callbacks_refused(batch: BatchDocument, reasons: Mapping[str, str]) -> BatchDocument:
-    """The batch with why these callbacks, by the ids of their jobs, were not submitted."""
-    ids = {member_id(batch.group, f"on_{kind}"): kind for kind in batch.callbacks}
-    noted = {ids[job_id]: reason for job_id, reason in reasons.items() if job_id in ids}
-    return msgspec.structs.replace(batch, refused={**batch.refused, **noted})
-
-
 def _callback(batch: BatchDocument, kind: _Callback) -> NewJob:
-    job, job_id = batch.callbacks[kind], member_id(batch.group, f"on_{kind}")
-    return msgspec.structs.replace(job, id=job_id, trace_id=job.trace_id or job_id.replace("-", ""))
+    """Its job is a member that is not counted: the batch hears what became of it."""
+    job, group, node = batch.callbacks[kind], batch.group, f"{_ON}{kind}"
+    job_id = member_id(group, node)
+    options = msgspec.structs.replace(job.options or JobOptions(), member=group.member(node))
+    trace_id = job.trace_id or job_id.replace("-", "")
+    return msgspec.structs.replace(job, id=job_id, trace_id=trace_id, options=options)
 
 
 # Known before threads decode them: two that decode the first one at once crash in msgspec.

@@ -8,7 +8,7 @@ head keeps a stack of who is still to be told, which the next fold goes on with.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -147,44 +147,16 @@ class Folder:
             self._put(started=self.head.nodes)
         self._close()
 
-    def ended(self, key: str, state: NodeState) -> Asking:
-        """A node has ended without a line: it never had a job."""
-        yield from self._resumed()
-        if not self._stack and (node := (yield from self._node(key))) is not None:
-            self._heard_of(key)
-            self._end(key, node, state)
-            yield from self._tell()
-        self._close()
-
     def revived(self, key: str) -> Asking:
-        """A node that was dropped, or refused, may begin after all."""
+        """A node that was dropped may begin after all."""
         yield from self._resumed()
         node = yield from self._node(key)
-        if not self._stack and node is not None and node.state in _WITHOUT_JOB:
+        if not self._stack and node is not None and node.state is NodeState.DROPPED:
             self._unend(key, node)
             node.state = NodeState.WAITING
             yield from self._tell()
             self._decide(key, node)
             yield from self._tell()
-        self._close()
-
-    def looked_at(self, present: Collection[str], missing: Collection[str]) -> Asking:
-        """Nodes whose jobs are there, and some whose jobs are not: submit these again.
-
-        The store refused them, and the process that was told so has died.
-        """
-        yield from self._resumed()
-        left = (one for one in self.head.unsure if one not in present and one not in missing)
-        self._put(unsure=tuple(left), unsure_us=0)
-        for key in missing:
-            node = yield from self._node(key)
-            if node is None or node.state is not NodeState.SUBMITTED:
-                continue
-            if self.head.halted:
-                self._end(key, node, NodeState.DROPPED)
-                yield from self._tell()
-            else:
-                self._submit(key, node)
         self._close()
 
     @property
@@ -204,7 +176,6 @@ class Folder:
         node = yield from self._node(line.node)
         if node is None or line.job_id != node_job_id(self.group, line.node):
             return
-        self._heard_of(line.node)
         if not line.status.is_final:
             if node.state in (NodeState.COMPLETED, NodeState.DEAD, NodeState.CANCELLED):
                 self._unend(line.node, node)
@@ -216,10 +187,6 @@ class Folder:
         if state is NodeState.COMPLETED and node.grows:
             yield from self._grow(line.node, node)
         self._end(line.node, node, state)
-
-    def _heard_of(self, key: str) -> None:
-        if key in self.head.unsure:
-            self._put(unsure=tuple(one for one in self.head.unsure if one != key))
 
     def _end(self, key: str, node: _Node, state: NodeState) -> None:
         node.state = state
@@ -313,12 +280,8 @@ class Folder:
             self._end(key, node, now)
         elif now is NodeState.SUBMITTED:
             node.state = now
-            self._submit(key, node)
-
-    def _submit(self, key: str, node: _Node) -> None:
-        self.jobs.append(node.document.job)
-        self._bytes += len(node.document.job.payload)
-        self._put(unsure=(*self.head.unsure, key))
+            self.jobs.append(node.document.job)
+            self._bytes += len(node.document.job.payload)
 
     # ------------------------------------------------------------------------------------- head
 
@@ -362,8 +325,7 @@ class Folder:
         self._put(state=_outcome(head) if over else WorkflowState.RUNNING)
 
 
-_WITHOUT_JOB: Final = (NodeState.DROPPED, NodeState.REFUSED)
-_NOT_BEGUN: Final = (NodeState.WAITING, NodeState.BLOCKED, *_WITHOUT_JOB)
+_NOT_BEGUN: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.DROPPED)
 
 
 def _outcome(head: HeadDocument) -> WorkflowState:

@@ -95,7 +95,6 @@ class NodeState(IntEnum):
     CANCELLED = 4  #: its job was
     BLOCKED = 5  #: a parent did not complete, so it was never submitted
     DROPPED = 6  #: the workflow was cancelled before it was submitted
-    REFUSED = 7  #: the store took no such job
 
     @property
     def has_ended(self) -> bool:
@@ -110,7 +109,7 @@ class NodeState(IntEnum):
 
 _WORDS: Final = (
     *("waiting", "submitted", "completed", "dead"),
-    *("cancelled", "cancelled", "cancelled", "dead"),
+    *("cancelled", "cancelled", "cancelled"),
 )
 
 
@@ -158,9 +157,6 @@ class HeadDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: tuple[Telling, ...] = ()  #: what is left of a fold that was too large
     line: int = 0  #: of the journal, whose fold that is
     ended_us: int | None = None
-    refused: dict[str, str] = {}  #: why nodes were, the last ones
-    unsure: tuple[str, ...] = ()  #: nodes that were submitted, and of whose jobs no one has heard
-    unsure_us: int = 0  #: when these are to be looked at
 
     @property
     def size(self) -> int:

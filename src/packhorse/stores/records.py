@@ -86,8 +86,10 @@ class RecordStore(Protocol):
         says which; before `not_before`, by the store's clock, it says that it is early. A version
         is never given twice for one id. Jobs are answered as by `submit`, each by itself, but
         neither depth nor a closed queue refuses one; what else would is told per job, and the
-        others are stored. Those who listen to `record:<kind>` are woken. A store that was copied to
-        another one changes nothing: `StoreCopied`.
+        others are stored. A member of a group that is refused is kept all the same, as a dead
+        letter `rejected` without its keys, and has its line in the journal; unless its id
+        belongs to another job. Those who listen to `record:<kind>` are woken. A store that was
+        copied to another one changes nothing: `StoreCopied`.
         """
         ...
 

@@ -212,6 +212,10 @@ def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
 
 def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
     """A job that was not let in, as a dead letter: without its keys and its lines."""
+    try:
+        job.payload.decode()
+    except UnicodeDecodeError:  # what no text can hold is not kept
+        job = msgspec.structs.replace(job, payload=b"null")
     bare = msgspec.structs.replace(
         job,
         delay_us=0,

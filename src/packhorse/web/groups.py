@@ -58,6 +58,8 @@ class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     created_at: datetime
     completed_at: datetime | None = None
+    #: by `on_success`, ...: `waiting`, `submitted`, or what its job has become
+    callbacks: dict[str, str] = {}
 
 
 class GroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +105,7 @@ def batch_document(batch: BatchDocument) -> dict[str, Any]:
         jobs=batch.members,
         created_at=to_datetime(batch.created_us),
         completed_at=None if ended_us is None else to_datetime(ended_us),
+        callbacks=batch.callback_states,
     )
     return document_of(shown)
 

@@ -36,18 +36,15 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 from packhorse.workflows.records import (
     AGAIN_US,
-    SURE_US,
     Asking,
     advanced,
     begun,
     cancelled_jobs,
     fold_group,
     is_live,
-    made_sure,
     nodes_of,
     now_us,
     read_workflow,
-    refused_nodes,
 )
 from packhorse.workflows.removal import drop_head
 
@@ -144,11 +141,7 @@ def _first(
             yield from _go_on(store, plan, nodes)
         return changed.applied
     state = WorkflowState.RUNNING if nodes else WorkflowState.COMPLETED
-    unsure = tuple(key for key, _ in roots)
-    order = now + SURE_US if unsure else None
-    head = msgspec.structs.replace(
-        head, state=state, started=len(nodes), unsure=unsure, unsure_us=order or 0
-    )
+    head, order = msgspec.structs.replace(head, state=state, started=len(nodes)), None
     if not nodes:
         head = msgspec.structs.replace(head, ended_us=now)
         order = now + head.kept_us
@@ -157,8 +150,6 @@ def _first(
     changed = yield store.records.change(
         (*changes, *puts, *begun_now), jobs=tuple(node.job for _, node in roots)
     )
-    if changed.applied:
-        yield from refused_nodes(store, group, changed)
     return changed.applied
 
 
@@ -241,14 +232,12 @@ def retried(store: Store, group: Group) -> Asking[int]:
     yield from fold_group(store, group)
 
     def resume(folder: Folder) -> Generator[Asked, Any, None]:
-        folder.head = msgspec.structs.replace(folder.head, halted=False, refused={})
+        folder.head = msgspec.structs.replace(folder.head, halted=False)
         return folder.go_on()
 
     yield from advanced(store, group, resume)
     nodes = yield from nodes_of(store, group)
     states = {key: view.state for key, view in nodes}
-    begun_before = [key for key, state in states.items() if state is NodeState.SUBMITTED]
-    lost = yield from made_sure(store, group, begun_before)
     ids = [
         node_job_id(group, key)
         for key, state in states.items()
@@ -257,15 +246,12 @@ def retried(store: Store, group: Group) -> Asking[int]:
     for at in range(0, len(ids), _REDRIVEN):
         yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
     yield from fold_group(store, group)
-    without = [key for key, state in states.items() if state in _WITHOUT_JOB]
-    for key in without:
+    dropped = [key for key, state in states.items() if state is NodeState.DROPPED]
+    for key in dropped:
 
         def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
             return folder.revived(key)
 
         yield from advanced(store, group, revive)
     yield from begun(store, group)
-    return len(ids) + len(without) + lost
-
-
-_WITHOUT_JOB: Final = (NodeState.DROPPED, NodeState.REFUSED)
+    return len(ids) + len(dropped)

@@ -184,8 +184,8 @@ class Workflow:
         return workflow_info(self._group, (yield from self._head()))
 
     def _nodes(self) -> _Asking[list[NodeInfo]]:
-        head = yield from self._head()
-        return (yield from node_infos(self._connection.store, self._group, head))
+        yield from self._head()
+        return (yield from node_infos(self._connection.store, self._group))
 
     def _changed(self, change: Callable[[Store, Group], _Asking[T]]) -> _Asking[T]:
         yield from self._head()
@@ -193,7 +193,7 @@ class Workflow:
 
     def _last(self) -> _Asking[tuple[HeadDocument, list[NodeInfo]]]:
         head = yield from self._head()
-        nodes = yield from node_infos(self._connection.store, self._group, head)
+        nodes = yield from node_infos(self._connection.store, self._group)
         keys = [str(number) for number in numbers_in(head.last)]
         return head, [node for node in nodes if node.key in keys]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from packhorse.core.clock import to_datetime
 from packhorse.core.info import Explanation, Reason
-from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.job import DeadReason, JobRecord, JobStatus
 from packhorse.core.policies.explain import ReasonCode
 from packhorse.core.policies.journal import Group
 from packhorse.core.workflows import (
@@ -133,7 +133,7 @@ def workflow_page(
     return WorkflowPage(shown, page.after)
 
 
-def node_infos(store: Store, group: Group, head: HeadDocument) -> Asking[list[NodeInfo]]:
+def node_infos(store: Store, group: Group) -> Asking[list[NodeInfo]]:
     """The nodes of a workflow; of those that have begun, the status of their jobs."""
     views = dict((yield from nodes_of(store, group)))
     jobs: dict[str, JobRecord | None] = {}
@@ -154,7 +154,7 @@ def node_infos(store: Store, group: Group, head: HeadDocument) -> Asking[list[No
             on_failure=str(view.document.on_failure),
             parents=tuple(_name(one, names) for one in _beside(key, view.document.parents)),
             behind=tuple(_name(one, names) for one in _behind(key, views, children)),
-            reason=head.refused.get(key, "") or _reason(jobs.get(key)),
+            reason=_reason(jobs.get(key)),
         )
         for key, view in views.items()
     ]
@@ -172,7 +172,7 @@ def _beside(key: str, numbers: str) -> list[str]:
 
 def _behind(key: str, views: dict[str, NodeView], children: dict[str, list[str]]) -> list[str]:
     """What waits behind a node that did not complete, or was cancelled for it."""
-    if views[key].state not in (NodeState.DEAD, NodeState.CANCELLED, NodeState.REFUSED):
+    if views[key].state not in (NodeState.DEAD, NodeState.CANCELLED):
         return []
     found: dict[str, None] = {}
     left = list(children[key])
@@ -197,6 +197,8 @@ def _state(view: NodeView, record: JobRecord | None) -> str:
 def _reason(record: JobRecord | None) -> str:
     if record is None or record.status is not JobStatus.DEAD:
         return ""
+    if record.dead_reason is DeadReason.REJECTED and record.error is not None:
+        return f"{record.dead_reason}: {record.error.message}"
     return str(record.dead_reason or "")
 
 
@@ -250,7 +252,7 @@ def explained_job(store: Store, job_id: str, tenant: str | None) -> Asking[Expla
             found = yield from read_workflow(store, group)
             if found is None:
                 continue
-            nodes = yield from node_infos(store, group, found[0])
+            nodes = yield from node_infos(store, group)
             node = next(each for each in nodes if each.job_id == job_id)
             return explained_node(node, nodes, page.now_us)
         after = page.after

@@ -19,7 +19,7 @@ from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId
 from packhorse.core.sealing import require_open
-from packhorse.core.workflow_folding import JOBS_FOLDED_MAX, Asked, Folder, Grown
+from packhorse.core.workflow_folding import Asked, Folder, Grown
 from packhorse.core.workflows import (
     NODE_KIND,
     WORKFLOW_KIND,
@@ -37,7 +37,7 @@ from packhorse.core.workflows import (
 from packhorse.errors import StoreError, UsageError
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.stores.records import Changed, RecordPage
 from packhorse.workflows.removal import removed
 
 __all__ = [
@@ -53,11 +53,9 @@ __all__ = [
     "growing",
     "is_live",
     "kept_up",
-    "made_sure",
     "nodes_of",
     "now_us",
     "read_workflow",
-    "refused_nodes",
 ]
 
 T = TypeVar("T")
@@ -68,10 +66,6 @@ Views = Mapping[str, NodeView]
 GROWN_PREFIX: Final = "flow:"
 #: After so long a worker goes on with what its beginner has left.
 AGAIN_US: Final = 5 * SECOND_US
-#: After so long a worker asks whether the jobs are there of which no one has heard.
-SURE_US: Final = 10 * SECOND_US
-#: So many of them are asked for before there are more.
-_UNSURE_MAX: Final = 1_000
 _PAGE: Final = 500
 #: How often a change is tried again that another one came before.
 _TRIES: Final = 100
@@ -141,9 +135,6 @@ def folded(store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[F
     if found is None:
         return Folds(tuple(line.id for line in lines))
     head, version = found
-    if len(head.unsure) > _UNSURE_MAX:
-        yield from made_sure(store, group, head.unsure)
-        return (yield from folded(store, group, lines))
     folder = Folder(group, head)
     yield from _answered(store, group, folder.fold(lines), {})
     if folder.head == head and not folder.changes and not folder.jobs:
@@ -159,11 +150,7 @@ def fold_group(store: Store, group: Group) -> Asking[None]:
         if not lines:
             return
         fold = yield from folded(store, group, lines)
-        changed: Changed = yield store.journal.fold(
-            group, fold.line_ids, fold.changes, jobs=fold.jobs
-        )
-        if changed.applied:
-            yield from refused_nodes(store, group, changed)
+        yield store.journal.fold(group, fold.line_ids, fold.changes, jobs=fold.jobs)
 
 
 def advanced(
@@ -176,41 +163,25 @@ def advanced(
 
     `known` are nodes that need not be read, as long as no other process changes the workflow.
     """
-    return (yield from _advanced(store, group, work, known))[0]
-
-
-def _advanced(
-    store: Store,
-    group: Group,
-    work: Callable[[Folder], Generator[Asked, Any, None]],
-    known: Views | None = None,
-    sure: int = 0,
-) -> Asking[tuple[HeadDocument | None, int]]:
-    """As `advanced`, with the version of the head; the jobs of version `sure` were all stored."""
     for _ in range(_TRIES):
         found = yield from read_workflow(store, group)
         if found is None:
-            return None, 0
+            return None
         head, version = found
         folder = Folder(group, head)
-        if version == sure:
-            folder.head = msgspec.structs.replace(head, unsure=(), unsure_us=0)
         yield from _answered(store, group, work(folder), known or {})
         put = yield from _put(store, group, head, folder.head, version)
         changed: Changed = yield store.records.change(
             (put, *folder.changes), jobs=tuple(folder.jobs)
         )
         if changed.applied:
-            if (yield from refused_nodes(store, group, changed)):
-                return folder.head, 0
-            return folder.head, changed.versions[0]
+            return folder.head
         known = None
     raise StoreError(f"workflow {group.key!r} is changed by others all the time; try again")
 
 
 def begun(store: Store, group: Group, known: Views | None = None) -> Asking[HeadDocument | None]:
     """Go on until every node without parents is submitted, and everybody was told."""
-    sure = 0
     while True:
 
         def work(folder: Folder) -> Generator[Asked, Any, None]:
@@ -220,54 +191,9 @@ def begun(store: Store, group: Group, known: Views | None = None) -> Asking[Head
                 keys = (key for key in keys if key in known)
             return folder.begin(keys)
 
-        head, sure = yield from _advanced(store, group, work, known, sure)
+        head = yield from advanced(store, group, work, known)
         if head is None or (head.started >= head.nodes and not head.stack):
             return head
-
-
-def refused_nodes(store: Store, group: Group, changed: Changed) -> Asking[bool]:
-    """Nodes whose jobs the store took not are dead, and say why; says whether there were any.
-
-    Who dies before that leaves them among the unsure ones of the head.
-    """
-    refused = [answer for answer in changed.jobs if isinstance(answer, RefusedJob)]
-    if not refused:
-        return False
-    keys = {node_job_id(group, key): key for key, _ in (yield from nodes_of(store, group))}
-    for answer in refused:
-        key = keys[answer.job_id]
-        reason = answer.reason
-
-        def work(folder: Folder, key: str = key, why: str = reason) -> Generator[Asked, Any, None]:
-            folder.head = msgspec.structs.replace(
-                folder.head, refused={**folder.head.refused, key: why}
-            )
-            return folder.ended(key, NodeState.REFUSED)
-
-        yield from advanced(store, group, work)
-    return True
-
-
-def made_sure(store: Store, group: Group, keys: Sequence[str]) -> Asking[int]:
-    """Submit again those of these nodes that have no job; what is refused then is dead.
-
-    A job of a node is kept while its workflow is: where there is none, none was stored.
-    """
-    present, missing = set(), []
-    for key in keys:
-        record: JobRecord | None = yield store.inspection.job(node_job_id(group, key))
-        if record is None:
-            missing.append(key)
-        else:
-            present.add(key)
-    for at in range(0, len(missing) or min(1, len(keys)), JOBS_FOLDED_MAX):
-        part = missing[at : at + JOBS_FOLDED_MAX]
-
-        def work(folder: Folder, part: Sequence[str] = part) -> Generator[Asked, Any, None]:
-            return folder.looked_at(present, part)
-
-        yield from advanced(store, group, work)
-    return len(missing)
 
 
 def _answered(
@@ -326,16 +252,11 @@ def _put(
         ended_us = before.ended_us if before.state.is_final else None
         if ended_us is None:
             ended_us = yield from now_us(store)
-        after = msgspec.structs.replace(after, ended_us=ended_us, unsure=(), unsure_us=0)
+        after = msgspec.structs.replace(after, ended_us=ended_us)
         return written_head(group, after, version, order=ended_us + after.kept_us)
     after = msgspec.structs.replace(after, ended_us=None)
     unfinished = bool(after.stack) or after.started < after.nodes or after.halted
-    if not after.unsure:
-        after = msgspec.structs.replace(after, unsure_us=0)
-    elif not after.unsure_us:
-        due_us = (yield from now_us(store)) + SURE_US
-        after = msgspec.structs.replace(after, unsure_us=due_us)
-    order = (yield from now_us(store)) + AGAIN_US if unfinished else after.unsure_us or None
+    order = (yield from now_us(store)) + AGAIN_US if unfinished else None
     return written_head(group, after, version, order=order)
 
 
@@ -348,8 +269,6 @@ def kept_up(store: Store, record: Record) -> Asking[None]:
     if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
         yield from removed(store, group, record)
         return
-    if head.unsure:
-        yield from made_sure(store, group, head.unsure)
     yield from begun(store, group)
     if head.halted:
         yield from cancelled_jobs(store, group)

@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from packhorse.batches.progress import ProgressWatchers
-from packhorse.batches.refusals import refused_callbacks
 from packhorse.core.batches import BATCH_KIND, BatchDocument, folded_batch, put_batch, read_batch
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.runtime.services.groups import Fold
@@ -51,13 +50,14 @@ class BatchFolding:
         self, store: Store, group: Group, fold: Fold, changed: Changed
     ) -> Generator[Plan[Any], Any, None]:
         """Tell those in this process who want to know how far it is, after each member."""
+        del store
         for batch in fold.note or ():
             self._watchers.tell(batch)
         for answer in changed.jobs:
             if isinstance(answer, RefusedJob):
-                told = "a callback of batch %s was not submitted: %s"
+                told = "a callback of batch %s was refused, and is a dead letter: %s"
                 _LOG.warning(told, group.key, answer.reason)
-        yield from refused_callbacks(store, group, changed)
+        yield from ()
 
 
 def _one_by_one(

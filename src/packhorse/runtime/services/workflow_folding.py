@@ -15,7 +15,7 @@ from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
-from packhorse.workflows.records import folded, kept_up, refused_nodes
+from packhorse.workflows.records import folded, kept_up
 
 __all__ = ["WorkflowFolding", "WorkflowKeeper"]
 
@@ -37,9 +37,9 @@ class WorkflowFolding:
     def folded(
         self, store: Store, group: Group, fold: Fold, changed: Changed
     ) -> Generator[Plan[Any], Any, None]:
-        """Nodes whose jobs the store did not take are dead."""
-        del fold
-        yield from refused_nodes(store, group, changed)
+        """There is nothing more to do: nodes whose jobs were refused have lines of their own."""
+        del store, group, fold, changed
+        yield from ()
 
 
 class WorkflowKeeper:

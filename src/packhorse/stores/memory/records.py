@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from packhorse.core.job import NewJob
-from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.records import (
     Record,
     RecordChange,
@@ -25,8 +25,9 @@ from packhorse.errors import StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.memory.intake import admit_each
 from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.transfer import reject
 from packhorse.stores.plan import Plan
-from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
 
 __all__ = ["MemoryJournal", "MemoryRecords", "forget_records"]
 
@@ -135,6 +136,9 @@ def _change(
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = admit_each(access, jobs)
+    for job, answer in zip(jobs, answers, strict=True):
+        if isinstance(answer, RefusedJob) and member_of(job.options) is not None:
+            reject(access, job, answer)
     if folded is not None:
         _fold(access, folded)
     state.highest_version = decided.highest

@@ -213,9 +213,9 @@ class MemoryState:
             self._enter(row)
             member = member_of(row.new.options)
             if member is not None and was.is_final is not row.status.is_final:
-                self._append(row, member, was)
+                self.append_line(row, member, was)
 
-    def _append(self, row: JobRow, member: Member, was: JobStatus) -> None:
+    def append_line(self, row: JobRow, member: Member, was: JobStatus) -> None:
         """Tell in the journal that a member has ended, or goes on."""
         line_id, group = self.next_line_id(), Group.of(member.group)
         told = (row.new.id, member.node, row.status, was, *row.attached.counted)

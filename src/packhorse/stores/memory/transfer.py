@@ -10,14 +10,16 @@ from itertools import count, islice
 
 import msgspec
 
-from packhorse.core.job import AttemptError, AttemptRecord, JobStatus
+from packhorse.core.job import AttemptError, AttemptRecord, JobStatus, NewJob
 from packhorse.core.policies.fairness import Rank, claim_rank
 from packhorse.core.policies.gates import holds_line
+from packhorse.core.policies.journal import member_of
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow, as_record
 from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.memory.transitions import idempotency_holder, unique_holder
 from packhorse.stores.plan import Plan
+from packhorse.stores.records import RefusedJob
 from packhorse.stores.transfer import (
     CARRIED,
     CarriedJob,
@@ -30,9 +32,10 @@ from packhorse.stores.transfer import (
     cursor_of,
     deals_passes,
     keys_of,
+    rejected,
 )
 
-__all__ = ["MemoryTransfer"]
+__all__ = ["MemoryTransfer", "reject"]
 
 
 class MemoryTransfer:
@@ -136,6 +139,14 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
     _take_keys(access, carried)
     access.wake_queue(row)
     return CarryAnswer.CARRIED
+
+
+def reject(access: Access, job: NewJob, refused: RefusedJob) -> None:
+    """Keep a member that was not let in as a dead letter, and tell of it in the journal."""
+    member = member_of(job.options)
+    answer = _take_over(access, rejected(job, refused.code, refused.reason, access.now_us))
+    if member is not None and answer is CarryAnswer.CARRIED:
+        access.state.append_line(access.state.jobs[job.id], member, JobStatus.PENDING)
 
 
 def _take_keys(access: Access, carried: CarriedJob) -> None:

@@ -22,7 +22,8 @@ from packhorse.stores.postgres.locking import INTAKE, LockLevel
 from packhorse.stores.postgres.statements import Lock, Once, Send, sql
 from packhorse.stores.postgres.texts import SERVER_CLOCK, SERVER_NOW
 from packhorse.stores.records import RefusedJob
-from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan, reject
+from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan
+from packhorse.stores.sql.records import reject
 from packhorse.stores.sql.statements import Rows
 
 __all__ = ["PostgresIntake"]

@@ -268,7 +268,7 @@ class NewJobParts(msgspec.Struct, frozen=True, array_like=True):
     task: str
     priority: int
     signature: str
-    due: str  #: "+" and a delay, or "=" and an instant
+    due: str  #: "+" and a delay, or "=" and an instant; "!" and why it is a dead letter
     deadline_us: int | str  #: "" for none
     timeout_us: int | str  #: "" for none
     rules: bytes  #: tenant, unique rule, idempotency rule; empty when there are none

@@ -196,6 +196,8 @@ def _change(
             raise StoreCopied(to=msgspec.json.decode(reply[1], type=Copied).to)
         if reply[0] == b"gone":
             return Changed(now_us, gone=tuple(map(int, reply[1:])))
+        if reply[0] == b"refused":
+            admitted.refuse(reply[1:])
         if reply[0] == b"deal":
             yield from deal(reply[1])
     raise StoreUnavailable(

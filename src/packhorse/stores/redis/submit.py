@@ -25,10 +25,11 @@ from packhorse.errors import (
 )
 from packhorse.stores.plan import Steps
 from packhorse.stores.records import RefusedJob
-from packhorse.stores.redis.layout import STATUS
+from packhorse.stores.redis.layout import STATUS, NewJobParts
 from packhorse.stores.redis.rows import definition_of, own_trace_id, signature_of
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import Submitted
+from packhorse.stores.transfer import rejected
 
 __all__ = [
     "SUBMITTED_MAX",
@@ -139,28 +140,59 @@ class AdmittedJobs:
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         """Refuse those that no script is asked about."""
-        self._answers: list[Submitted | RefusedJob | NewJob] = []
-        self.arguments: list[Argument] = []
-        for new in jobs:
+        self._jobs = jobs
+        self._refused: dict[int, RefusedJob] = {}  # by the place of the job
+        self._asked: list[Argument] = []
+        for at, new in enumerate(jobs):
             try:
                 _refuse_binary([new])
-                self.arguments += arguments_of(new)
-                self._answers.append(new)
+                self._asked += arguments_of(new)
             except PackhorseError as error:
-                self._answers.append(_refused(new, error))
+                self._refused[at] = _refused(new, error)
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """The parts of those the script is asked about, then of members that are dead letters."""
+        kept = [(self._jobs[at], why) for at, why in self._refused.items()]
+        dead = [_dead_letter(new, why) for new, why in kept if is_member(new)]
+        return [*self._asked, *(part for each in dead for part in each)]
+
+    def refuse(self, told: Sequence[Any]) -> None:
+        """Members that the script does not let in: they are to be kept as dead letters."""
+        left = [at for at in range(len(self._jobs)) if at not in self._refused]
+        for number, problem in told:
+            at = left[number - 1]
+            self._refused[at] = _refusal(self._jobs[at], problem)
+        left = [at for at in left if at not in self._refused]
+        self._asked = [part for at in left for part in arguments_of(self._jobs[at])]
 
     def answers(self, told: Sequence[Any]) -> tuple[Submitted | RefusedJob, ...]:
         """What became of each, from what the script told of those it was asked about."""
         each = iter(told)
         return tuple(
-            [_told(one, next(each)) if isinstance(one, NewJob) else one for one in self._answers]
+            [
+                self._refused[at] if at in self._refused else _told(new, next(each))
+                for at, new in enumerate(self._jobs)
+            ]
         )
+
+
+def _dead_letter(new: NewJob, refused: RefusedJob) -> list[Argument]:
+    """The parts of a job that is not let in, with why in place of its due time."""
+    dead = rejected(new, refused.code, refused.reason, 0)
+    parts = list(arguments_of(dead.job))
+    parts[NewJobParts.__struct_fields__.index("due")] = b"!" + msgspec.json.encode(dead.error)
+    return parts
 
 
 def _told(new: NewJob, answer: Any) -> Submitted | RefusedJob:
     if type(answer) is int or answer[0] != b"refused":
         return _answer(new, answer)
-    problem, *rest = answer[1]
+    return _refusal(new, answer[1])
+
+
+def _refusal(new: NewJob, told: Sequence[Any]) -> RefusedJob:
+    problem, *rest = told
     try:
         _refuse(problem.decode(), rest, [new])
     except PackhorseError as error:

@@ -6,26 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import msgspec
-
 from packhorse.core.job import NewJob
-from packhorse.core.policies.journal import member_of
 from packhorse.core.policies.records import Put
-from packhorse.errors import PayloadError
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, alias_of
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.jobs import cancel_steps
-from packhorse.stores.sql.records import append_line, write_changes
-from packhorse.stores.sql.rows import payload_text
+from packhorse.stores.sql.records import reject, write_changes
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import is_keyed
-from packhorse.stores.sql.transfer import carry_in_steps
-from packhorse.stores.transfer import CarryAnswer, rejected
 
-__all__ = ["admit_requests", "alias_names", "holder_plan", "reject"]
+__all__ = ["admit_requests", "alias_names", "holder_plan"]
 
 
 def admit_requests(
@@ -52,31 +45,6 @@ def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], level: Isolation) -> S
             aliases.append(Put(alias_of(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
     if aliases:
         yield from write_changes(dialect, aliases, (yield NOW))
-
-
-def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation) -> Steps[None]:
-    """Keep a job that was not let in as a dead letter, without its keys and its lines.
-
-    If its id belongs to another job, that one stays as it is.
-    """
-    level.go_alone()
-    now_us: int = yield NOW
-    dead = rejected(job, refused.code, refused.reason, now_us)
-    try:
-        payload_text(dead.job)
-    except PayloadError:  # what no text can hold is not kept
-        dead = rejected(
-            msgspec.structs.replace(job, payload=b"null"), refused.code, refused.reason, now_us
-        )
-    [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
-    member = member_of(job.options)
-    if member is not None and answer is CarryAnswer.CARRIED:
-        yield from append_line(dialect, job.id, member)
-
-
-def _stay() -> Steps[None]:
-    """A dead job goes before no other."""
-    yield from ()
 
 
 def alias_names(jobs: Sequence[NewJob]) -> list[str]:

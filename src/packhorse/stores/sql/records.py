@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.job import JobStatus, Member, NewJob
-from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.records import (
     Decided,
     Record,
@@ -23,21 +23,23 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import StoreCopied
+from packhorse.errors import PayloadError, StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, Wake
-from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.rows import CODE, STATUS, json_text
+from packhorse.stores.sql.rows import CODE, STATUS, json_text, payload_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.transfer import carry_in_steps
+from packhorse.stores.transfer import CarryAnswer, rejected
 
 __all__ = [
     "SqlJournal",
     "SqlRecords",
-    "append_line",
     "expired_records",
     "forget_records",
+    "reject",
     "write_changes",
 ]
 
@@ -173,6 +175,9 @@ def _change(
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
+    for job, answer in zip(jobs, answers, strict=True):
+        if isinstance(answer, RefusedJob) and member_of(job.options) is not None:
+            yield from reject(dialect, job, answer, level)
     if folded is not None:
         yield from _fold_lines(dialect, folded)
     yield from _write(dialect, decided, highest)
@@ -217,12 +222,34 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
         yield Wake("journal")
 
 
-def append_line(dialect: Dialect, job_id: str, member: Member) -> Steps[None]:
-    """Tell of a member that was stored dead: the trigger tells of changes only."""
-    told = (job_id, member.node, JobStatus.DEAD, JobStatus.PENDING)
+def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation) -> Steps[None]:
+    """Keep a job that was not let in as a dead letter, without its keys and its lines.
+
+    If its id belongs to another job, that one stays as it is.
+    """
+    level.go_alone()
+    now_us: int = yield NOW
+    dead = rejected(job, refused.code, refused.reason, now_us)
+    try:
+        payload_text(dead.job)
+    except PayloadError:  # what no text can hold is not kept
+        dead = rejected(
+            msgspec.structs.replace(job, payload=b"null"), refused.code, refused.reason, now_us
+        )
+    [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
+    member = member_of(job.options)
+    if member is None or answer is not CarryAnswer.CARRIED:
+        return
+    # It was stored dead, and the trigger tells of changes only.
+    told = (job.id, member.node, JobStatus.DEAD, JobStatus.PENDING)
     line = JournalLine(0, Group.of(member.group), *told)
     yield dialect.write(dialect.sql("journal_add"), _line(line))
     yield Wake("journal")
+
+
+def _stay() -> Steps[None]:
+    """A dead job goes before no other."""
+    yield from ()
 
 
 def _line(line: JournalLine) -> dict[str, Any]:

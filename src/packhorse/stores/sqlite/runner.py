@@ -21,7 +21,8 @@ from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import RefusedJob
-from packhorse.stores.sql.intake import admit_requests, reject
+from packhorse.stores.sql.intake import admit_requests
+from packhorse.stores.sql.records import reject
 from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,

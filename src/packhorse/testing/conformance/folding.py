@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from packhorse.core.job import JobStatus
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import DeadReason, JobStatus, RateRule, UniqueRule
 from packhorse.core.policies.journal import (
     KEPT_US,
     LINES_MAX,
@@ -22,10 +23,11 @@ from packhorse.core.policies.retention import DAY_US
 from packhorse.core.settlement import SettlementKind
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.stores.records import Changed, RefusedJob
+from packhorse.stores.requests import RedriveAnswer
 from packhorse.testing.conformance.journaling import BATCH, journal, member, told
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
-from packhorse.testing.conformance.words import cancel, heard, limit_queue
+from packhorse.testing.conformance.words import cancel, heard, limit_queue, limit_rate, redrive
 
 __all__ = ["TestFolding", "TestJournalGroups", "TestKeptMembers"]
 
@@ -159,6 +161,37 @@ class TestFolding:
         assert trial.status("next") is JobStatus.QUEUED
         assert isinstance(answer.jobs[1], RefusedJob)
         assert journal(trial) == ()
+
+    def test_a_member_that_is_refused_is_a_dead_letter_and_has_its_line(self, trial: Trial) -> None:
+        limit_queue(trial, "mail", dead_letter="shelf")
+        limit_rate(trial, "queue", RateRule(2, SECOND_US))
+        trial.submit(new_job("stranger", payload=b"1"))
+        jobs = [
+            member("shelved", queue="shelf"),
+            member("fine"),
+            member("heavy", weight=3, unique=UniqueRule("u")),
+            member("binary", payload=b"\xff"),
+            member("stranger", payload=b"2"),
+            new_job("alone", queue="shelf"),
+        ]
+
+        answer = trial.run(trial.store.records.change([Put(_HEAD, b"1")], jobs=jobs))
+
+        refused = [isinstance(one, RefusedJob) for one in answer.jobs]
+        assert refused == [True, False, True, True, True, True]
+        lost = ("shelved", "heavy", "binary")
+        records = [trial.record(name) for name in lost]
+        assert {one.dead_reason for one in records} == {DeadReason.REJECTED}
+        assert all(one.error is not None and one.error.message for one in records)
+        assert [one.payload for one in records] == [jobs[0].payload, jobs[2].payload, b"null"]
+        assert sorted(told(trial)) == sorted(
+            (name, JobStatus.DEAD, JobStatus.PENDING) for name in lost
+        )
+        assert trial.status("stranger") is trial.status("fine") is JobStatus.QUEUED
+        assert trial.find("alone") is None
+
+        assert redrive(trial, "heavy") is RedriveAnswer.REDRIVEN
+        assert told(trial)[-1] == ("heavy", JobStatus.QUEUED, JobStatus.DEAD)
 
     def test_a_member_may_follow_in_the_same_fold(self, trial: Trial) -> None:
         trial.finish(member("a"))

@@ -3,7 +3,7 @@
 -- needs: places uniqueness journal
 local new_jobs = {}
 
--- When a new job is due: `+` is a delay from now, `=` an instant.
+-- When a new job is due: `+` is a delay from now, `=` an instant. `!` is why it is not let in.
 function new_jobs.due(new)
   local value = tonumber(string.sub(new[NEW.due], 2))
   return string.sub(new[NEW.due], 1, 1) == '+' and clock.now + value or value
@@ -51,6 +51,21 @@ function new_jobs.enter(new, sequence, place, ready)
   end
   wakes.queue(job.queue)
   return job
+end
+
+-- Keep a member that was not let in as a dead letter, and tell of it; `due` is "!" and why.
+function new_jobs.reject(new)
+  if redis.call('EXISTS', keys.job(new[NEW.id])) == 1 then
+    return -- its id belongs to another job
+  end
+  local error = string.sub(new[NEW.due], 2)
+  new[NEW.due] = '+0'
+  local job = new_jobs.enter(new, places.numbers(1), nil, false)
+  index.leave(job)
+  job.status, job.dead_reason, job.finished_us = DEAD, DEAD_REASON.REJECTED, clock.now
+  index.enter(job)
+  journal.ended(job, journal.member(job), PENDING)
+  jobs.save(job, FIELD.error, error)
 end
 
 -- Submit the job that was stashed until the holder of its key ended. It was admitted when it came, so

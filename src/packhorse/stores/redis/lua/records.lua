@@ -83,11 +83,24 @@ return found
 -- Writes records and stores jobs, if the records are as they were read.
 -- Arguments: the highest version of a record that is gone, as it was and as it will be; how many records;
 -- a group, the lines of it that are folded and those that are appended, packed, or ""; for each record its name, the digest of what was read or "", what is to be written or "", and the other
--- arguments of `records.write`; then the parts of each job: see NEW.
+-- arguments of `records.write`; then the parts of each job: see NEW; last, those that are kept as dead letters.
 -- Answer: "copied" and the mark if the store was copied to another one; "again" if the records are not
--- as they were read, "gone" and lines that are not there, "deal" queue: run `deal` first; else as of `submit`.
+-- as they were read, "gone" and lines that are not there, "deal" queue: run `deal` first; "refused" and members
+-- of groups that are not let in, each its number and why: they are to be sent as dead letters; else as of `submit`.
 -- needs: records submit
 local PARTS = 7
+
+local function refused_members(given)
+  local told = {'refused'}
+  for at, answer in ipairs(answers) do
+    local rules = answer.refused and new_jobs.rules(given[at])
+    if rules and rules.member then
+      told[#told + 1] = {at, answer.refused}
+    end
+  end
+  return #told > 1 and told or nil
+end
+
 local copied = redis.call('GET', tag .. KEY.copied)
 if copied then
   return {'copied', copied}
@@ -107,11 +120,13 @@ for at = 6, 5 + count * PARTS, PARTS do
     return {'again'}
   end
 end
-local given = {}
+local given, rejected = {}, {}
 for first = 6 + count * PARTS, #ARGV, NEW_PARTS do
-  given[#given + 1] = {unpack(ARGV, first, first + NEW_PARTS - 1)}
+  local new = {unpack(ARGV, first, first + NEW_PARTS - 1)}
+  local list = string.sub(new[NEW.due], 1, 1) == '!' and rejected or given
+  list[#list + 1] = new
 end
-local first = decide_each(given)
+local first = decide_each(given) or refused_members(given)
 if first then
   return first
 end
@@ -126,5 +141,8 @@ if ARGV[3] ~= ARGV[2] then
   redis.call('SET', tag .. KEY.removed_records, ARGV[3])
 end
 local told = tell(store())
+for _, new in ipairs(rejected) do
+  new_jobs.reject(new)
+end
 index.flush()
 return told
