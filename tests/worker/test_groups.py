@@ -179,6 +179,32 @@ def test_who_is_not_on_duty_leaves_the_lines_to_who_is(
     assert asyncio.run(fold()) == (0, 1)
 
 
+def test_three_seconds_after_a_worker_on_duty_was_killed_another_one_folds(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(packhorse_app)
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    store, seen = packhorse_app.store, []
+
+    def end_one(number: int) -> None:
+        store.run(store.jobs.submit([member(number)]))
+        packhorse_app.run_jobs()
+
+    async def fold() -> None:
+        killed, other = (groups(packhorse_app, name, Summing()) for name in ("killed", "other"))
+        await killed.run_once()
+        await asyncio.to_thread(end_one, 2)
+        for after_s in (0, 2.9, 0.2):
+            packhorse_app.clock.advance(after_s)
+            await other.run_once()
+            seen.append(ended(packhorse_app))
+
+    end_one(1)
+    asyncio.run(fold())
+
+    assert seen == [1, 1, 2]
+
+
 def test_lines_of_a_kind_that_is_not_known_are_left_alone(packhorse_app: TestApp) -> None:
     declare(packhorse_app)
     other = Group("later", "", "kind", "1")

@@ -172,12 +172,12 @@ async def test_another_worker_takes_over_when_the_one_on_duty_is_gone(
 
 async def test_while_another_one_is_on_duty_a_worker_waits(packhorse_app: TestApp) -> None:
     ran = Ran(packhorse_app)
-    packhorse_app.schedule("a", ran.report.call(), every="8s")
+    packhorse_app.schedule("a", ran.report.call(), every="2s")
     first, second = ran.ticker("first"), ran.ticker("second")
     await first.run_once()
-    packhorse_app.clock.advance(8)
+    packhorse_app.clock.advance(2)
     await first.run_once()
-    packhorse_app.clock.advance(8)
+    packhorse_app.clock.advance(2)
 
     wait_s = await second.run_once()
 

@@ -71,7 +71,9 @@ class AlertWatch:
         self._monotonic = clock.monotonic
         self._chance = chance
         self._alerts = alerts
-        self._duty = Duty(store, clock, "alerts", worker)
+        # Until the next look, or others would look before: one look is all that a kill costs.
+        hold_us = int(self.interval_s * SECOND_US)
+        self._duty = Duty(store, clock, "alerts", worker, hold_us)
 
     async def run_once(self) -> float:
         """Look once, if this worker is on duty."""

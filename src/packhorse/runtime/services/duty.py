@@ -17,18 +17,22 @@ __all__ = ["OFF_DUTY_S", "Duty"]
 
 #: How long a worker that is not on duty waits for the one that is.
 OFF_DUTY_S: Final = 1.0
-#: One on duty says so again before this has passed, or another one takes over.
-_DUTY_US: Final = 10 * SECOND_US
+#: One on duty says so again before this has passed, or another one takes over. It is short, since
+#: what a killed worker had on duty stands still so long; who has nothing to do says nothing.
+_DUTY_US: Final = 3 * SECOND_US
 
 
 class Duty:
     """Whether this worker is the one that does the work of `service`."""
 
-    def __init__(self, store: Store, clock: Clock, service: str, worker: str) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, service: str, worker: str, hold_us: int = _DUTY_US
+    ) -> None:
         self._store = store
         self._monotonic = clock.monotonic
         self._named = RecordId("duty", "", service)
         self._worker = worker.encode()
+        self._hold_us = hold_us
         self._until = float("-inf")
 
     async def is_mine(self) -> bool:
@@ -41,8 +45,8 @@ class Duty:
         if record is not None and record.document != self._worker:
             return False
         version = 0 if record is None else record.version
-        put = Put(self._named, self._worker, version, keep_us=_DUTY_US)
+        put = Put(self._named, self._worker, version, keep_us=self._hold_us)
         if not (await self._store.arun(records.change([put]))).applied:
             return False
-        self._until = now + _DUTY_US / SECOND_US / 2
+        self._until = now + self._hold_us / SECOND_US / 2
         return True
