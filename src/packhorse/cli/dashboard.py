@@ -47,6 +47,9 @@ __all__ = ["dashboard"]
     show_default=True,
     help="The role of users that they name.",
 )
+@click.option(
+    "--trace-url", type=NAME, help="Where traces are shown: https://traces.example/{trace_id}"
+)
 def dashboard(*, named: str | None, app_name: str | None, **flags: Any) -> None:
     """Serve the API and the dashboard of APP, at 127.0.0.1:8000.
 
@@ -81,6 +84,7 @@ def _serve(app: Packhorse, flags: dict[str, Any]) -> None:
         proxy_header=flags["proxy_header"],
         proxy_role=flags["proxy_role"] if flags["proxies"] else None,
         loopback=loopback,
+        trace_url=flags["trace_url"],
     )
     note(f"Serving {app!r} at http://{flags['host']}:{flags['port']}{flags['root_path']}/")
     uvicorn.run(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -29,6 +30,7 @@ from packhorse.web.streams import FleetFeed
 
 __all__ = ["web_app"]
 
+_TRACE_URL: Final = re.compile(r"https?://[^\s{}]*{trace_id}[^\s{}]*")
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -54,6 +56,7 @@ def web_app(
     proxy_role: str | None = None,
     loopback: bool = False,
     audit_days: int = KEPT_DAYS,
+    trace_url: str | None = None,
 ) -> Starlette:
     """An ASGI application: pages, and the API under `/api/v1`; to serve or to mount.
 
@@ -61,9 +64,15 @@ def web_app(
     carries none, and answers with a `Principal`, a role, or None. `proxies` are the addresses of
     proxies whose `proxy_header` names the user; `proxy_roles` gives users their roles, `proxy_role`
     the others. With `loopback`, who comes from this machine without a proxy is an admin.
+    `trace_url` is where the traces of jobs are shown: `https://traces.example/{trace_id}`.
     """
     if audit_days < 1:
         raise ConfigError(f"audit_days is {audit_days!r}; give at least 1")
+    if trace_url is not None and not _TRACE_URL.fullmatch(trace_url):
+        raise ConfigError(
+            f"trace_url is {trace_url!r}; give an address with {{trace_id}} in it, such as "
+            "https://traces.example/{trace_id}"
+        )
     rules = AccessRules.of(
         authorize=authorize,
         proxies=proxies,
@@ -75,6 +84,7 @@ def web_app(
     server = ApiServer(app, rules, audit_days)
     made = Starlette(routes=list(_routes(server)), exception_handlers={HTTPException: _no_route})
     made.add_middleware(_SafeHeaders)
+    made.state.trace_url = trace_url
     made.state.looks = FleetLooks(app)
     made.state.feed = FleetFeed(app, made.state.looks)
     return made

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from packhorse.core.access import Permission
-from packhorse.web import fleet, jobs, schedules, streams
+from packhorse.web import fleet, job_page, jobs, schedules, streams
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.group_routes import GROUP_ROUTES
 
@@ -92,6 +92,15 @@ _JOBS: Final = (
         summary="Run a dead job again",
         answer="ActedJob",
         body=jobs.RetryOrder,
+    ),
+    _POST(
+        path=f"{_JOB}/again",
+        handler=job_page.submit_again,
+        permission=Permission.JOBS_SUBMIT,
+        summary="Submit a job's call again as a new job",
+        answer="SubmittedJob",
+        body=job_page.AgainOrder,
+        status=201,
     ),
     _POST(
         path=f"{_JOB}/approve",

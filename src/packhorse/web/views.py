@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,7 +14,7 @@ from packhorse.client.documents import queue_document
 from packhorse.core.access import Permission
 from packhorse.core.job import JobStatus
 from packhorse.insights import QueueInfo, WorkerInfo
-from packhorse.web import fleet, groups, jobs, operations, schedules
+from packhorse.web import fleet, groups, job_page, jobs, operations, schedules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
 from packhorse.web.failures import FailureQuery, failure_groups, list_failures, newest_dead
 from packhorse.web.graphs import DRAWN_MAX, drawn
@@ -25,7 +24,6 @@ __all__ = [
     "PageRoute",
     "batch",
     "health_sentence",
-    "job",
     "match",
     "operation",
     "overview",
@@ -104,14 +102,6 @@ async def queues(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body={"queues": found, "counted_s": call.looks.age_s})
 
 
-async def job(call: ApiCall) -> ApiAnswer:
-    """One job, and why it is not running."""
-    document = await jobs.whole_job(call)
-    explained = (await jobs.explain(call)).body
-    body = {"job": document, "reasons": explained["reasons"], **_copies(document)}
-    return ApiAnswer(body=body)
-
-
 async def operation(call: ApiCall) -> ApiAnswer:
     """How far an operation is."""
     shown = (await operations.read_operation(call)).body
@@ -135,16 +125,6 @@ async def workflow(call: ApiCall) -> ApiAnswer:
     """One run of a workflow, as a picture and as a list."""
     body = (await groups.read_workflow(call)).body
     return ApiAnswer(body={**body, "drawing": drawn(body["nodes"]), "drawn_max": DRAWN_MAX})
-
-
-def _copies(document: Mapping[str, Any]) -> dict[str, str]:
-    """The call again, for a shell and for Python, with what may be shown of its arguments."""
-    payload = document["payload"]
-    named = payload if isinstance(payload, dict) else {}
-    words = [f"{name}={msgspec.json.encode(value).decode()}" for name, value in named.items()]
-    shell = shlex.join(["packhorse", "enqueue", document["task"], *words])
-    given = ", ".join(f"{name}={value!r}" for name, value in named.items())
-    return {"shell": shell, "python": f"app.tasks[{document['task']!r}].enqueue({given})"}
 
 
 async def tasks(call: ApiCall) -> ApiAnswer:
@@ -183,7 +163,7 @@ PAGES: Final = (
         path="/jobs/{id:path}",
         title="Job",
         template="job.html",
-        read=job,
+        read=job_page.job,
         permission=Permission.JOBS_VIEW,
         listed=False,
     ),
