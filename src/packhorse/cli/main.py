@@ -42,6 +42,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "breakers": ("packhorse.cli.breakers:breakers", "List and reset circuit breakers."),
         "dashboard": ("packhorse.cli.dashboard:dashboard", "Serve the web API and the pages."),
         "tokens": ("packhorse.cli.tokens:tokens", "Make, list and revoke tokens for the API."),
+        "top": ("packhorse.cli.top:top", "Show queues, workers and running jobs, live."),
         "stats": ("packhorse.cli.stats:stats", "Show what was done and what waits."),
         "health": ("packhorse.cli.health:health", "Tell whether store and workers are there."),
         "doctor": ("packhorse.cli.doctor:doctor", "Look for common mistakes."),

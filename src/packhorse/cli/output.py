@@ -28,6 +28,7 @@ __all__ = [
     "ages",
     "confirm",
     "did_you_mean",
+    "fitted",
     "lost_output",
     "note",
     "one_line",
@@ -105,9 +106,7 @@ def print_table(
     The last column is cut first, then the widest of the others. `wrapped` continues the last column
     on the next line instead.
     """
-    lines = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
-    _narrow(widths, _terminal_width())
+    lines, widths = _laid_out(headers, rows, _terminal_width())
     if wrapped:
         lines = [part for line in lines for part in _wrapped(line, widths[-1])]
         # A long word, such as an id to be copied, is not broken.
@@ -115,6 +114,19 @@ def print_table(
     print_text(_padded(headers, widths))
     for line in lines:
         print_text(_padded(line, widths, colored=True))
+
+
+def fitted(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    limit: int | None,
+    *,
+    colored: bool = False,
+) -> list[str]:
+    """Lay out a table in at most so many columns; return its lines."""
+    lines, widths = _laid_out(headers, rows, limit)
+    shown = [_padded(line, widths, colored=colored) for line in lines]
+    return [_padded(headers, widths), *shown]
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -163,6 +175,16 @@ def _terminal_width() -> int | None:
     if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
         return shutil.get_terminal_size().columns
     return None
+
+
+def _laid_out(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], limit: int | None
+) -> tuple[list[list[str]], list[int]]:
+    """Return the cells as texts, and the widths of the columns."""
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
+    _narrow(widths, limit)
+    return lines, widths
 
 
 def _narrow(widths: list[int], limit: int | None) -> None:

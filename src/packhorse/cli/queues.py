@@ -29,6 +29,7 @@ __all__ = [
     "open_queue",
     "parse_limits",
     "pause_queue",
+    "queue_state",
     "queues",
     "resume_queue",
     "set_queue",
@@ -186,7 +187,7 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
     counts = queue.counts
     return (
         queue.name,
-        _state(queue),
+        queue_state(queue),
         queue.depth,
         counts.get(JobStatus.QUEUED, 0),
         counts.get(JobStatus.PROCESSING, 0),
@@ -197,7 +198,8 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
     )
 
 
-def _state(queue: QueueInfo) -> str:
+def queue_state(queue: QueueInfo) -> str:
+    """Say in a word whether a queue gives out and takes jobs."""
     states = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
     return ", ".join(states) or "open"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.insights import WorkerInfo
 
-__all__ = ["list_workers", "quiet_workers", "resume_workers", "workers"]
+__all__ = ["list_workers", "quiet_workers", "resume_workers", "worker_state", "workers"]
 
 
 @click.group()
@@ -49,7 +49,7 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
         [
             (
                 short_id(worker.id),
-                _state(worker),
+                worker_state(worker),
                 worker.host,
                 worker.pid,
                 f"{worker.running}/{worker.concurrency}",
@@ -63,7 +63,8 @@ def list_workers(app: Packhorse, *, as_json: bool) -> None:
     )
 
 
-def _state(worker: WorkerInfo) -> str:
+def worker_state(worker: WorkerInfo) -> str:
+    """Say in a word whether a worker lives and claims."""
     if not worker.live:
         return "gone"
     return "quiet" if worker.quiet else "live"

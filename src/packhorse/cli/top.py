@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""`packhorse top`: queues, workers and running jobs, live, with keys to act on them.
+
+One thread reads and changes the store, so that keys are heard while the store is slow or away.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from packhorse.cli.options import duration, on_store
+from packhorse.cli.output import age, note, one_line, print_text
+from packhorse.core.clock import SECOND_US, SystemClock
+from packhorse.core.durations import microseconds, span_text
+from packhorse.errors import PackhorseError
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+    from packhorse.cli.terminal import Screen
+    from packhorse.cli.top_frame import FleetLook, FrameRow
+
+__all__ = ["top"]
+
+_INTERVAL_MIN_US: Final = SECOND_US // 10
+_INTERVAL_MAX_US: Final = 60 * SECOND_US
+_KEYS: Final = "up/down choose  p pause or resume  c cancel  e explain  +/- interval  q quit"
+#: Lines of an explanation that are shown.
+_SAID_MAX: Final = 8
+
+_Action = Callable[["Packhorse"], str]
+
+
+@click.command()
+@click.option("--interval", type=duration, default="2s", show_default=True, help="Between looks.")
+@click.option("--once", is_flag=True, help="Print one frame and leave.")
+@on_store
+def top(app: Packhorse, *, interval: str, once: bool) -> None:
+    """Show queues, workers and running jobs, live.
+
+    On a terminal, keys pause or resume the chosen queue, cancel the chosen job, and explain it, or
+    what waits in the chosen queue. Elsewhere a frame is printed each time, as plain lines.
+    """
+    interval_us = min(_INTERVAL_MAX_US, max(_INTERVAL_MIN_US, microseconds(interval)))
+    if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _print_frames(app, interval_us, once=once)
+        return
+    from packhorse.cli.terminal import Screen
+
+    with Screen() as screen:
+        _TopView(app, screen, interval_us).run()
+
+
+def _print_frames(app: Packhorse, interval_us: int, *, once: bool) -> None:
+    from packhorse.cli.top_frame import Rates, frame_lines, look_at_fleet, rows_shown
+
+    rates, ended = Rates(), threading.Event()
+    while True:
+        try:
+            look = look_at_fleet(app)
+        except PackhorseError as error:
+            if once:
+                raise
+            note(f"Error {error.code}: {error}")
+        else:
+            rates.add(look)
+            rows = rows_shown(look, None)
+            print_text("\n".join(frame_lines(look, rates, rows=rows, width=None)))
+        if once:
+            return
+        print_text("")
+        sys.stdout.flush()
+        ended.wait(interval_us / SECOND_US)
+
+
+class _TopView:
+    """What is shown, and what keys do."""
+
+    def __init__(self, app: Packhorse, screen: Screen, interval_us: int) -> None:
+        from packhorse.cli.top_frame import Rates
+
+        self._app = app
+        self._screen = screen
+        self._interval_us = interval_us
+        self._clock = SystemClock()
+        self._actions = queue.SimpleQueue[_Action]()
+        self._look: FleetLook | None = None
+        self._counted: FleetLook | None = None  #: the last one that rates know
+        self._rates = Rates()
+        self._rows: list[FrameRow] = []
+        self._chosen: FrameRow | None = None
+        self._asked: FrameRow | None = None  #: the job that a yes would cancel
+        self._left = False
+        self._said = ""
+        self._trouble: tuple[float, str] | None = None  #: since when, and what
+
+    def run(self) -> None:
+        """Show frames until told to leave."""
+        threading.Thread(target=self._read, name="packhorse-top", daemon=True).start()
+        with suppress(KeyboardInterrupt):
+            while not self._left:
+                self._screen.draw(self._lines())
+                for key in self._screen.pressed():
+                    self._press(key)
+
+    # --------------------------------------------------------------------------------- the store
+
+    def _read(self) -> None:
+        """Do what keys ask for, and look at the store in between."""
+        from packhorse.cli.top_frame import look_at_fleet
+
+        act: _Action | None = None
+        while True:
+            try:
+                if act is not None:
+                    self._said = act(self._app)
+                look = look_at_fleet(self._app)
+            except Exception as error:  # noqa: BLE001 - shown, and tried again
+                since = self._clock.monotonic() if self._trouble is None else self._trouble[0]
+                self._trouble = (since, f"{getattr(error, 'code', type(error).__name__)}: {error}")
+            else:
+                self._look, self._trouble = look, None
+            self._screen.wake()
+            try:
+                act = self._actions.get(timeout=self._interval_us / SECOND_US)
+            except queue.Empty:
+                act = None
+
+    # -------------------------------------------------------------------------------------- keys
+
+    def _press(self, key: str) -> None:
+        if self._asked is not None:
+            asked, self._asked, self._said = self._asked, None, "Nothing was changed."
+            if key in "yY":
+                self._said = "..."
+                self._actions.put(lambda app: _cancelled(app, asked.name))
+            return
+        self._said = ""
+        match key:
+            case "q":
+                self._left = True
+            case "j" | "k":
+                self._move(1 if key == "j" else -1)
+            case "p":
+                self._pause()
+            case "c":
+                self._asked = self._of_kind("job")
+            case "e":
+                self._explain()
+            case "+" | "-":
+                changed = self._interval_us // 2 if key == "+" else self._interval_us * 2
+                self._interval_us = min(_INTERVAL_MAX_US, max(_INTERVAL_MIN_US, changed))
+                self._said = f"A look every {span_text(self._interval_us)}."
+
+    def _move(self, by: int) -> None:
+        if self._rows:
+            at = self._rows.index(self._chosen) + by if self._chosen in self._rows else 0
+            self._chosen = self._rows[max(0, min(at, len(self._rows) - 1))]
+
+    def _of_kind(self, kind: str) -> FrameRow | None:
+        if self._chosen is not None and self._chosen.kind == kind:
+            return self._chosen
+        self._said = f"Choose a {kind} with the arrows first."
+        return None
+
+    def _pause(self) -> None:
+        row = self._of_kind("queue")
+        if row is not None:
+            self._said = "..."
+            self._actions.put(lambda app: _turned(app, row.name))
+
+    def _explain(self) -> None:
+        row = self._chosen
+        if row is None or row.kind == "worker":
+            self._said = "Choose a job or a queue with the arrows first."
+            return
+        self._said = "..."
+        self._actions.put(lambda app: _explained(app, row))
+
+    # ------------------------------------------------------------------------------------- lines
+
+    def _lines(self) -> list[str]:
+        from packhorse.cli.top_frame import frame_lines, rows_shown
+
+        width, height = self._screen.size
+        said = self._said_lines(width)
+        title = f"packhorse top, every {span_text(self._interval_us)}: {self._app.store.label}"
+        lines = [title[:width]]
+        if self._trouble is not None:
+            since, what = self._trouble
+            waited = age(self._clock.monotonic() - since)
+            lines += textwrap.wrap(f"No answer for {waited}: {one_line(what)}", width)[:3]
+        look = self._look
+        if look is None:
+            lines.append("Reading ...")
+        else:
+            if look is not self._counted:
+                self._counted = look
+                self._rates.add(look)
+            shown = rows_shown(look, height - len(lines) - len(said))
+            self._rows = [row for rows in shown for row in rows]
+            lines += frame_lines(
+                look, self._rates, rows=shown, width=width, chosen=self._chosen, colored=True
+            )
+        room = max(0, height - len(said))
+        return [*lines[:room], *[""] * (room - len(lines)), *said][:height]
+
+    def _said_lines(self, width: int) -> list[str]:
+        text = self._said
+        if self._asked is not None:
+            text = f"Cancel job {self._asked.name}? y or n"
+        wrapped = [
+            part for line in text.splitlines() for part in textwrap.wrap(one_line(line), width)
+        ]
+        return [*wrapped[:_SAID_MAX], _KEYS[:width]]
+
+
+def _turned(app: Packhorse, name: str) -> str:
+    """Pause a queue, or resume one that is paused."""
+    paused = any(queue.paused for queue in app.insights.queues() if queue.name == name)
+    if paused:
+        app.resume(name)
+    else:
+        app.pause(name)
+    return f"Queue {name} is {'resumed' if paused else 'paused'}."
+
+
+def _cancelled(app: Packhorse, job_id: str) -> str:
+    done = app.job(job_id).cancel()
+    return f"Job {job_id} {'is cancelled, or told to stop' if done else 'had finished'}."
+
+
+def _explained(app: Packhorse, row: FrameRow) -> str:
+    from packhorse.core.job import WAITING
+    from packhorse.stores.requests import JobFilter
+
+    job_id = row.name
+    if row.kind == "queue":
+        chosen = JobFilter(queue=row.name, statuses=tuple(WAITING))
+        waiting = app.insights.jobs(chosen, limit=1).jobs
+        if not waiting:
+            return f"No job waits in queue {row.name}."
+        job_id = waiting[0].id
+    return f"{job_id}\n{app.explain(job_id)}"
