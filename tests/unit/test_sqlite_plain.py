@@ -12,8 +12,16 @@ import msgspec
 import pytest
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobOptions, JobStatus, NewJob, RateRule
+from packhorse.core.job import (
+    IdempotencyRule,
+    JobOptions,
+    JobStatus,
+    NewJob,
+    RateRule,
+    UniqueRule,
+)
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, QueueClosed, QueueFull
+from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
 from packhorse.stores.sqlite import submit as submitting
 from packhorse.stores.sqlite.connection import connect
@@ -186,6 +194,43 @@ def test_one_plain_job_is_one_statement(tmp_path: Path) -> None:
 
         assert [text.split()[0] for text in said if not text.startswith("--")] in ([], ["insert"])
         assert len(said) == 1
+
+
+@pytest.mark.parametrize("rule", ["unique", "idempotency"])
+def test_a_bulk_of_new_keys_asks_no_more_often_than_one(tmp_path: Path, rule: str) -> None:
+    with closing(opened(tmp_path / "store", declared())) as store:
+        one = _asked(store, [_keyed("first", rule)])
+        many = _asked(store, [_keyed(f"many-{number}", rule) for number in range(50)])
+        again = store.run(store.jobs.submit([_keyed("other", rule, of="many-7")]))
+
+    assert many == one
+    assert again == (Submitted("many-7", True, JobStatus.QUEUED),)
+
+
+def _keyed(name: str, rule: str, of: str | None = None) -> NewJob:
+    key = of or name
+    if rule == "unique":
+        return new_job(name, unique=UniqueRule(key))
+    return new_job(name, idempotency=IdempotencyRule(key, "digest", SECOND_US))
+
+
+def _asked(store: SqliteStore, jobs: Sequence[NewJob]) -> int:
+    """How often the plan of a submit asks the store."""
+    plan, asked = store.jobs.submit(jobs), 0
+
+    def counted() -> Steps[Any]:
+        nonlocal asked
+        steps, answer = plan.steps(), None
+        while True:
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            asked += 1
+            answer = yield wanted
+
+    store.run(Plan("submit", counted))
+    return asked
 
 
 def test_jobs_with_keys_take_the_long_way() -> None:

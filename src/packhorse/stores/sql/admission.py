@@ -25,7 +25,14 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import give_up
-from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
+from packhorse.stores.sql.keys import (
+    Holder,
+    holder_of,
+    keys_wanted,
+    never_taken,
+    take_keys,
+    take_new_keys,
+)
 from packhorse.stores.sql.ordering import join_lines
 from packhorse.stores.sql.rows import (
     CODE,
@@ -57,15 +64,20 @@ __all__ = ["admit_each", "submit_general"]
 def submit_general(
     dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
-    """Submit any jobs: one by one if some want keys of their own, else as one batch."""
+    """Submit any jobs: as one batch, unless some want keys that another job took before them."""
     for job in jobs:
         payload_text(job)  # refused before anything that depends on other jobs
-    if any(is_keyed(job) for job in jobs):
+    queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
+    drops = any(row.drops for row in queues.values())
+    keyed = [job for job in jobs if is_keyed(job)]
+    if keyed and (drops or not (yield from never_taken(dialect, keyed))):
         answers: tuple[Submitted, ...] = yield from _one_by_one(dialect, jobs, level)
         return answers
-    queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
     answers = yield from store_all(dialect, jobs, queues, level)
-    if any(row.drops for row in queues.values()):
+    if keyed:
+        stored = {answer.job_id for answer in answers if not answer.deduplicated}
+        yield from take_new_keys(dialect, [job for job in keyed if job.id in stored])
+    if drops:
         answers = yield from _shed_after(dialect, jobs, answers, level)
     return answers
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,17 @@ from packhorse.core.policies.uniqueness import Identity, holds_idempotency_key, 
 from packhorse.stores.plan import Steps
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, Extra, read_extra
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
-__all__ = ["Holder", "holder_of", "identities_of", "keys_wanted", "take_keys"]
+__all__ = [
+    "Holder",
+    "holder_of",
+    "identities_of",
+    "keys_wanted",
+    "never_taken",
+    "take_keys",
+    "take_new_keys",
+]
 
 
 class Holder(NamedTuple):
@@ -79,3 +88,23 @@ def take_keys(
         if kind == "unique":
             yield dialect.write(dialect.sql("stash_outdated"), identity)
         yield dialect.write(dialect.sql("key_take"), (kind, *identity, job_id))
+
+
+def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
+    """Whether no job ever took one of these jobs' keys, nor two of them want the same one."""
+    wanted = [key for job in jobs for key in keys_wanted(job)]
+    if len(wanted) > len(set(wanted)):
+        return False
+    alike: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for kind, (tenant, task, key) in wanted:
+        alike[kind, tenant, task].append(key)
+    for where, keys in alike.items():
+        if (yield Rows(dialect.sql("keys_taken"), (*where, dialect.many(keys)))):
+            return False
+    return True
+
+
+def take_new_keys(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
+    """Let jobs that were just stored become the holders of keys that were `never_taken`."""
+    rows = [(kind, *identity, job.id) for job in jobs for kind, identity in keys_wanted(job)]
+    yield ChangeMany(dialect.sql("key_take"), rows)

@@ -165,6 +165,17 @@ class TestIdempotency:
         found = [(answer.job_id, answer.deduplicated) for answer in answers]
         assert found == [("plain", False), ("known", True), ("new", False), ("new", True)]
 
+    def test_each_of_a_bulk_holds_its_key(self, trial: Trial) -> None:
+        trial.submit(*[new_job(name, idempotency=_same(name)) for name in ("a", "b", "c")])
+
+        answers = trial.submit(*[new_job(f"{key}2", idempotency=_same(key)) for key in "abc"])
+
+        assert [(one.job_id, one.deduplicated) for one in answers] == [
+            ("a", True),
+            ("b", True),
+            ("c", True),
+        ]
+
     def test_the_same_key_with_another_payload_in_one_call_is_a_mistake(self, trial: Trial) -> None:
         with pytest.raises(IdempotencyMismatch):
             trial.submit(

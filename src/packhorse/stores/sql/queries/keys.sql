@@ -11,6 +11,10 @@ insert into {keys} (kind, tenant, task, key, seq)
 select ?, ?, ?, ?, seq from {jobs} where id = ?
 on conflict (kind, tenant, task, key) do update set seq = excluded.seq
 
+-- name: keys_taken
+-- Whether a job ever took one of these keys.
+select 1 from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?} limit 1
+
 -- name: payload_replace
 -- A waiting holder is given the payload of a newcomer.
 update {jobs} set payload = ?, updated_us = ? where seq = ?
