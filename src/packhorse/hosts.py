@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from packhorse.artifacts import MemoryPlace, Place
@@ -124,7 +124,7 @@ class AttemptHost(Protocol):
         """Keep values with the job, if this attempt still holds it; says whether it does."""
         ...
 
-    async def aattach(self, values: dict[str, bytes]) -> bool:
+    def aattach(self, values: dict[str, bytes]) -> Awaitable[bool]:
         """As `attach`, without blocking the event loop."""
         ...
 

@@ -9,7 +9,7 @@ and that go with the job.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 import msgspec
@@ -115,7 +115,7 @@ class _Keeper(Protocol):
     """What artifacts ask of the host of an attempt."""
 
     def attach(self, values: dict[str, bytes]) -> bool: ...
-    async def aattach(self, values: dict[str, bytes]) -> bool: ...
+    def aattach(self, values: dict[str, bytes]) -> Awaitable[bool]: ...
 
 
 class Artifacts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from types import CodeType
 from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
@@ -51,11 +52,16 @@ class ResultCodec(NamedTuple):
     @classmethod
     def of_function(cls, label: str, function: Callable[..., Any] | None = None) -> ResultCodec:
         """As a function annotates them, if it does so in a way we can read; else anything."""
+        if function is None:
+            return cls(label, _ANYTHING)
         try:
-            known = _ANYTHING if function is None else _of_annotation(_Annotated(function))
+            told = function.__annotations__.get("return", Any)
+            known = _of_annotation(function.__code__, told)
         except (AttributeError, TypeError):  # no plain function, or no plain annotation
-            known = _of_function(function)
-        return cls(label, known)
+            return cls(label, _of_function(function))
+        if not known:
+            known.append(_of_function(function))
+        return cls(label, known[0])
 
     @property
     def allows_nothing(self) -> bool:
@@ -72,6 +78,10 @@ class ResultCodec(NamedTuple):
         if type(value) not in self.returns.plain:
             self._check(value, result)
         return result.decode()
+
+    def read_back(self, value: Any, text: str) -> Any:
+        """What a reader of this text, which was made of the value, gets."""
+        return value if type(value) in self.returns.plain else self.decode(text)
 
     def decode(self, data: str | bytes) -> Any:
         """A result as its annotated type, or a `PayloadError` that says where it differs."""
@@ -109,29 +119,14 @@ def _returning(returns: Any) -> _Returns:
 _ANYTHING: Final = _returning(Any)
 
 
-class _Annotated:
-    """A function as a key: the same as others of its text that are annotated alike.
-
-    So that each attempt's own inner function, say, is read once; which one that was is forgotten.
-    """
-
-    __slots__ = ("function", "key")
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.key = (function.__code__, function.__annotations__.get("return", Any))
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Annotated) and self.key == other.key
-
-
 @lru_cache(_ANNOTATIONS_MAX)
-def _of_annotation(annotated: _Annotated) -> _Returns:
-    function, annotated.function = annotated.function, None
-    return _of_function(function)
+def _of_annotation(code: CodeType, told: object) -> list[_Returns]:
+    """Where it is kept what functions of this text return that are annotated alike.
+
+    So that each attempt's own inner function, say, is read once, and is not held.
+    """
+    del code, told
+    return []
 
 
 def _of_function(function: Any) -> _Returns:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -108,16 +109,17 @@ class StepRunner:
             case Pause(seconds):
                 return self._owner.wait_cancelled(seconds)
 
-    async def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Any:
-        match asked:
-            case Invoke():
-                return await ainvoked(asked)
-            case Write(values):
-                return await self._host.aattach(values)
-            case Read():
-                return self._readable(await self._host.aattachments())
-            case Pause(seconds):
-                return await self._owner.await_cancelled(seconds)
+    def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Awaitable[Any]:
+        if isinstance(asked, Invoke):
+            return ainvoked(asked)
+        if isinstance(asked, Write):
+            return self._host.aattach(asked.values)
+        if isinstance(asked, Pause):
+            return self._owner.await_cancelled(asked.seconds)
+        return self._aread()
+
+    async def _aread(self) -> Attachments:
+        return self._readable(await self._host.aattachments())
 
     def _readable(self, kept: Attachments) -> Attachments:
         """What is kept, if all of it is open: a step that looks absent would run again."""
@@ -167,9 +169,9 @@ class StepRunner:
         name: str,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        *,
         timeout_us: int | None,
         rule: RetryRule | None,
+        *,
         durable: bool,
         strict: bool,
     ) -> Work[Any]:
@@ -185,11 +187,11 @@ class StepRunner:
         value = (yield asked) if rule is None else (yield from called(asked, rule))
         text = codec.encode(value)
         spent_us = self._host.now_us() - began_us
-        step = KeptStep(StepKind.STEP, number, value=_raw(text), duration_us=spent_us)
+        step = KeptStep(StepKind.STEP, number, value=msgspec.Raw(text), duration_us=spent_us)
         log.keep(name, step)
         if durable:
             yield from self.write()
-        return codec.decode(text)
+        return codec.read_back(value, text)
 
     def sleep(self, name: str, delay_us: int) -> Work[None]:
         """End the attempt, and go on behind this step when the time has come."""
@@ -224,7 +226,7 @@ class StepRunner:
         step = KeptStep(StepKind.WAIT, number)
         if next_one < len(came):
             log.took_signal(signal)
-            log.keep(name, msgspec.structs.replace(step, value=_raw(came[next_one])))
+            log.keep(name, msgspec.structs.replace(step, value=msgspec.Raw(came[next_one])))
             yield from self.write()
             return codec.decode(came[next_one])
         if not self._host.suspends:
@@ -376,7 +378,3 @@ class StepRunner:
 
 def _too_late(signal: str) -> WaitTimeout:
     return WaitTimeout(f"no signal {signal!r} came in time")
-
-
-def _raw(text: str | bytes) -> msgspec.Raw:
-    return msgspec.Raw(text)

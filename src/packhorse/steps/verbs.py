@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
-from packhorse.core.job import Job
+from packhorse.core.job import Job, RetryRule
 from packhorse.hosts import AttemptHost
 from packhorse.steps.membership import BatchMembership
 from packhorse.steps.runner import StepRunner
@@ -86,9 +86,8 @@ class StepVerbs(ABC):
         where earlier attempts had other steps here; else that is logged.
         """
         runner = self._runner
-        work = runner.step(
-            name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
-        )
+        bounds = _bounds(timeout, retry)
+        work = runner.step(name, fn, args, *bounds, durable=durable, strict=strict)
         result: R = runner.run(work, "step")
         return result
 
@@ -131,9 +130,8 @@ class StepVerbs(ABC):
     ) -> Any:
         """As `step`, for coroutine functions; any other is called in a thread."""
         runner = self._runner
-        work = runner.step(
-            name, fn, args, **_step_options(timeout, retry), durable=durable, strict=strict
-        )
+        bounds = _bounds(timeout, retry)
+        work = runner.step(name, fn, args, *bounds, durable=durable, strict=strict)
         return await runner.arun(work)
 
     def each(
@@ -193,6 +191,8 @@ def _microseconds(timeout: Duration | None) -> int | None:
     return None if timeout is None else microseconds(timeout, setting="timeout")
 
 
-def _step_options(timeout: Duration | None, retry: RetryPolicy | None) -> dict[str, Any]:
+def _bounds(
+    timeout: Duration | None, retry: RetryPolicy | None
+) -> tuple[int | None, RetryRule | None]:
     timeout_us = None if timeout is None else positive_microseconds(timeout, setting="timeout")
-    return {"timeout_us": timeout_us, "rule": None if retry is None else retry.rule}
+    return timeout_us, None if retry is None else retry.rule

@@ -7,7 +7,7 @@ that attempt has completed. So an attempt that fails, or is stale, adds nothing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -47,7 +47,7 @@ class _GrowthHost(Protocol):
     """What `ctx.flow` asks of the host of an attempt."""
 
     def attach(self, values: dict[str, bytes]) -> bool: ...
-    async def aattach(self, values: dict[str, bytes]) -> bool: ...
+    def aattach(self, values: dict[str, bytes]) -> Awaitable[bool]: ...
     def ask(self, asking: Callable[[Any], Generator[Any, Any, int]]) -> int: ...
     async def aask(self, asking: Callable[[Any], Generator[Any, Any, int]]) -> int: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -134,9 +134,12 @@ class StoreHost(ABC):
         store = self._store
         return store.run(store.attachments.attach([self._with(values)])) == _KEPT
 
-    async def aattach(self, values: dict[str, bytes]) -> bool:
+    def aattach(self, values: dict[str, bytes]) -> Awaitable[bool]:
+        return self._aattach(self._with(values))
+
+    async def _aattach(self, one: Attaching) -> bool:
         store = self._store
-        return await store.arun(store.attachments.attach([self._with(values)])) == _KEPT
+        return await store.arun(store.attachments.attach([one])) == _KEPT
 
     def _with(self, values: dict[str, bytes]) -> Attaching:
         return Attaching(self._job.id, self._job.fence, values)
@@ -224,8 +227,8 @@ class _WorkerHost(StoreHost):
     def attach(self, values: dict[str, bytes]) -> bool:
         return self._factory.attachments.keep(self._with(values))
 
-    async def aattach(self, values: dict[str, bytes]) -> bool:
-        return await self._factory.attachments.akeep(self._with(values))
+    def aattach(self, values: dict[str, bytes]) -> Awaitable[bool]:
+        return self._factory.attachments.akeep(self._with(values))
 
     def note_progress(self, progress: Progress) -> None:
         self._factory.progress.note(self._attempt, progress)

@@ -28,7 +28,7 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.dialect import Column, Dialect, Needs, Promoted, scope
+from packhorse.stores.sql.dialect import AttachedRow, Column, Dialect, Needs, Promoted, scope
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.rows import QueueRow, json_text
 from packhorse.stores.sql.statements import Parameters, Rows
@@ -125,6 +125,9 @@ class _Postgres:
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Send:
         return Send(text, (json_text(rows),))
+
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> Send:
+        return Send(sql("attach_rows"), tuple(zip(*rows, strict=True)))
 
     # ------------------------------------------------------------------------------------- rows
 

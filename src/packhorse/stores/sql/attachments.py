@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +10,9 @@ import msgspec
 
 from packhorse.core.job import TERMINAL, WAITING, JobOptions, JobStatus
 from packhorse.core.policies.attachments import (
+    ATTACHED_BYTES_MAX,
     SIGNALS_MAX,
+    VALUE_BYTES_MAX,
     Attaching,
     Attachments,
     check_attaching,
@@ -22,8 +23,8 @@ from packhorse.core.policies.attachments import (
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Named, Plan, Steps, Wake
-from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.rows import STATUS, json_text, read_options
+from packhorse.stores.sql.dialect import AttachedRow, Dialect
+from packhorse.stores.sql.rows import CODE, STATUS, json_text, read_options
 from packhorse.stores.sql.statements import NOW, Rows
 
 __all__ = [
@@ -36,6 +37,11 @@ __all__ = [
 ]
 
 
+_PROCESSING: Final = CODE[JobStatus.PROCESSING]
+#: So many values fit whatever their sizes, and a few that come at the same time fit as well.
+_FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
+#: In the options of a job that says so; what is quoted inside a text has other quotes.
+_MARK: Final = '"attached":true'
 #: Under which number items and failed are kept, without a name.
 _COUNTED: Final = (-1, -2)
 
@@ -88,6 +94,7 @@ class _JobAttachedTo(NamedTuple):
     tenant: str
     queue: str
     options: str | None
+    kept: int  #: values and signals
 
 
 class _Size(NamedTuple):
@@ -101,50 +108,31 @@ class _Size(NamedTuple):
 
 def _attach(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
     rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([one.job_id for one in kept]),))
-    found = {row.id: row for row in itertools.starmap(_JobAttachedTo, rows)}
-    held = {
-        one.job_id: found[one.job_id]
-        for one in kept
-        if one.job_id in found and _is_held(found[one.job_id], one.fence)
-    }
-    values = [
-        {"seq": held[one.job_id].seq, "name": name, "number": 0, "value": value}
-        for one in kept
-        if one.job_id in held
-        for name, value in one.values.items()
-    ]
-    if values:
-        yield dialect.write_rows(dialect.sql("attach_rows"), values)
-        numbers = {value["seq"] for value in values}
-        marks = {row.seq: _marks(row) for row in held.values() if row.seq in numbers}
-        unmarked = [mark for mark in marks.values() if mark is not None]
-        if unmarked:
-            yield dialect.write_rows(dialect.sql("attached_mark_rows"), unmarked)
-        yield from _check_sizes(dialect, kept, held, marks)
-    return tuple(Verdict.APPLIED if one.job_id in held else Verdict.STALE for one in kept)
-
-
-def _is_held(row: _JobAttachedTo, fence: int) -> bool:
-    return STATUS[row.status] is JobStatus.PROCESSING and row.fence == fence
-
-
-def _check_sizes(
-    dialect: Dialect,
-    kept: Sequence[Attaching],
-    held: Mapping[str, _JobAttachedTo],
-    marks: Mapping[int, object],
-) -> Steps[None]:
-    """Have all undone that was written, if it is too much for one of the jobs."""
+    found = {row.id: row for row in map(_JobAttachedTo._make, rows)}
+    verdicts, values = [], []
+    unmarked: list[dict[str, Any]] = []
+    crowded: dict[int, str] = {}
     for one in kept:
-        if not fits(len(one.values), sum(map(len, one.values.values()))):
-            raise too_much(one.job_id)
-    # One that is marked only now had nothing before.
-    before = {row.seq: row.id for row in held.values() if marks.get(row.seq, row) is None}
-    if before:
-        sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(before),))
+        row = found.get(one.job_id)
+        if row is None or row.status != _PROCESSING or row.fence != one.fence:
+            verdicts.append(Verdict.STALE)
+            continue
+        verdicts.append(Verdict.APPLIED)
+        values += [(row.seq, name, 0, value) for name, value in one.values.items()]
+        if one.values and (mark := _marks(row)) is not None:
+            unmarked.append(mark)
+        if row.kept + len(one.values) > _FEW:
+            crowded[row.seq] = row.id
+    if values:
+        yield dialect.keep_attached(values)
+    if unmarked:
+        yield dialect.write_rows(dialect.sql("attached_mark_rows"), unmarked)
+    if crowded:  # all that was written is undone, if it is too much for one of them
+        sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(crowded),))
         for seq, number, size in sizes:
             if not fits(int(number), int(size)):
-                raise too_much(before[seq])
+                raise too_much(crowded[seq])
+    return tuple(verdicts)
 
 
 def _deliver(
@@ -160,8 +148,7 @@ def _deliver(
     size: _Size = yield from _size(dialect, row.seq, name)
     if size.of_name >= SIGNALS_MAX or not fits(size.number + 1, size.size + len(value)):
         return DeliverAnswer.FULL
-    kept = {"seq": row.seq, "name": name, "number": size.of_name + 1, "value": value}
-    yield dialect.write_rows(dialect.sql("attach_rows"), [kept])
+    yield dialect.keep_attached([(row.seq, name, size.of_name + 1, value)])
     yield from _mark(dialect, row)
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
@@ -187,9 +174,9 @@ def _mark(dialect: Dialect, row: _JobAttachedTo) -> Steps[None]:
 
 def _marks(row: _JobAttachedTo) -> dict[str, Any] | None:
     """Options by which a job says that it has something attached; None: it does."""
-    options = read_options(row.options) or JobOptions()
-    if options.attached:
+    if row.options is not None and _MARK in row.options:
         return None
+    options = read_options(row.options) or JobOptions()
     marked = json_text(msgspec.structs.replace(options, attached=True))
     return {"seq": row.seq, "options": marked}
 
@@ -202,8 +189,7 @@ def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
 
 def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps[None]:
     """Leave a job to wait: until it is claimed again, a signal makes it due."""
-    kept = {"seq": seq, "name": "", "number": 0, "value": b"%d" % settlement.fence}
-    yield dialect.write_rows(dialect.sql("attach_rows"), [kept])
+    yield dialect.keep_attached([(seq, "", 0, b"%d" % settlement.fence)])
 
 
 def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[None]:
@@ -242,7 +228,7 @@ def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -
     return Attachments(values, signals, waiting, (items, failed))
 
 
-def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[dict[str, Any]]:
+def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[AttachedRow]:
     """The rows of what is kept with a job that comes from another store."""
     kept = [(name, 0, value) for name, value in attached.values.items()]
     for name, signals in attached.signals.items():
@@ -252,6 +238,4 @@ def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[dict[st
     if any(attached.counted):
         pairs = zip(_COUNTED, attached.counted, strict=True)
         kept += [("", number, b"%d" % value) for number, value in pairs]
-    return [
-        {"seq": seq, "name": name, "number": number, "value": value} for name, number, value in kept
-    ]
+    return [(seq, name, number, value) for name, number, value in kept]

@@ -20,6 +20,7 @@ from packhorse.stores.sql.statements import Parameters
 
 __all__ = [
     "CANDIDATE_COLUMNS",
+    "AttachedRow",
     "Column",
     "Dialect",
     "Ends",
@@ -38,6 +39,8 @@ CANDIDATE_COLUMNS: Final = (
     "seq, id, weight, line, order_line, rank, place, "
     "queue, task, tenant, ordering_key, concurrency_key, rate_key"
 )
+#: The number of a job, a name, the number of a signal or 0, and a value to keep with the job.
+AttachedRow = tuple[int, str, int, bytes]
 #: By which jobs are named.
 Column = Literal["id", "seq"]
 
@@ -73,6 +76,10 @@ class Words(Protocol):
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """The step for a change with each of these rows, which have the names of columns."""
+        ...
+
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> Any:
+        """The step that keeps values with jobs."""
         ...
 
 

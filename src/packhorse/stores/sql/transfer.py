@@ -352,7 +352,7 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
     for one, seq in zip(jobs, seqs, strict=True):
         kept = attachment_rows(seq, one.attached, one.fence)
         if kept:
-            yield dialect.write_rows(dialect.sql("attach_rows"), kept)
+            yield dialect.keep_attached(kept)
         if one.stashed is not None:
             yield dialect.write(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
 

@@ -17,6 +17,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.dialect import (
+    AttachedRow,
     Column,
     Dialect,
     Isolation,
@@ -197,6 +198,9 @@ class _Sqlite:
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> ChangeMany:
         return ChangeMany(text, rows)
+
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> ChangeMany:
+        return ChangeMany(sql("attach_rows"), rows)
 
     # ------------------------------------------------------------------------------------- rows
 

@@ -91,8 +91,7 @@ select count(*) from gone
 -- name: attach_rows
 -- Keep values with jobs.
 insert into {attachments} (seq, name, number, value)
-select given.seq, given.name, given.number, decode(given.value, 'base64')
-from json_to_recordset(?::json) as given (seq bigint, name text, number integer, value text)
+select * from unnest(?::bigint[], ?::text[], ?::bigint[], ?::bytea[])
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark_rows

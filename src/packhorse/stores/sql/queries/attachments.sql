@@ -1,6 +1,9 @@
 -- name: attaching_rows
 -- What must be known of jobs to keep something with them; they are locked until that is done.
-select id, seq, status, fence, tenant, queue, {options job} from {jobs} as job
+select
+    id, seq, status, fence, tenant, queue, {options job},
+    (select count(*) from {attachments} as kept where kept.seq = job.seq)
+from {jobs} as job
 where id {in_texts ?} order by id {lock job}
 
 -- name: attached

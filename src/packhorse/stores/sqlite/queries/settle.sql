@@ -63,7 +63,7 @@ delete from {<table>} where seq in (select value from json_each(?))
 
 -- name: attach_rows
 -- Keep values with jobs.
-insert into {attachments} (seq, name, number, value) values (:seq, :name, :number, :value)
+insert into {attachments} (seq, name, number, value) values (?, ?, ?, ?)
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark_rows
