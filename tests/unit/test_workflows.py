@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from packhorse import Node, PayloadError, UsageError, chain, gather
+from packhorse import Node, PayloadError, Unique, UsageError, chain, gather
 from packhorse.core.job import NewJob
 from packhorse.core.workflows import (
     NodeDocument,
@@ -75,12 +75,17 @@ def test_results_are_arguments_inside_one_workflow_only(packhorse_app: TestApp) 
         shop.label.call(node.result, prefix=3)  # type: ignore[arg-type]
 
 
-def test_calls_that_another_job_might_answer_for_are_no_nodes(packhorse_app: TestApp) -> None:
+def test_calls_whose_keys_cannot_be_known_or_kept_are_no_nodes(packhorse_app: TestApp) -> None:
     shop = Shop(packhorse_app)
     flow = packhorse_app.workflow("a")
+    node = flow.add(shop.double.call(1))
 
-    with pytest.raises(ConfigError, match="idempotency_key"):
-        flow.add(shop.double.using(idempotency_key="k").call(1))
+    with pytest.raises(ConfigError, match="trace_id"):
+        flow.add(shop.double.using(trace_id="0" * 32).call(1))
+    with pytest.raises(ConfigError, match="idempotency key"):
+        flow.add(shop.double.using(idempotency_key="k").call(node.result))
+    with pytest.raises(ConfigError, match="keep_latest"):
+        flow.add(shop.double.using(unique=Unique(on_conflict="keep_latest")).call(1))
     with pytest.raises(ConfigError, match="on_failure"):
         flow.add(shop.double.call(1), on_failure="never")  # type: ignore[arg-type]
 

@@ -125,7 +125,8 @@ def _drawn(nodes: Sequence[NodeInfo]) -> Iterator[str]:
     for node in nodes:
         indent = "  " * (depth[node.name] - 1 + node.key.count("."))
         behind = f" <- {', '.join(node.parents)}" if node.parents else ""
-        why = f" ({node.reason})" if node.reason else ""
+        told = node.reason or (node.same_as and f"same as job {node.same_as}")
+        why = f" ({told})" if told else ""
         waits = f"; behind it: {', '.join(node.behind)}" if node.behind else ""
         yield f"{indent}[{node.state}] {node.name}{behind}{why}{waits}"
 

@@ -25,6 +25,7 @@ from packhorse.core.workflows import (
     NodeView,
     Telling,
     WorkflowState,
+    has_key,
     next_state,
     node_id,
     node_job_id,
@@ -148,15 +149,34 @@ class Folder:
         self._close()
 
     def revived(self, key: str) -> Asking:
-        """A node that was dropped may begin after all."""
+        """A node may begin after all that was dropped, or whose end was another job's."""
         yield from self._resumed()
         node = yield from self._node(key)
-        if not self._stack and node is not None and node.state is NodeState.DROPPED:
+        if not self._stack and node is not None and node.state in _REVIVED:
             self._unend(key, node)
             node.state = NodeState.WAITING
             yield from self._tell()
             self._decide(key, node)
             yield from self._tell()
+        self._close()
+
+    def answered(self, key: str, job_id: str, status: JobStatus) -> Asking:
+        """The job of a node with a key was stored, or another one answers for it, as it stands.
+
+        The node ends with that one, which stays as it is when the workflow is cancelled.
+        """
+        yield from self._resumed()
+        node = yield from self._node(key)
+        waits = node is not None and node.state is NodeState.SUBMITTED and key in self.head.same
+        if node is not None and waits and not self._stack:
+            self._let_go(key)
+            if job_id == node_job_id(self.group, key):
+                pass
+            elif status.is_final or self.head.halted:
+                self._end(key, node, _ENDS[status] if status.is_final else NodeState.DROPPED)
+                yield from self._tell()
+            else:
+                self._put(same={**self.head.same, key: job_id})
         self._close()
 
     @property
@@ -176,6 +196,7 @@ class Folder:
         node = yield from self._node(line.node)
         if node is None or line.job_id != node_job_id(self.group, line.node):
             return
+        self._let_go(line.node)
         if not line.status.is_final:
             if node.state in (NodeState.COMPLETED, NodeState.DEAD, NodeState.CANCELLED):
                 self._unend(line.node, node)
@@ -187,6 +208,10 @@ class Folder:
         if state is NodeState.COMPLETED and node.grows:
             yield from self._grow(line.node, node)
         self._end(line.node, node, state)
+
+    def _let_go(self, key: str) -> None:
+        if key in self.head.same:
+            self._put(same={one: other for one, other in self.head.same.items() if one != key})
 
     def _end(self, key: str, node: _Node, state: NodeState) -> None:
         node.state = state
@@ -279,9 +304,11 @@ class Folder:
         if now.has_ended:
             self._end(key, node, now)
         elif now is NodeState.SUBMITTED:
-            node.state = now
-            self.jobs.append(node.document.job)
-            self._bytes += len(node.document.job.payload)
+            node.state, job = now, node.document.job
+            self.jobs.append(job)
+            self._bytes += len(job.payload)
+            if has_key(job):
+                self._put(same={**self.head.same, key: ""})
 
     # ------------------------------------------------------------------------------------- head
 
@@ -325,6 +352,7 @@ class Folder:
         self._put(state=_outcome(head) if over else WorkflowState.RUNNING)
 
 
+_REVIVED: Final = (NodeState.DROPPED, NodeState.DEAD, NodeState.CANCELLED)
 _NOT_BEGUN: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.DROPPED)
 
 

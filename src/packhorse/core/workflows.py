@@ -44,6 +44,7 @@ __all__ = [
     "Telling",
     "WorkflowState",
     "check_graph",
+    "has_key",
     "name_id",
     "next_state",
     "node_id",
@@ -157,6 +158,7 @@ class HeadDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: tuple[Telling, ...] = ()  #: what is left of a fold that was too large
     line: int = 0  #: of the journal, whose fold that is
     ended_us: int | None = None
+    same: dict[str, str] = {}  #: nodes that another job may answer for, and which: "" is not known
 
     @property
     def size(self) -> int:
@@ -207,6 +209,11 @@ def node_job_id(group: Group, node: str) -> str:
     """The id of a node's job follows from workflow, run and node, so that none is there twice."""
     digest = hashlib.sha256(f"workflow\0{group.text}\0{node}".encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+
+
+def has_key(job: NewJob) -> bool:
+    """Whether another job may answer for one."""
+    return job.unique is not None or job.idempotency is not None
 
 
 def owner_of(node: str) -> str:

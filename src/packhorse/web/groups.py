@@ -178,7 +178,8 @@ def workflow_document(workflow: WorkflowInfo) -> dict[str, Any]:
 def node_document(node: NodeInfo) -> dict[str, Any]:
     """A node, as plain data."""
     document = document_of(node)
-    return {**document, "jobId": node.job_id if document.pop("hasJob") else None}
+    job_id = node.same_as or node.job_id
+    return {**document, "jobId": job_id if document.pop("hasJob") else None}
 
 
 async def list_workflows(call: ApiCall) -> ApiAnswer:

@@ -15,7 +15,7 @@ import msgspec
 
 from packhorse.client.sealed_store import sealed_job
 from packhorse.core.policies.journal import Group
-from packhorse.core.policies.records import Add, Put, Record, RecordChange
+from packhorse.core.policies.records import Add, Put, Record, RecordChange, Remove
 from packhorse.core.workflow_folding import Asked, Folder
 from packhorse.core.workflows import (
     UNSEALED_US,
@@ -25,6 +25,7 @@ from packhorse.core.workflows import (
     NodeState,
     NodeView,
     WorkflowState,
+    has_key,
     name_id,
     node_id,
     node_job_id,
@@ -32,17 +33,21 @@ from packhorse.core.workflows import (
     written_node,
 )
 from packhorse.errors import StoreError, UsageError
+from packhorse.stores.intake import alias_of
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 from packhorse.workflows.records import (
     AGAIN_US,
+    SAME_US,
     Asking,
     advanced,
     begun,
     cancelled_jobs,
     fold_group,
+    followed,
     is_live,
     nodes_of,
+    noted,
     now_us,
     read_workflow,
 )
@@ -141,15 +146,17 @@ def _first(
             yield from _go_on(store, plan, nodes)
         return changed.applied
     state = WorkflowState.RUNNING if nodes else WorkflowState.COMPLETED
-    head, order = msgspec.structs.replace(head, state=state, started=len(nodes)), None
+    same = {key: "" for key, node in roots if has_key(node.job)}
+    order = now + SAME_US if same else None
+    head = msgspec.structs.replace(head, state=state, started=len(nodes), same=same)
     if not nodes:
         head = msgspec.structs.replace(head, ended_us=now)
         order = now + head.kept_us
     begun_now = [Add(node_id(group, key), {"state": int(NodeState.SUBMITTED)}) for key, _ in roots]
     changes: list[RecordChange] = [name, written_head(group, head, 0, order=order)]
-    changed = yield store.records.change(
-        (*changes, *puts, *begun_now), jobs=tuple(node.job for _, node in roots)
-    )
+    jobs = tuple(node.job for _, node in roots)
+    changed = yield store.records.change((*changes, *puts, *begun_now), jobs=jobs)
+    yield from noted(store, group, jobs, changed)
     return changed.applied
 
 
@@ -213,7 +220,9 @@ def cancelled(store: Store, group: Group) -> Asking[bool]:
         return folder.go_on()
 
     yield from advanced(store, group, halt)
-    yield from begun(store, group)
+    halted = yield from begun(store, group)
+    if halted is not None:
+        yield from followed(store, group, halted)
     yield from cancelled_jobs(store, group)
     yield from fold_group(store, group)
     return True
@@ -238,20 +247,29 @@ def retried(store: Store, group: Group) -> Asking[int]:
     yield from advanced(store, group, resume)
     nodes = yield from nodes_of(store, group)
     states = {key: view.state for key, view in nodes}
-    ids = [
-        node_job_id(group, key)
-        for key, state in states.items()
-        if state in (NodeState.DEAD, NodeState.CANCELLED)
-    ]
+    ended = [key for key, state in states.items() if state in (NodeState.DEAD, NodeState.CANCELLED)]
+    others = yield from _let_go(store, group, [each for each in nodes if each[0] in ended])
+    ids = [node_job_id(group, key) for key in ended if key not in others]
     for at in range(0, len(ids), _REDRIVEN):
         yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
     yield from fold_group(store, group)
     dropped = [key for key, state in states.items() if state is NodeState.DROPPED]
-    for key in dropped:
+    for key in (*dropped, *others):
 
         def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
             return folder.revived(key)
 
         yield from advanced(store, group, revive)
     yield from begun(store, group)
-    return len(ids) + len(dropped)
+    return len(ended) + len(dropped)
+
+
+def _let_go(store: Store, group: Group, nodes: Sequence[tuple[str, NodeView]]) -> Asking[list[str]]:
+    """Of nodes that have ended, those that did with another job: they are submitted once more."""
+    found = []
+    for key, view in nodes:
+        named = alias_of(node_job_id(group, key))
+        if has_key(view.document.job) and (yield store.records.record(named)) is not None:
+            yield store.records.change((Remove(named),))
+            found.append(key)
+    return found

@@ -33,11 +33,8 @@ R_co = TypeVar("R_co", covariant=True)
 FailureChoice = Literal["cancel", "ignore", "run"]
 MakeJob = Callable[[Call[Any], str], NewJob]
 
-#: Options of a call that say which job it is, or who answers for it: its workflow does.
-_NOT_FOR_NODES: Final = (
-    *("job_id", "trace_id", "idempotency_key", "idempotency_window", "unique", "wait", "tx"),
-    "notify",
-)
+#: Options of a call that say which job it is: its workflow does.
+_NOT_FOR_NODES: Final = (*("job_id", "trace_id", "wait", "tx", "notify"),)
 
 
 class Node(Generic[R_co]):
@@ -159,10 +156,11 @@ class Graph:
                     f"{self.where}: a call of task {task.name} has {option}=, and which job a node "
                     "is follows from its workflow; leave it out"
                 )
-        if task.unique is not None:
+        unique = chosen.get("unique") or task.unique
+        if unique is not None and unique.on_conflict == "keep_latest":
             raise ConfigError(
-                f"{self.where}: task {task.name} is unique, so that another job might answer for "
-                "the node; a node is there once by itself: use a task without unique="
+                f"{self.where}: a call of task {task.name} is unique with keep_latest, so that it "
+                "might be dropped for a later one; a node needs another on_conflict"
             )
         if chosen.get("tenant", self.tenant) != self.tenant:
             raise ConfigError(
@@ -170,6 +168,11 @@ class Graph:
                 f"{chosen['tenant']!r}; all nodes belong to one"
             )
         if isinstance(call, CallWithResults):
+            if unique is not None or "idempotency_key" in chosen:
+                raise ConfigError(
+                    f"{self.where}: a call of task {task.name} has a unique or idempotency key, "
+                    "and not all its arguments are known before it starts; give them as values"
+                )
             for key in ("concurrency_key", "rate_key"):
                 if getattr(task, key) is not None and key not in chosen:
                     raise ConfigError(

@@ -207,7 +207,7 @@ class Workflow:
         return [self._job(node) for node in nodes]
 
     def _job(self, node: NodeInfo) -> JobHandle[Any]:
-        job_id = node_job_id(self._group, node.key)
+        job_id = node.same_as or node_job_id(self._group, node.key)
         return JobHandle(job_id, False, self._connection, tenant=self._group.tenant or None)
 
     async def _wait(self, store: Store, timeout: Duration | None) -> WorkflowState:

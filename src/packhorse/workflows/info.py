@@ -21,6 +21,7 @@ from packhorse.core.workflows import (
     NodeState,
     NodeView,
     WorkflowState,
+    has_key,
     node_job_id,
     numbers_in,
     owner_of,
@@ -29,7 +30,7 @@ from packhorse.core.workflows import (
 from packhorse.errors import JobNotFound
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
-from packhorse.workflows.records import Asking, nodes_of, read_workflow
+from packhorse.workflows.records import Asking, job_of, nodes_of, read_workflow
 
 __all__ = [
     "NodeInfo",
@@ -91,6 +92,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[str, ...] = ()  #: the names of those it waits for
     behind: tuple[str, ...] = ()  #: of one that did not complete: all that waits or ended for that
     reason: str = ""  #: of one that is dead
+    same_as: str = ""  #: the id of another job that answers for it, by a key of its call
 
 
 def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
@@ -138,8 +140,8 @@ def node_infos(store: Store, group: Group) -> Asking[list[NodeInfo]]:
     views = dict((yield from nodes_of(store, group)))
     jobs: dict[str, JobRecord | None] = {}
     for key, view in views.items():
-        if view.state in (NodeState.SUBMITTED, NodeState.DEAD):
-            jobs[key] = yield store.inspection.job(node_job_id(group, key))
+        if view.state in _SHOWN or (has_key(view.document.job) and view.state.has_ended):
+            jobs[key] = yield from job_of(store, node_job_id(group, key))
     names = {key: view.document.name for key, view in views.items()}
     children = {key: _beside(key, view.document.children) for key, view in views.items()}
     return [
@@ -155,6 +157,7 @@ def node_infos(store: Store, group: Group) -> Asking[list[NodeInfo]]:
             parents=tuple(_name(one, names) for one in _beside(key, view.document.parents)),
             behind=tuple(_name(one, names) for one in _behind(key, views, children)),
             reason=_reason(jobs.get(key)),
+            same_as=_other(node_job_id(group, key), jobs.get(key)),
         )
         for key, view in views.items()
     ]
@@ -192,6 +195,13 @@ def _state(view: NodeView, record: JobRecord | None) -> str:
     if view.state is NodeState.SUBMITTED and record is not None:
         return str(record.status)
     return view.state.word
+
+
+_SHOWN: Final = (NodeState.SUBMITTED, NodeState.DEAD)
+
+
+def _other(job_id: str, record: JobRecord | None) -> str:
+    return "" if record is None or record.id == job_id else record.id
 
 
 def _reason(record: JobRecord | None) -> str:

@@ -14,13 +14,14 @@ import msgspec
 
 from packhorse.client.sealed_store import sealed_job
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobRecord, Member, NewJob
+from packhorse.core.job import JobRecord, JobStatus, Member, NewJob
 from packhorse.core.policies.attachments import Attachments
-from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine
+from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine, member_of
 from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId
 from packhorse.core.sealing import require_open
 from packhorse.core.workflow_folding import Asked, Folder, Grown
 from packhorse.core.workflows import (
+    FAILED_KEPT_US,
     NODE_KIND,
     WORKFLOW_KIND,
     HeadDocument,
@@ -28,6 +29,7 @@ from packhorse.core.workflows import (
     NodeState,
     NodeView,
     WorkflowState,
+    has_key,
     node_id,
     node_job_id,
     node_prefix,
@@ -35,9 +37,11 @@ from packhorse.core.workflows import (
     written_head,
 )
 from packhorse.errors import StoreError, UsageError
+from packhorse.stores.intake import alias_of
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
+from packhorse.stores.requests import Submitted
 from packhorse.workflows.removal import removed
 
 __all__ = [
@@ -50,10 +54,13 @@ __all__ = [
     "cancelled_jobs",
     "fold_group",
     "folded",
+    "followed",
     "growing",
     "is_live",
+    "job_of",
     "kept_up",
     "nodes_of",
+    "noted",
     "now_us",
     "read_workflow",
 ]
@@ -66,6 +73,8 @@ Views = Mapping[str, NodeView]
 GROWN_PREFIX: Final = "flow:"
 #: After so long a worker goes on with what its beginner has left.
 AGAIN_US: Final = 5 * SECOND_US
+#: After so long it is looked whether a job has ended that answers for a node.
+SAME_US: Final = SECOND_US
 _PAGE: Final = 500
 #: How often a change is tried again that another one came before.
 _TRIES: Final = 100
@@ -150,7 +159,10 @@ def fold_group(store: Store, group: Group) -> Asking[None]:
         if not lines:
             return
         fold = yield from folded(store, group, lines)
-        yield store.journal.fold(group, fold.line_ids, fold.changes, jobs=fold.jobs)
+        changed: Changed = yield store.journal.fold(
+            group, fold.line_ids, fold.changes, jobs=fold.jobs
+        )
+        yield from noted(store, group, fold.jobs, changed)
 
 
 def advanced(
@@ -175,6 +187,7 @@ def advanced(
             (put, *folder.changes), jobs=tuple(folder.jobs)
         )
         if changed.applied:
+            yield from noted(store, group, folder.jobs, changed)
             return folder.head
         known = None
     raise StoreError(f"workflow {group.key!r} is changed by others all the time; try again")
@@ -194,6 +207,56 @@ def begun(store: Store, group: Group, known: Views | None = None) -> Asking[Head
         head = yield from advanced(store, group, work, known)
         if head is None or (head.started >= head.nodes and not head.stack):
             return head
+
+
+# -------------------------------------------------------------------- nodes that are other jobs
+
+
+def noted(store: Store, group: Group, jobs: Sequence[NewJob], changed: Changed) -> Asking[None]:
+    """Keep which jobs answer for nodes with keys; who dies before leaves it to the next look."""
+    for job, answer in zip(jobs, changed.jobs, strict=False):
+        if has_key(job) and isinstance(answer, Submitted):
+            yield from _noted(store, group, job, answer.job_id, answer.status)
+
+
+def _noted(
+    store: Store, group: Group, job: NewJob, other: str, status: JobStatus
+) -> Asking[HeadDocument | None]:
+    member = member_of(job.options)
+    key = "" if member is None else member.node
+    if other != job.id:
+        alias = Put(alias_of(job.id), other.encode(), keep_us=FAILED_KEPT_US)
+        yield store.records.change((alias,))
+    return (yield from advanced(store, group, lambda folder: folder.answered(key, other, status)))
+
+
+def followed(store: Store, group: Group, head: HeadDocument) -> Asking[bool]:
+    """Look whether jobs have ended that answer for nodes of a workflow; says whether one had."""
+    before = head.completed + head.failed
+    for key, other in head.same.items():
+        record: Record | None = yield store.records.record(node_id(group, key))
+        if record is None:
+            continue
+        job = NodeView.of(record).document.job
+        found = yield from job_of(store, other or job.id)
+        if found is not None:
+            head = (yield from _noted(store, group, job, found.id, found.status)) or head
+        elif other:  # it was removed, so it had ended; how, no one knows
+            head = (yield from _noted(store, group, job, other, JobStatus.DEAD)) or head
+        else:  # the answer got lost
+            changed: Changed = yield store.records.change((), jobs=(job,))
+            yield from noted(store, group, (job,), changed)
+    return head.completed + head.failed != before
+
+
+def job_of(store: Store, job_id: str) -> Asking[JobRecord | None]:
+    """The job of an id, or the one that answers for it."""
+    record: JobRecord | None = yield store.inspection.job(job_id)
+    if record is None:
+        alias: Record | None = yield store.records.record(alias_of(job_id))
+        if alias is not None:
+            record = yield store.inspection.job(alias.document.decode())
+    return record
 
 
 def _answered(
@@ -255,8 +318,9 @@ def _put(
         after = msgspec.structs.replace(after, ended_us=ended_us)
         return written_head(group, after, version, order=ended_us + after.kept_us)
     after = msgspec.structs.replace(after, ended_us=None)
-    unfinished = bool(after.stack) or after.started < after.nodes or after.halted
-    order = (yield from now_us(store)) + AGAIN_US if unfinished else None
+    unfinished = bool(after.stack or after.same) or after.started < after.nodes or after.halted
+    again_us = SAME_US if after.same else AGAIN_US
+    order = (yield from now_us(store)) + again_us if unfinished else None
     return written_head(group, after, version, order=order)
 
 
@@ -269,7 +333,9 @@ def kept_up(store: Store, record: Record) -> Asking[None]:
     if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
         yield from removed(store, group, record)
         return
-    yield from begun(store, group)
+    now = yield from begun(store, group)
+    if now is not None and now.same:
+        yield from followed(store, group, now)
     if head.halted:
         yield from cancelled_jobs(store, group)
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 from packhorse.core.clock import SECOND_US, Chance
 from packhorse.core.driving import adrive
 from packhorse.core.policies.journal import Group, JournalLine
-from packhorse.core.workflows import WORKFLOW_KIND
+from packhorse.core.workflows import WORKFLOW_KIND, read_head
 from packhorse.runtime.services.groups import Fold
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
-from packhorse.workflows.records import folded, kept_up
+from packhorse.workflows.records import folded, followed, kept_up, noted
 
 __all__ = ["WorkflowFolding", "WorkflowKeeper"]
 
@@ -37,9 +37,8 @@ class WorkflowFolding:
     def folded(
         self, store: Store, group: Group, fold: Fold, changed: Changed
     ) -> Generator[Plan[Any], Any, None]:
-        """There is nothing more to do: nodes whose jobs were refused have lines of their own."""
-        del store, group, fold, changed
-        yield from ()
+        """Keep which jobs answer for nodes; those that were refused have lines of their own."""
+        yield from noted(store, group, fold.jobs, changed)
 
 
 class WorkflowKeeper:
@@ -66,3 +65,16 @@ class WorkflowKeeper:
         left = [record.order or 0 for record in page.records if record not in due]
         wait_s = (min(left) - page.now_us) / SECOND_US if left else self.interval_s
         return min(wait_s, spread(self.interval_s, self._chance))
+
+    async def follow(self) -> bool:
+        """Look now whether jobs have ended that answer for nodes, as a burst does."""
+        store, moved = self._store, False
+        page: RecordPage = await store.arun(
+            store.records.records(WORKFLOW_KIND, by_order=True, limit=_PAGE)
+        )
+        for record in page.records:
+            head = read_head(record.document)
+            if head.same:
+                group = Group.of(record.id.text)
+                moved |= await adrive(followed(store, group, head), store.arun)
+        return moved

@@ -31,6 +31,7 @@ from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
 from packhorse.workflows.growth import FlowInRun, Growing
+from packhorse.workflows.records import job_of
 
 __all__ = ["ContextFactory", "StoreHost", "breaker_book"]
 
@@ -152,12 +153,12 @@ class StoreHost(ABC):
 
     def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
         store = self._store
-        found = [store.run(store.inspection.job(job_id)) for job_id in job_ids]
+        found = [drive(job_of(store, job_id), store.run) for job_id in job_ids]
         return [self._result(job_id, one) for job_id, one in zip(job_ids, found, strict=True)]
 
     async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
         store = self._store
-        found = [await store.arun(store.inspection.job(job_id)) for job_id in job_ids]
+        found = [await adrive(job_of(store, job_id), store.arun) for job_id in job_ids]
         return await asyncio.to_thread(
             lambda: [self._result(*pair) for pair in zip(job_ids, found, strict=True)]
         )

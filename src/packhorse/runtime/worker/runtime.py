@@ -102,7 +102,8 @@ class Runtime:
             failed=self.health.failed,
             worked=self.health.worked,
         )
-        self.fetcher.fold = self.groups.fold_all
+        self.keepers = keepers(env.store, env.chance)
+        self.fetcher.fold = self._fold
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
@@ -174,7 +175,7 @@ class Runtime:
             Pruner(env.store, env.chance),
             ArtifactSweeper(env.store, env.chance, env.places),
             *self._drainers(),
-            *keepers(env.store, env.chance),
+            *self.keepers,
             *more,
         )
         # Its rest ends by a wake-up too; when the worker stops, it is cancelled as they all are.
@@ -184,6 +185,13 @@ class Runtime:
             *(driver.run(service) for service in services),
         ]
         return [asyncio.create_task(each) for each in loops]
+
+    async def _fold(self) -> bool:
+        """What a burst folds before it ends; says whether that was any."""
+        moved = await self.groups.fold_all()
+        for keeper in self.keepers:
+            moved |= await keeper.follow()
+        return moved
 
     def _drainers(self) -> list[Service]:
         env = self.env
