@@ -21,7 +21,7 @@ MUTATORS := $(VENV)/.mutators
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus redis-versions coverage clean
+.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus deploy-check container redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ redis-versions: $(TOOLS) ## Run the Redis tests against Redis 6, Redis 7 and Val
 
 prometheus: $(TOOLS) ## Ask a real Prometheus, which apt-get fetches, every expression of deploy/ about a real worker
 	$(BIN)/python -m scripts.prometheus_rules
+
+deploy-check: $(TOOLS) ## Let the schemas of Kubernetes and systemd-analyze read the files of deploy/
+	$(BIN)/python -m scripts.deploy_check
+
+container: $(TOOLS) ## Build the image of deploy/Dockerfile and run a job in a container of it; needs root, podman and mmdebstrap
+	$(BIN)/python -m scripts.deploy_check --container
 
 coverage: $(TOOLS) ## Run the tests and show the branches they miss
 	$(BIN)/coverage erase
