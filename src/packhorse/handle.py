@@ -12,10 +12,10 @@ import msgspec
 from packhorse import events
 from packhorse.artifacts import Artifact, artifacts_of, result_artifact, with_artifacts
 from packhorse.client.connection import Connection
-from packhorse.client.replies import Decision, cancelled, forgotten, redriven, signalled
+from packhorse.client.replies import Decision, cancelled, forgotten, redriven, signal_to, signalled
 from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
-from packhorse.core.approvals import APPROVED, DECLINED, RESERVED
+from packhorse.core.approvals import APPROVED, DECLINED
 from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds
@@ -35,7 +35,6 @@ from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
-from packhorse.core.results import ResultCodec
 from packhorse.core.sealing import require_open
 from packhorse.errors import (
     JobCancelled,
@@ -46,7 +45,6 @@ from packhorse.errors import (
     UsageError,
 )
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
-from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -100,16 +98,20 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             kept = await self.connection.arun(self._attachments(record.id))
         return job_info(record, kept)
 
-    def signal(self, name: str, value: Any = None) -> None:
+    def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
         """Send the job a signal, for `ctx.wait_for(name)`; one that comes before the wait counts.
 
-        A finished job is a `JobConflict`.
+        A finished job is a `JobConflict`. With a key, sent again it is the same signal.
         """
-        signalled(self.id, name, self.connection.run(self._signal(name, value)))
+        send = signal_to(self.id, self.tenant, name, value, idempotency_key)
+        signalled(self.id, name, self.connection.run(send))
 
-    async def asignal(self, name: str, value: Any = None) -> None:
+    async def asignal(
+        self, name: str, value: Any = None, *, idempotency_key: str | None = None
+    ) -> None:
         """As `signal`, without blocking the event loop."""
-        signalled(self.id, name, await self.connection.arun(self._signal(name, value)))
+        send = signal_to(self.id, self.tenant, name, value, idempotency_key)
+        signalled(self.id, name, await self.connection.arun(send))
 
     def approve(self, *, by: str, note: str = "") -> bool:
         """Let a job go on that needs a person: its handler runs again, with `ctx.approval`.
@@ -280,12 +282,6 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def _attachments(self, job_id: str) -> Callable[[Store], Plan[Attachments | None]]:
         return lambda store: store.attachments.attachments(job_id, tenant=self.tenant)
-
-    def _signal(self, name: str, value: Any) -> Callable[[Store], Plan[DeliverAnswer]]:
-        if name.startswith(RESERVED):
-            raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
-        text = ResultCodec.of_function(f"signal {name!r}").encode(value).encode()
-        return lambda store: store.attachments.deliver(self.id, name, text, tenant=self.tenant)
 
     def _decision(self, signal: str, by: str, note: str) -> Decision:
         return Decision(signal, by, note, self.connection.clock.now_us())

@@ -12,6 +12,7 @@ import pytest
 
 from packhorse import Encryption, NeedsHuman, Packhorse
 from packhorse.client.encryption import new_key
+from packhorse.core.policies.records import Remove
 from packhorse.testing import TestApp
 from tests.web.support import SECRET, Web, declare, token
 
@@ -92,6 +93,23 @@ async def test_with_encryption_no_guess_of_what_was_asked_can_be_checked_in_the_
     [kept] = app.store.run(app.store.records.records("kept_answer", limit=2)).records
     assert msgspec.json.decode(kept.document)["request"].startswith(".k1:")
     app.close()
+
+
+async def test_a_signal_with_a_key_is_one_even_if_the_answer_was_not_kept(web: Web) -> None:
+    job_id, store = await submitted(web), web.app.store
+    order = {"name": "go", "value": 17}
+
+    await web.post(f"/jobs/{job_id}/signals", order, idempotency_key="s1")
+    [kept] = store.run(store.records.records("kept_answer", limit=2)).records
+    store.run(store.records.change([Remove(kept.id)]))  # as if its server had gone before
+    again = await web.post(f"/jobs/{job_id}/signals", order, idempotency_key="s1")
+    await web.post(f"/jobs/{job_id}/signals", order, idempotency_key="s2")
+
+    assert again.status == 200
+    assert "idempotency-replayed" not in again.headers
+    found = store.run(store.attachments.attachments(job_id))
+    assert found is not None
+    assert found.signals == {"go": (b"17", b"17")}
 
 
 async def test_pages_follow_each_other_without_gap_or_repeat(web: Web) -> None:

@@ -228,6 +228,27 @@ def test_a_signal_ends_a_wait(packhorse_app: TestApp) -> None:
     assert job.result() == [{"by": "ada"}, 2]
 
 
+def test_a_resent_signal_is_one(packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    @packhorse_app.task
+    def gather(ctx: Context) -> list[Any]:
+        return [ctx.wait_for("paid"), ctx.wait_for("paid")]
+
+    job, run = gather.enqueue(), packhorse_app.store.run
+
+    def lost(plan: Any) -> None:
+        raise StoreUnavailable(f"{run(plan)} got lost")
+
+    monkeypatch.setattr(packhorse_app.store, "run", lost)
+    with pytest.raises(StoreUnavailable):
+        job.signal("paid", 1, idempotency_key="event-1")
+    monkeypatch.undo()
+    job.signal("paid", 1, idempotency_key="event-1")
+    job.signal("paid", 2)
+    packhorse_app.run_jobs()
+
+    assert job.result(timeout=0) == [1, 2]
+
+
 def test_a_signal_that_came_first_is_not_lost(packhorse_app: TestApp) -> None:
     @packhorse_app.task
     def ship(ctx: Context) -> Any:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from packhorse.cli.options import (
+    NAME,
     confirm_options,
     json_option,
     on_store,
@@ -186,8 +187,9 @@ def retry_jobs(
 @click.argument("job_id", metavar="JOB")
 @click.argument("name")
 @click.argument("value", metavar="[JSON]", default="null")
+@click.option("--key", type=NAME, help="Sent again with one key, it is one signal.")
 @on_store
-def signal_job(app: Packhorse, *, job_id: str, name: str, value: str) -> None:
+def signal_job(app: Packhorse, *, job_id: str, name: str, value: str, key: str | None) -> None:
     """Send a job a signal that its handler waits for, or will: 'ctx.wait_for(NAME)' returns JSON.
 
     A text needs its quotes: packhorse jobs signal 0190 approved '"by ada"'
@@ -199,7 +201,7 @@ def signal_job(app: Packhorse, *, job_id: str, name: str, value: str) -> None:
             f"the value is no JSON: {error}; a text needs quotes, as in '\"text\"'"
         ) from None
     (whole,) = whole_ids(app.store, (job_id,))
-    app.job(whole).signal(name, decoded)
+    app.job(whole).signal(name, decoded, idempotency_key=key)
     print_text(f"Signalled {whole}.")
 
 

@@ -6,18 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from packhorse.core.approvals import DECLINED, Consent, answer_of
+from packhorse.core.approvals import DECLINED, RESERVED, Consent, answer_of
 from packhorse.core.budgets import SPENT
 from packhorse.core.job import TERMINAL, JobRecord
+from packhorse.core.keys import digest
 from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.options import name_text
 from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
-from packhorse.errors import JobConflict, JobNotFound
+from packhorse.core.results import ResultCodec
+from packhorse.errors import JobConflict, JobNotFound, UsageError
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
 
-__all__ = ["Decision", "cancelled", "forgotten", "redriven", "signalled"]
+__all__ = ["Decision", "cancelled", "forgotten", "redriven", "signal_to", "signalled"]
 
 
 def forgotten(*, reset_budget: bool) -> tuple[str, ...]:
@@ -67,6 +70,21 @@ class Decision:
         """Whether the job waited for it."""
         signalled(job_id, self._signal, answer)
         return self._waited
+
+
+def signal_to(
+    job_id: str, tenant: str | None, name: str, value: object, key: str | None
+) -> Callable[[Store], Plan[DeliverAnswer]]:
+    """How to send a job a signal; with a key, the same one again is the same signal."""
+    if name.startswith(RESERVED):
+        raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
+    text = ResultCodec.of_function(f"signal {name!r}").encode(value).encode()
+    number = 0
+    if key is not None:
+        number = int(digest(name, name_text(key, f"signal {name!r}: idempotency_key"))[:15], 16)
+    return lambda store: store.attachments.deliver(
+        job_id, name, text, tenant=tenant, delivery=number
+    )
 
 
 def signalled(job_id: str, name: str, answer: DeliverAnswer) -> None:

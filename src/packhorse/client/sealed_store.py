@@ -253,15 +253,16 @@ class _Attachments:
         return msgspec.structs.replace(one, values=values)
 
     def deliver(
-        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         text = self._sealer.keys.seal(value, place(job_id, "signal", name))
-        plan = self._attachments.deliver(job_id, name, text.encode(), tenant=tenant)
+        known: Any = {"tenant": tenant, "delivery": delivery}
+        plan = self._attachments.deliver(job_id, name, text.encode(), **known)
         if plan.named is None:
             return plan
 
         def again(holder: str) -> Plan[DeliverAnswer]:  # sealed for the job that it really is
-            return self.deliver(holder, name, value, tenant=tenant)
+            return self.deliver(holder, name, value, **known)
 
         return msgspec.structs.replace(plan, named=msgspec.structs.replace(plan.named, again=again))
 

@@ -39,7 +39,7 @@ class AttachmentStore(Protocol):
         ...
 
     def deliver(
-        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         """Append a signal to those of its name, whatever the job does.
 
@@ -47,7 +47,8 @@ class AttachmentStore(Protocol):
         waits, and has seen fewer signals than came (`Settlement.waits`), is queued instead; while
         it waits so it does not count as depth, nor is it shed. A
         finished job keeps nothing; nor does one that has 100 of this name, or as much as it may
-        have. A job of another tenant is unknown.
+        have. A job of another tenant is unknown. With `delivery`, a number of the sender's, the
+        same one again keeps nothing more and is answered as delivered, also by a finished job.
         """
         ...
 

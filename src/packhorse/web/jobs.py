@@ -340,7 +340,10 @@ async def signal(call: ApiCall) -> ApiAnswer:
     """Send a job a signal."""
     handle, order = call.job(), call.sent(SignalOrder)
     before = await handle.astatus()
-    await handle.asignal(order.name, order.value)
+    key = call.idempotency_key
+    await handle.asignal(
+        order.name, order.value, idempotency_key=key and f"{call.principal.name} {key}"
+    )
     return await _acted(call, before, signal=order.name)
 
 

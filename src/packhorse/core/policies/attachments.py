@@ -48,6 +48,7 @@ class Attachments(msgspec.Struct, frozen=True):
     waiting: bool = False  #: it waits until the next signal comes
     #: Items and failed of the end of a job of a group (`Settlement.counted`).
     counted: tuple[int, int] = (0, 0)
+    deliveries: tuple[int, ...] = ()  #: numbers of signals that senders gave one, sorted
 
     @property
     def everything(self) -> list[bytes]:

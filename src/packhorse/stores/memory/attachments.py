@@ -35,15 +35,16 @@ class MemoryAttachments:
         return plan("attach", partial(_attach, tuple(kept)))
 
     def deliver(
-        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
         named = looking_for(
             job_id,
             DeliverAnswer.UNKNOWN,
-            lambda other: self.deliver(other, name, value, tenant=tenant),
+            lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
         )
-        return plan("deliver", partial(_deliver, job_id, name, value, tenant), named=named)
+        work = partial(_deliver, (job_id, tenant), name, value, delivery)
+        return plan("deliver", work, named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def work(access: Access) -> Attachments | None:
@@ -73,16 +74,19 @@ def _attach(kept: Sequence[Attaching], access: Access) -> tuple[Verdict, ...]:
 
 
 def _deliver(
-    job_id: str, name: str, value: bytes, tenant: str | None, access: Access
+    asked: tuple[str, str | None], name: str, value: bytes, delivery: int, access: Access
 ) -> DeliverAnswer:
-    row = access.visible(job_id, tenant)
+    row = access.visible(*asked)
     if row is None:
         return DeliverAnswer.UNKNOWN
+    if delivery in row.attached.deliveries:
+        return DeliverAnswer.DELIVERED
     if row.status in TERMINAL:
         return DeliverAnswer.FINISHED
     signals = dict(row.attached.signals)
     signals[name] = (*signals.get(name, ()), value)
-    attached = msgspec.structs.replace(row.attached, signals=signals)
+    known = sorted({*row.attached.deliveries, delivery} - {0})
+    attached = msgspec.structs.replace(row.attached, signals=signals, deliveries=tuple(known))
     if len(signals[name]) > SIGNALS_MAX or not _fits(attached):
         return DeliverAnswer.FULL
     _keep(access, row, attached, access.now_us, due=row.awaits_signal)

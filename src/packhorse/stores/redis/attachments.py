@@ -31,7 +31,9 @@ from packhorse.stores.redis.scripts import Argument, Script
 __all__ = ["RedisAttachments", "attached_fields", "read_attached"]
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-_VALUE, _SIGNAL, _SIGNALS = (FIELDS[name] for name in ("value", "signal", "signals"))
+_VALUE, _SIGNAL, _SIGNALS, _DELIVERY = (
+    FIELDS[name] for name in ("value", "signal", "signals", "delivery")
+)
 _ATTACHED, _BYTES, _DELIVERED, _WAITS, _COUNTED = (
     FIELDS[name] for name in ("attached", "attached_bytes", "delivered", "waits", "counted")
 )
@@ -45,16 +47,17 @@ class RedisAttachments:
         return Plan("attach", partial(_attach, kept))
 
     def deliver(
-        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
         asked = (job_id, *seen_by(tenant))
         named = looking_for(
             job_id,
             DeliverAnswer.UNKNOWN,
-            lambda other: self.deliver(other, name, value, tenant=tenant),
+            lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
         )
-        return Plan("deliver", partial(_deliver, asked, name, value), named=named)
+        told: Sequence[Argument] = (name, value, delivery or "")
+        return Plan("deliver", partial(_deliver, asked, told), named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def steps() -> Steps[Attachments | None]:
@@ -84,11 +87,11 @@ def _attach(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
             marks[job_id.decode()] = _mark(definition)
 
 
-def _deliver(asked: Sequence[Argument], name: str, value: bytes) -> Steps[DeliverAnswer]:
+def _deliver(asked: Sequence[Argument], told: Sequence[Argument]) -> Steps[DeliverAnswer]:
     args = [*asked, ATTACHED_MAX, ATTACHED_BYTES_MAX, SIGNALS_MAX]
-    word, *rest = yield Script("deliver", [*args, "", name, value])
+    word, *rest = yield Script("deliver", [*args, "", *told])
     if word == b"mark":  # as above
-        word, *_ = yield Script("deliver", [*args, _mark(rest[0]), name, value])
+        word, *_ = yield Script("deliver", [*args, _mark(rest[0]), *told])
     return DeliverAnswer(word.decode())
 
 
@@ -104,6 +107,7 @@ def read_attached(flat: Sequence[Any]) -> Attachments:
     fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
     values: dict[str, bytes] = {}
     signals: dict[str, dict[int, bytes]] = {}
+    deliveries: list[int] = []
     for name, value in fields.items():
         kind, rest = chr(name[0]), name[1:].decode(errors="replace")
         if kind == _VALUE:
@@ -111,12 +115,14 @@ def read_attached(flat: Sequence[Any]) -> Attachments:
         elif kind == _SIGNAL:
             number, _, signal = rest.partition(":")
             signals.setdefault(signal, {})[int(number)] = value
+        elif kind == _DELIVERY:
+            deliveries.append(int(rest))
     state = read_state(fields[FIELDS["state"].encode()])
     waits = int(fields.get(_WAITS.encode(), b"-1"))
     waiting = STATUS[state.status] is JobStatus.PENDING and waits == state.fence
     ordered = {name: tuple(each[at] for at in sorted(each)) for name, each in signals.items()}
     items, failed = map(int, fields.get(_COUNTED.encode(), b"0 0").split())
-    return Attachments(values, ordered, waiting, (items, failed))
+    return Attachments(values, ordered, waiting, (items, failed), tuple(sorted(deliveries)))
 
 
 def attached_fields(attached: Attachments, fence: int) -> list[Argument]:
@@ -132,6 +138,8 @@ def attached_fields(attached: Attachments, fence: int) -> list[Argument]:
         return fields
     fields += (_ATTACHED, len(everything), _BYTES, sum(map(len, everything)))
     fields += (_DELIVERED, attached.delivered)
+    for delivery in attached.deliveries:
+        fields += (f"{_DELIVERY}{delivery}", 1)
     for name, value in attached.values.items():
         fields += (f"{_VALUE}{name}", value)
     for name, signals in attached.signals.items():

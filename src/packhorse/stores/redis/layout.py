@@ -169,6 +169,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "attached": "#n",  # how many of all
         "attached_bytes": "#b",
         "delivered": "#s",  # how many signals
+        "delivery": "i",  # <number>: that of a sender
         "waits": "w",  # the fence with which it was left to wait for a signal
         "counted": "k",  # items and failed of the end of a member
     }

@@ -42,7 +42,7 @@ _PROCESSING: Final = CODE[JobStatus.PROCESSING]
 _FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
 #: In the options of a job that says so; what is quoted inside a text has other quotes.
 _MARK: Final = '"attached":true'
-#: Under which number items and failed are kept, without a name.
+#: Under which number items and failed are kept, without a name; below them, senders' numbers.
 _COUNTED: Final = (-1, -2)
 
 
@@ -57,16 +57,16 @@ class SqlAttachments:
         return Plan("attach", lambda: _attach(self._dialect, kept))
 
     def deliver(
-        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None
+        self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
         return Plan(
             "deliver",
-            lambda: _deliver(self._dialect, job_id, tenant, name, value),
+            lambda: _deliver(self._dialect, (job_id, tenant), name, value, delivery),
             named=Named(
                 job_id,
                 lambda answer: answer is DeliverAnswer.UNKNOWN,
-                lambda other: self.deliver(other, name, value, tenant=tenant),
+                lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
             ),
         )
 
@@ -104,6 +104,8 @@ class _Size(NamedTuple):
     size: int
     signals: int
     of_name: int
+    lowest: int  #: the number under which a sender's number was kept last
+    known: int  #: whether this sender's number is
 
 
 def _attach(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
@@ -136,19 +138,25 @@ def _attach(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict,
 
 
 def _deliver(
-    dialect: Dialect, job_id: str, tenant: str | None, name: str, value: bytes
+    dialect: Dialect, asked: tuple[str, str | None], name: str, value: bytes, delivery: int
 ) -> Steps[DeliverAnswer]:
+    job_id, tenant = asked
     rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([job_id]),))
     row = _JobAttachedTo(*rows[0]) if rows else None
     if row is None or tenant not in (None, row.tenant):
         return DeliverAnswer.UNKNOWN
     status = STATUS[row.status]
+    size: _Size = yield from _size(dialect, row.seq, name, delivery)
+    if size.known:
+        return DeliverAnswer.DELIVERED
     if status in TERMINAL:
         return DeliverAnswer.FINISHED
-    size: _Size = yield from _size(dialect, row.seq, name)
     if size.of_name >= SIGNALS_MAX or not fits(size.number + 1, size.size + len(value)):
         return DeliverAnswer.FULL
-    yield dialect.keep_attached([(row.seq, name, size.of_name + 1, value)])
+    kept = [(row.seq, name, size.of_name + 1, value)]
+    if delivery:
+        kept.append((row.seq, "", min(size.lowest, *_COUNTED) - 1, _told(delivery)))
+    yield dialect.keep_attached(kept)
     yield from _mark(dialect, row)
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
@@ -159,9 +167,15 @@ def _deliver(
     return DeliverAnswer.DELIVERED
 
 
-def _size(dialect: Dialect, seq: int, name: str = "") -> Steps[_Size]:
-    [row] = yield Rows(dialect.sql("attached_size"), {"seq": seq, "name": name})
+def _size(dialect: Dialect, seq: int, name: str = "", delivery: int = 0) -> Steps[_Size]:
+    asked = {"seq": seq, "name": name, "delivery": _told(delivery)}
+    [row] = yield Rows(dialect.sql("attached_size"), asked)
     return _Size(*map(int, row))
+
+
+def _told(delivery: int) -> bytes:
+    """A sender's number as it is kept: negative, which no fence is that a job waits with."""
+    return b"-%d" % delivery
 
 
 def _mark(dialect: Dialect, row: _JobAttachedTo) -> Steps[None]:
@@ -214,10 +228,12 @@ def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -
     values: dict[str, bytes] = {}
     signals: dict[str, tuple[bytes, ...]] = {}
     waiting = False
-    counted = dict.fromkeys(_COUNTED, 0)
+    counted, deliveries = dict.fromkeys(_COUNTED, 0), list[int]()
     for name, number, value in rows:
         if not name and number in counted:
             counted[number] = int(value)
+        elif number < 0:
+            deliveries.append(-int(value))
         elif not name:
             waiting = status is JobStatus.PENDING and int(value) == fence
         elif number:
@@ -225,7 +241,7 @@ def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -
         else:
             values[name] = bytes(value)
     items, failed = counted.values()
-    return Attachments(values, signals, waiting, (items, failed))
+    return Attachments(values, signals, waiting, (items, failed), tuple(sorted(deliveries)))
 
 
 def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[AttachedRow]:
@@ -238,4 +254,6 @@ def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[Attache
     if any(attached.counted):
         pairs = zip(_COUNTED, attached.counted, strict=True)
         kept += [("", number, b"%d" % value) for number, value in pairs]
+    for number, delivery in enumerate(attached.deliveries, 1):
+        kept.append(("", min(_COUNTED) - number, _told(delivery)))
     return [(seq, name, number, value) for name, number, value in kept]

@@ -62,7 +62,13 @@ class AttachmentsMachine(StoreMachine):
         kept += [Attaching(other.id, other.fence, values) for other in held]
         self.both(lambda store: store.attachments.attach(kept))
 
-    @rule(job_id=StoreMachine.jobs, name=_names, value=_values, tenant=drawn.tenants)
+    @rule(
+        job_id=StoreMachine.jobs,
+        name=_names,
+        value=_values,
+        tenant=drawn.tenants,
+        delivery=st.sampled_from([0, 0, 1, 2**63 - 1]),
+    )
     def deliver(self, job_id: str, **said: Any) -> None:
         self.both(lambda store: store.attachments.deliver(job_id, **said))
 

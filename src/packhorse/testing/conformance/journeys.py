@@ -183,7 +183,7 @@ def _attached(trial: Trial) -> None:
         trial.settle(msgspec.structs.replace(settled, waits=waits))
     submit(trial, "scheduled", queue="shelved", delay_us=_HOUR_US)
     for number in range(12):
-        trial.run(kept.deliver("scheduled", "n", b"%d" % number))
+        trial.run(kept.deliver("scheduled", "n", b"%d" % number, delivery=number))
 
 
 def lined(trial: Trial) -> None:

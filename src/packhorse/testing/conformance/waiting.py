@@ -17,12 +17,13 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
-from packhorse.testing.conformance.words import cancel, heard
+from packhorse.testing.conformance.words import cancel, heard, redrive, submit
 
 __all__ = ["TestWaiting"]
 
 _DELIVERED: Final = DeliverAnswer.DELIVERED
 _LONG_US: Final = 3600 * SECOND_US
+_NUMBER: Final = 2**63 - 1  #: as large as a sender's may be
 
 
 class TestWaiting:
@@ -123,6 +124,41 @@ class TestWaiting:
             (woken,) = trial.claim()
             assert (woken.id, trial.end(woken)) == (job.id, Verdict.APPLIED)
 
+    def test_one_that_is_sent_again_by_its_number_is_one(self, trial: Trial) -> None:
+        submit(trial, "a")
+        submit(trial, "b")
+        for number in (_NUMBER, 7, _NUMBER, 7, 0, 0):
+            assert _deliver(trial, "a", "n", b"%d" % number, delivery=number) is _DELIVERED
+
+        assert _deliver(trial, "b", "n", b"", delivery=_NUMBER) is _DELIVERED
+        kept = _of(trial, "a")
+        assert kept.signals == {"n": (b"%d" % _NUMBER, b"7", b"0", b"0")}
+        assert (kept.deliveries, kept.delivered) == ((7, _NUMBER), 4)
+        assert _of(trial, "b").delivered == 1
+
+    def test_one_that_was_kept_is_told_so_again_when_the_job_is_over(self, trial: Trial) -> None:
+        job = trial.take(new_job("a"))
+        _deliver(trial, "a", "n", b"1", delivery=_NUMBER)
+        trial.end(job)
+
+        again = _deliver(trial, "a", "n", b"1", delivery=_NUMBER)
+
+        assert (again, _of(trial, "a").delivered) == (_DELIVERED, 1)
+        assert _deliver(trial, "a", "n", b"1", delivery=8) is DeliverAnswer.FINISHED
+        redrive(trial, "a")
+        assert _of(trial, "a") == Attachments()
+        assert _deliver(trial, "a", "n", b"1", delivery=_NUMBER) is _DELIVERED
+        assert _of(trial, "a").delivered == 1
+
+    def test_one_that_was_kept_does_not_wake_the_job_again(self, trial: Trial) -> None:
+        job = trial.take(new_job("a"))
+        _deliver(trial, "a", "n", b"1", delivery=_NUMBER)
+        trial.settle(_waiting(job, seen=1))
+
+        _deliver(trial, "a", "n", b"1", delivery=_NUMBER)
+
+        assert (_of(trial, "a").waiting, trial.claim()) == (True, ())
+
     def _wait(self, trial: Trial, name: str, **said: object) -> None:
         job = trial.take(new_job(name, **said))
         assert trial.settle(_waiting(job, seen=0)) == (Verdict.APPLIED,)
@@ -135,9 +171,9 @@ def _waiting(job: Job, *, seen: int) -> Settlement:
 
 
 def _deliver(
-    trial: Trial, job_id: str, name: str, value: bytes, tenant: str | None = None
+    trial: Trial, job_id: str, name: str, value: bytes, *, delivery: int = 0
 ) -> DeliverAnswer:
-    return trial.run(trial.store.attachments.deliver(job_id, name, value, tenant=tenant))
+    return trial.run(trial.store.attachments.deliver(job_id, name, value, delivery=delivery))
 
 
 def _of(trial: Trial, job_id: str) -> Attachments:

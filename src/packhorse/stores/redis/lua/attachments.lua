@@ -9,7 +9,7 @@ function attachments.forget(id)
     local gone = {FIELD.attached, FIELD.attached_bytes, FIELD.delivered, FIELD.waits}
     for _, field in ipairs(redis.call('HKEYS', keys.job(id))) do
       local first = string.sub(field, 1, 1)
-      if first == FIELD.value or first == FIELD.signal or first == FIELD.signals then
+      if first == FIELD.value or first == FIELD.signal or first == FIELD.signals or first == FIELD.delivery then
         gone[#gone + 1] = field
       end
     end
@@ -114,12 +114,15 @@ return kept
 -- script: deliver
 -- Appends a signal to those of its name.
 -- Arguments: job id; 1 if only a tenant's jobs are known to the caller, else 0; that tenant; most values
--- and bytes of a job, most signals of a name; the definition that marks the job or ""; name and value.
+-- and bytes of a job, most signals of a name; the definition that marks the job or ""; name and value;
+-- the sender's number or "".
 -- Answer: "delivered", "finished", "full", "unknown", or "mark" and the definition to be marked.
 -- needs: attachments
 local job = jobs.load(ARGV[2])
 if not job or (ARGV[3] == '1' and signatures.read(job.signature).tenant ~= ARGV[4]) then
   return {'unknown'}
+elseif ARGV[11] ~= '' and redis.call('HEXISTS', keys.job(job.id), FIELD.delivery .. ARGV[11]) == 1 then
+  return {'delivered'}
 elseif TERMINAL[job.status] then
   return {'finished'}
 end
@@ -143,6 +146,9 @@ end
 job.updated_us = clock.now
 attachments.keep(job, number, bytes, ARGV[8], FIELD.signals .. name, of_name, FIELD.delivered, delivered,
   FIELD.signal .. of_name .. ':' .. name, value)
+if ARGV[11] ~= '' then
+  redis.call('HSET', keys.job(job.id), FIELD.delivery .. ARGV[11], 1)
+end
 index.flush()
 return {'delivered'}
 

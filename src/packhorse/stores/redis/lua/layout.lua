@@ -48,7 +48,7 @@ local KEY = {
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',
   progress = 'o', attempt = 'a', value = 'v', signal = 'g', signals = 'n', attached = '#n',
-  attached_bytes = '#b', delivered = '#s', waits = 'w', counted = 'k',
+  attached_bytes = '#b', delivered = '#s', delivery = 'i', waits = 'w', counted = 'k',
 }
 local GATE = {
   pause = 'P', order = 'O', task_concurrency = 'C', task_concurrency_key = 'K',

@@ -8,17 +8,20 @@ where id {in_texts ?} order by id {lock job}
 
 -- name: attached
 -- All that is kept with some jobs. Number 0 is a value, others are signals; without a name, the fence
--- with which a job was left to wait for a signal.
+-- with which a job was left to wait for a signal, and below -2 the numbers that senders gave signals.
 select seq, name, number, value from {attachments} where seq {in_numbers ?}
 order by seq, name, number
 
 -- name: attached_size
--- How much is kept with a job, and how many signals of all names and of one.
+-- How much is kept with a job, how many signals of all names and of one, and whether a sender's
+-- number is known.
 select
     coalesce(sum(case when name <> '' then 1 else 0 end), 0),
     coalesce(sum(case when name <> '' then length(value) else 0 end), 0),
     coalesce(sum(case when number > 0 then 1 else 0 end), 0),
-    coalesce(sum(case when number > 0 and name = :name then 1 else 0 end), 0)
+    coalesce(sum(case when number > 0 and name = :name then 1 else 0 end), 0),
+    coalesce(min(number), 0),
+    coalesce(max(case when number < -2 and value = :delivery then 1 else 0 end), 0)
 from {attachments} where seq = :seq
 
 -- name: attached_sizes
