@@ -65,7 +65,7 @@ VIEW_OF_OWN: Final = frozenset(
 CONSUMER: Final = frozenset(
     {
         *("fetch", "mark_complete", "retry_job", "mark_failed", "release", "cancel_requested"),
-        *("close", "id"),
+        *("close", "id", "spend"),
     }
 )
 #: Commands with --tenant, and what makes them mean all that they may.
@@ -249,6 +249,7 @@ async def test_a_consumer_of_a_tenant_is_given_its_jobs_alone(app: Packhorse) ->
                 consumer.retry_job(job_id, "again"),
                 consumer.mark_failed(job_id, "never"),
                 consumer.release(job_id),
+                consumer.spend(job_id, tokens=1),
             ):
                 with pytest.raises(JobConflict, match="no fetch of job"):  # as of any other id
                     await settling

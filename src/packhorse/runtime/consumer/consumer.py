@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The verbs of a runtime of one's own: fetch, mark_complete, retry_job, mark_failed, release."""
+"""The verbs of a runtime of one's own: fetch, mark_complete, retry_job, mark_failed, and others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from packhorse.client.connection import Connection
 from packhorse.core.clock import SECOND_US, Chance, Clock, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.job import DeadReason
 from packhorse.core.options import text_tuple
-from packhorse.core.outcome import GivenUp, Outcome, Released, Snoozed, Succeeded
+from packhorse.core.outcome import Outcome, Released, Succeeded
 from packhorse.errors import ConfigError, ContractError, JobConflict, PayloadError, UsageError
 from packhorse.events import EventBus, ObserverFailed
 from packhorse.logs.formats import EventRecord
@@ -96,11 +95,13 @@ class Consumer:
         """It is done, with this result: any JSON value.
 
         An exception or a TaskError as a result is a failure, and a deadline that has passed is
-        dead `expired`; neither is ever a success. `latency_s` is the duration events tell; the time
-        since the fetch if it is left out.
+        dead `expired`; neither is ever a success. `NeedsHuman`, or an answer `needs_human`, makes
+        the job wait for a person, as that of a handler does.
+        `latency_s` is the duration events tell; the time since the fetch if it is left out.
         """
         runtime, attempt = self._found(job)
         outcome = await self._bounded(attempt, self._completed(runtime, attempt, result))
+        outcome = await runtime.asked(attempt, outcome)
         return await runtime.settle(attempt, outcome, latency_s=_seconds(latency_s, "latency_s"))
 
     async def retry_job(
@@ -132,6 +133,15 @@ class Consumer:
         """Give it back: ready at once, in its old place, and nothing counts as failed."""
         runtime, attempt = self._found(job)
         return await runtime.settle(attempt, Released(started=True))
+
+    async def spend(self, job: FetchedJob | str, *, tokens: int) -> None:
+        """Count tokens that the job has spent, as `ctx.spend` does: kept before this returns.
+
+        Beyond the contract's `max_tokens` it raises `BudgetExceeded`: whichever verb follows then
+        makes the job a dead letter, `rejected`.
+        """
+        runtime, attempt = self._found(job)
+        await runtime.context(attempt).aspend(tokens=tokens)
 
     def cancel_requested(self, job: FetchedJob | str) -> bool:
         """Whether an open job is to be cancelled; any verb then finishes it as cancelled."""
@@ -196,11 +206,7 @@ class Consumer:
         if as_error_object(result):
             return returned_error(result)
         if isinstance(result, WorkerResponse):
-            outcome = answered(attempt.plan, result, job_id=attempt.job.id)
-            if isinstance(outcome, Snoozed) and outcome.asks and outcome.error is not None:
-                # A runtime of its own could not be told of the answer.
-                return GivenUp(DeadReason.REJECTED, outcome.error)
-            return outcome
+            return answered(attempt.plan, result, job_id=attempt.job.id)
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:

@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
+from packhorse.core.approvals import Approval
+from packhorse.core.budgets import Budget
 from packhorse.core.clock import to_datetime
 from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.lifecycle import TASK_TIMEOUT
@@ -56,6 +58,18 @@ class FetchedJob:
     deadline: datetime | None
     upstream_request_id: str | None
     origin: Attempt = field(repr=False)  #: the consumer's own record of it
+
+    @property
+    def approval(self) -> Approval | None:
+        """Who let it go on, after it had asked for a person; None before."""
+        context = self.origin.context
+        return None if context is None else context.approval
+
+    @property
+    def budget(self) -> Budget:
+        """What it has spent over all attempts, and what is left."""
+        context = self.origin.context
+        return Budget(0, self.origin.plan.max_tokens) if context is None else context.budget
 
     @property
     def attempt_trace_id(self) -> str:

@@ -13,25 +13,30 @@ from typing import Final
 
 import msgspec
 
+from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job import DeadReason
 from packhorse.core.lifecycle import hold_until_us
-from packhorse.core.outcome import GivenUp, Outcome, Released
+from packhorse.core.outcome import GivenUp, Outcome, Released, Snoozed
 from packhorse.core.sealing import key_of
 from packhorse.core.settlement import Verdict
+from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import KeyUnavailable
+from packhorse.errors import BudgetExceeded, KeyUnavailable, StepRefused
 from packhorse.events import LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
+from packhorse.runtime.worker.closing import within_budget
+from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.outcomes import described, keyless
+from packhorse.runtime.worker.outcomes import described, keyless, raised
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase
+from packhorse.signals import JobSignal
 
 __all__ = ["ConsumerRuntime"]
 
@@ -54,6 +59,7 @@ class ConsumerRuntime(Runtime):
         super().__init__(
             *(worker, env, options, plans), tasks=tasks, concurrency=0, look_ahead=False
         )
+        self._contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         self._waiting: list[_Waiter] = []
         self._claiming: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -140,9 +146,37 @@ class ConsumerRuntime(Runtime):
             unreadable = described(error, code="UNDECODABLE")
             await self.settle(attempt, GivenUp(DeadReason.UNDECODABLE, unreadable))
             return None
+        if has_attachments(attempt.job) and not await self._may_begin(attempt):
+            return None
         if self.announcer.wants_starts:
             self.announcer.started(attempt)
         return job
+
+    async def _may_begin(self, attempt: Attempt) -> bool:
+        """Read what is kept with a job: it may have no budget left, or no answer of a person."""
+        steps = self.context(attempt).steps
+        try:
+            await steps.arun(steps.open())
+        except (JobSignal, BudgetExceeded, KeyUnavailable) as error:
+            await self.settle(attempt, raised(error))
+            return False
+        return True
+
+    def context(self, attempt: Attempt) -> Context:
+        """What the attempt spends and asks by; made when first asked for."""
+        if attempt.context is None:
+            attempt.context = self._contexts.make(attempt)
+        return attempt.context
+
+    async def asked(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """What an attempt comes to that needs a person: its question is kept, and it waits."""
+        if not isinstance(outcome, Snoozed) or not outcome.asks:
+            return outcome
+        steps = self.context(attempt).steps
+        try:
+            return await steps.arun(steps.ask(outcome))
+        except StepRefused:  # another one has the job by now, as `settle` is told too
+            return Released(started=True)
 
     def _hand_out(self, attempt: Attempt) -> None:
         """Answer the fetch that has waited longest."""
@@ -216,6 +250,8 @@ class ConsumerRuntime(Runtime):
 
         Offered to the store for as long as a lease lasts. What fails leaves the job open.
         """
+        if attempt.context is not None:
+            outcome = within_budget(attempt, attempt.context, outcome)
         measured_s = self.monotonic() - attempt.started
         attempt.duration = measured_s if latency_s is None else latency_s
         before, attempt.stage = attempt.stage, Stage.ENDED
