@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
@@ -90,6 +91,32 @@ def test_an_outbox_is_given_as_a_url_or_an_engine(
         assert 0 <= oldest_s < 60
         assert orders.run() == ["a"]
         assert orders.outbox.state() == (0, None)
+
+
+def test_a_connection_of_sqlite3_is_looked_at_once_and_again_when_the_table_is_gone(
+    tmp_path: Path,
+) -> None:
+    app, asked = Packhorse("memory://"), list[str]()
+    outbox = app.outbox(f"sqlite:///{tmp_path / 'own.db'}")
+    outbox.create()
+    with contextlib.closing(sqlite3.connect(tmp_path / "own.db", isolation_level=None)) as own:
+        submit = app.task(name="send")(lambda order: None).using(tx=own)
+        own.execute("begin")
+        submit.enqueue(order="a")
+        own.set_trace_callback(asked.append)
+        submit.enqueue(order="b")
+        own.set_trace_callback(None)
+        own.execute("drop table packhorse_outbox")
+        with pytest.raises(UsageError, match="no table packhorse_outbox"):
+            submit.enqueue(order="c")
+        own.execute("rollback")
+        own.execute("begin")
+        submit.enqueue(order="d")
+        own.execute("commit")
+
+    assert [text.split()[0] for text in asked] == ["pragma", "insert"]
+    assert outbox.state().waiting == 1
+    app.close()
 
 
 def test_a_verb_that_names_the_job_looks_into_the_outbox(orders: Outboxed) -> None:

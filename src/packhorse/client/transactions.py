@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from packhorse.call import Call
 from packhorse.client.asides import Aside
 from packhorse.client.user_connections import Action, UserConnection, recognised
+from packhorse.core.driving import adrive, drive
 from packhorse.core.job import NewJob
 from packhorse.errors import ConfigError, StoreCopied, StoreUnavailable, UsageError
-from packhorse.stores.intake import Intake, IntakeRequest
+from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["TX_TEXT_BYTES_MAX", "Transactions", "Within", "Written"]
 
 _LOCKED: Final = "database is locked"
+#: In SQLite's words, after which a transaction can go on.
+_NO_TABLE: Final = "no such table"
+_DATABASES: Final = UserStatement("pragma database_list")
 #: Of an id, a tenant, a tag or another name of a job that is stored when a transaction commits.
 TX_TEXT_BYTES_MAX: Final = 1_000
+_SHORT: Final = TX_TEXT_BYTES_MAX // 4  # characters that never have more bytes
 
 
 class Written(NamedTuple):
@@ -72,7 +77,7 @@ class Within(NamedTuple):
 def _refuse_long(job: NewJob) -> None:
     """What an index may not hold would be found out after the commit only."""
     for text in (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags):
-        if len(text.encode()) > TX_TEXT_BYTES_MAX:
+        if len(text) > _SHORT and len(text.encode()) > TX_TEXT_BYTES_MAX:
             raise ConfigError(
                 f"a name of a job with tx= begins with {text[:20]!r} and has more than "
                 f"{TX_TEXT_BYTES_MAX} bytes; nothing was stored: give a shorter one"
@@ -90,6 +95,7 @@ class Transactions:
         self.outboxes: Outboxes | tuple[()] = ()  #: of the app
         #: What each connection writes to: an outbox, or None for the store itself.
         self._fit: MutableMapping[Any, Outbox | None] = weakref.WeakKeyDictionary()
+        self._files: dict[str, Outbox | None] = {}  # the same by the names of SQLite files
         self._told: MutableMapping[Any, dict[str, None]] = weakref.WeakKeyDictionary()
         self._own: Any = None  # which store this is
 
@@ -101,13 +107,8 @@ class Transactions:
                 f"tx={tx!r} is used with await: call aenqueue(), aenqueue_many() or acancel(); "
                 "nothing was sent"
             )
-        steps = self._steps(store, way, written)
         try:
-            step = next(steps)
-            while True:
-                step = steps.send(_answer(store, way, step))
-        except StopIteration:
-            return
+            drive(self._steps(store, way, written), lambda step: _answer(store, way, step))
         except Exception as error:
             _tell_locked(error, way)
             raise
@@ -115,13 +116,8 @@ class Transactions:
     async def awrite(self, store: Store, tx: object, written: Written) -> None:
         """As `write`, without blocking the event loop where the connection does not."""
         way = recognised(tx)
-        steps = self._steps(store, way, written)
         try:
-            step = next(steps)
-            while True:
-                step = steps.send(await _aanswer(store, way, step))
-        except StopIteration:
-            return
+            await adrive(self._steps(store, way, written), lambda step: _aanswer(store, way, step))
         except Exception as error:
             _tell_locked(error, way)
             raise
@@ -136,12 +132,18 @@ class Transactions:
             )
         way.refuse()
         outbox = yield from self._place(intake)
-        if outbox is not None:
-            statement = outbox.append(store, written.requests)
-            yield lambda way: way.change(statement)
-        elif intake is not None:
-            yield from self._write(store, intake, written)
-            self._tell_after_commit(way, written.queues, intake.wake)
+        try:
+            if outbox is not None:
+                statement = outbox.append(store, written.requests)
+                yield lambda way: way.change(statement)
+            elif intake is not None:
+                yield from self._write(store, intake, written)
+                self._tell_after_commit(way, written, intake.wake)
+        except Exception as error:
+            if _NO_TABLE in str(error):
+                self._files.clear()
+                yield from self._place(intake)  # says what to do about it
+            raise
 
     def _write(self, store: Store, intake: Intake, written: Written) -> _Steps:
         statement = intake.append(written.requests)
@@ -158,8 +160,11 @@ class Transactions:
     ) -> Generator[Action | Plan[Any] | Aside, Any, Outbox | None]:
         """Ask a connection once what it writes to: the store, or an outbox."""
         family, key = yield lambda way: (way.family, way.key())
-        if key in self._fit:
-            return self._fit[key]
+        if family == "sqlite":  # those of `sqlite3` cannot be remembered; where they write to can
+            key = yield _main_file
+        fit = self._files if isinstance(key, str) else self._fit
+        if key in fit:
+            return fit[key]
         problem, found = None, None
         if intake is not None:
             problem = yield from self._check(intake, family)
@@ -174,8 +179,8 @@ class Transactions:
             problem = f"tx= cannot be used: {trouble}; nothing was stored"
         if problem is not None:
             raise UsageError(problem)
-        with contextlib.suppress(TypeError):  # such as sqlite3's, which are asked each time
-            self._fit[key] = found
+        with contextlib.suppress(TypeError):  # what cannot be remembered is asked each time
+            fit[key] = found
         return found
 
     def _check(
@@ -194,13 +199,13 @@ class Transactions:
         return None if problem is None else f"tx= cannot be used: {problem}; nothing was stored"
 
     def _tell_after_commit(
-        self, way: UserConnection, queues: Sequence[str], wake: Callable[[Sequence[str]], None]
+        self, way: UserConnection, written: Written, wake: Callable[[Sequence[str]], None]
     ) -> None:
         """Wake workers after the commit, where the library tells of it."""
         watched = way.watch()
         if watched is None:
             return
-        topics = dict.fromkeys(("", *queues))  # also where a cancel names no queue
+        topics = dict.fromkeys(("", *written.queues))  # also where a cancel names no queue
         waiting = self._told.get(watched)
         if waiting is not None:
             waiting.update(topics)
@@ -213,6 +218,11 @@ class Transactions:
                 waiting.clear()
 
         way.after_commit(told)
+
+
+def _main_file(way: UserConnection) -> str:
+    """The file of a SQLite connection, by its name; empty in memory, which nothing fits."""
+    return str(next(file for _, name, file in way.rows(_DATABASES) if name == "main") or "")
 
 
 def _another(family: str, own: str) -> str:

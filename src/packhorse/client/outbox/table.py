@@ -101,11 +101,15 @@ class OutboxTable:
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
         """Add requests."""
-        now = _POSTGRES_NOW if self._postgres else str(self._now())
-        rows = ", ".join(f"({now}, {int(one.job is not None)}, ?)" for one in requests)
-        texts = tuple(written_requests([one])[1:-1] for one in requests)
+        # Alike for all, so that drivers know it when it comes again.
+        now = _POSTGRES_NOW if self._postgres else "?"
+        rows = ", ".join([f"({now}, {int(one.job is not None)}, ?)" for one in requests])
         text = f"insert into {self.name} (written_us, is_job, request) values {rows}"
-        return UserStatement(text, texts)
+        given: list[Any] = [written_requests([one])[1:-1] for one in requests]
+        if not self._postgres:
+            now_us = self._now()
+            given = [each for request in given for each in (now_us, request)]
+        return UserStatement(text, tuple(given))
 
     # ---------------------------------------------------------------------- on a connection here
 
