@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
+from packhorse.client.stacks import aask_stacks
 from packhorse.runtime.worker.processes.runner import Origin, origin_of
 from tests.supervisor.yard import (
     IN_PROCESSES,
@@ -110,6 +111,10 @@ async def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_to
         marker = yard.folder / "ignoring"
         await soon("its pid", lambda: marker.exists() and marker.read_text())
         ignoring = int(marker.read_text())
+        [worker] = await yard.app.insights.aworkers()
+        told = await aask_stacks(yard.app.store, worker.id, by="test", timeout_s=PATIENCE_S)
+        [place] = [one for one in told.stacks if one.job_id == obey.id]
+        assert (place.kind, "in obey" in place.stack) == ("process", True)
 
         assert await obey.acancel()
         assert await ignore.acancel()

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from packhorse import ConfigError, Context, Packhorse
+from packhorse.client.stacks import HandlerStack, WorkerStacks, stacks_put
+from packhorse.stores.requests import Renewal
 from packhorse.testing import TestApp
 from packhorse.web import web_app
 from tests.web.support import SECRET, Web, groups, token
@@ -103,3 +105,24 @@ def test_what_is_no_place_for_traces_is_refused(url: str) -> None:
     options: dict[str, Any] = {"trace_url": url}
     with pytest.raises(ConfigError, match="trace_url"):
         web_app(Packhorse("memory://"), **options)
+
+
+async def test_a_worker_is_asked_what_it_does_and_its_answer_is_shown_to_operators_alone(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.web.fleet._STACKS_S", 0.1)
+    store = app_of(web).store
+    await store.arun(store.leases.renew(Renewal("w1", 10**9)))
+    silent = (await web.post("/workers/w1/stacks")).json
+    waits = await page(web, "/workers/w1")
+    one = HandlerStack(job_id="j", task="add", seconds=1.5, kind="thread", stack="in <add>")
+    told = WorkerStacks(worker="w1", answered=True, stacks=(one,))
+
+    await store.arun(store.records.change((stacks_put(told),)))
+
+    assert (silent["answered"], silent["stacks"]) == (False, [])
+    assert b"has not answered yet" in waits.body
+    assert b"in &lt;add&gt;" in (await page(web, "/workers/w1")).body
+    viewer = await page(web, "/workers/w1", token=token(web.app, "viewer"))
+    assert (viewer.status, b"&lt;add&gt;" in viewer.body) == (200, False)
+    assert (await web.post("/workers/none/stacks")).code == "WORKER_GONE"

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.access import Permission
-from packhorse.stores.requests import JobFilter
+from packhorse.stores.requests import JobFilter, Renewal
 from packhorse.testing import TestApp
 from packhorse.web.failures import failure_groups
 from packhorse.web.routes import API_ROUTES
@@ -46,7 +46,8 @@ async def seeded(web: Web) -> dict[str, str]:
     await web.app.arun_for("1h")
     none = JobFilter(queue="none")
     begun = await Operations(web.app.store).abegin(OperationAction.CANCEL, none, by="test")
-    ids = {"batches": batch, "workflows": workflow, "operations": begun.id}
+    await web.app.store.arun(web.app.store.leases.renew(Renewal("w1", 10**9)))
+    ids = {"batches": batch, "workflows": workflow, "operations": begun.id, "workers": "w1"}
     return {"done": done.id, "jobs": dead.id, **ids}
 
 

@@ -9,7 +9,7 @@ import contextvars
 import pytest
 
 from packhorse.core.job import JobStatus
-from packhorse.runtime.worker.supervised import stack_of_task
+from packhorse.runtime.worker.stacks import stack_of_task
 from tests.worker.support import Yard, until
 
 

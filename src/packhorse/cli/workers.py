@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse workers`: list, quiet, resume."""
+"""`packhorse workers`: list, stacks, quiet, resume."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import NothingMatched, exit_code_of
-from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import age, note, print_json, print_table
+from packhorse.cli.options import duration, json_option, on_store
+from packhorse.cli.output import age, note, print_json, print_table, print_text
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
+from packhorse.core.durations import microseconds
 from packhorse.core.text import short_id
 from packhorse.errors import ConfigError, PackhorseError
 
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.insights import WorkerInfo
 
-__all__ = ["list_workers", "quiet_workers", "resume_workers", "worker_state", "workers"]
+__all__ = [
+    "list_workers",
+    "quiet_workers",
+    "resume_workers",
+    "show_stacks",
+    "worker_state",
+    "workers",
+]
 
 
 @click.group()
@@ -68,6 +76,30 @@ def worker_state(worker: WorkerInfo) -> str:
     if not worker.live:
         return "gone"
     return "quiet" if worker.quiet else "live"
+
+
+@workers.command("stacks")
+@click.argument("worker_id", metavar="WORKER")
+@click.option("--timeout", type=duration, default="15s", show_default=True, help="Wait so long.")
+@json_option
+@on_store
+def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) -> None:
+    """Show what a worker does right now, on whichever machine: the stacks of running handlers."""
+    from packhorse.client.documents import document_of
+    from packhorse.client.stacks import ask_stacks
+
+    live = {worker.id: worker for worker in app.insights.workers() if worker.live}
+    whole, timeout_s = _whole_id(live, worker_id), microseconds(timeout) / SECOND_US
+    found = ask_stacks(app.store, whole, by="packhorse workers stacks", timeout_s=timeout_s)
+    if not found.answered:
+        raise NothingMatched(f"worker {whole} has not answered within {timeout}; ask again")
+    if as_json:
+        print_json(document_of(found))
+        return
+    for one in found.stacks:
+        print_text(f"{one.task}  {one.job_id}  {one.kind}, for {one.seconds:.1f} s")
+        print_text(one.stack)
+    note(f"{len(found.stacks)} handlers run." if not found.more else f"{found.more} more run.")
 
 
 @workers.command("quiet")

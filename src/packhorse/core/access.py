@@ -34,6 +34,7 @@ class Permission(StrEnum):
     SCHEDULES_EDIT = "schedules.edit"
     WORKERS_VIEW = "workers.view"
     WORKERS_QUIET = "workers.quiet"
+    WORKERS_STACKS = "workers.stacks"  #: see where in the code running handlers are
     METRICS_VIEW = "metrics.view"
     ALERTS_SILENCE = "alerts.silence"
     AUDIT_VIEW = "audit.view"
@@ -48,7 +49,7 @@ _VIEWER: Final = frozenset(
 _OPERATOR: Final = _VIEWER | {
     *(Permission.JOBS_SUBMIT, Permission.JOBS_CANCEL, Permission.JOBS_RETRY),
     *(Permission.JOBS_SIGNAL, Permission.JOBS_APPROVE, Permission.JOBS_BULK),
-    Permission.QUEUES_PAUSE,
+    *(Permission.QUEUES_PAUSE, Permission.WORKERS_STACKS),
     *(Permission.SCHEDULES_RUN, Permission.WORKERS_QUIET, Permission.ALERTS_SILENCE),
 }
 #: Sets of permissions with a name; each role has those of the one before it.

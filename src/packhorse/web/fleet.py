@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.responses import PlainTextResponse
 
 from packhorse.client.audit import AuditLog
 from packhorse.client.documents import document_of, queue_document, worker_document
+from packhorse.client.stacks import aask_stacks, read_stacks, stacks_id
 from packhorse.client.worker_signals import QUIET, RESUME, WorkerGone, signal_worker
 from packhorse.contract import Contract
+from packhorse.core.access import Permission
 from packhorse.core.job import PAGE_MAX
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import to_wire
@@ -44,9 +46,13 @@ __all__ = [
     "set_limits",
     "stats",
     "unset_limits",
+    "worker",
+    "worker_stacks",
 ]
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+#: How long a request waits for a worker's answer; a page shows it when it comes later.
+_STACKS_S: Final = 3.0
 #: What of a queue an operator changes; counts would make every tag old at once.
 _EDITED = ("priority", "paused", "closed", "overridden", "pausedKeys", "pausedTenants", "limits")
 
@@ -219,6 +225,28 @@ async def quiet_worker(call: ApiCall) -> ApiAnswer:
 async def resume_worker(call: ApiCall) -> ApiAnswer:
     """Have a worker on this machine claim jobs again."""
     return await _told(call, RESUME, quiet=False)
+
+
+async def worker_stacks(call: ApiCall) -> ApiAnswer:
+    """Where the handlers of a worker are right now, wherever it runs; no values are told."""
+    worker = await _worker(call)
+    found = await aask_stacks(
+        call.app.store, worker.id, by=call.principal.name, timeout_s=_STACKS_S
+    )
+    return ApiAnswer(body=document_of(found), after={"id": worker.id, "answered": found.answered})
+
+
+async def worker(call: ApiCall) -> ApiAnswer:
+    """One worker, and what it answered when it was last asked where its handlers are."""
+    found = [one for one in await call.insights.aworkers() if one.id == call.path["id"]]
+    if not found:
+        raise WorkerGone(call.path["id"])
+    stacks = None
+    if call.principal.may(Permission.WORKERS_STACKS):
+        record = call.app.store.records.record(stacks_id(found[0].id))
+        stacks = read_stacks(await call.app.store.arun(record))
+    shown = None if stacks is None else document_of(stacks)
+    return ApiAnswer(body={"worker": worker_document(found[0]), "stacks": shown})
 
 
 async def _told(call: ApiCall, number: int, *, quiet: bool) -> ApiAnswer:

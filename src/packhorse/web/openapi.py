@@ -14,6 +14,7 @@ from packhorse.client.alerts import AlertInfo
 from packhorse.client.audit import AuditNote
 from packhorse.client.scaling import ScaleSignal
 from packhorse.client.schedules import ScheduleInfo
+from packhorse.client.stacks import WorkerStacks
 from packhorse.client.topics import TopicInfo
 from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
@@ -31,7 +32,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (
     *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
-    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup),
+    *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup, WorkerStacks),
 )
 #: What stands under another name than that of its class.
 _RENAMED: Final = {

@@ -308,6 +308,13 @@ _FLEET: Final = (
         answer="ToldWorker",
         status=202,
     ),
+    _FLEET_POST(
+        path="/workers/{id}/stacks",
+        handler=fleet.worker_stacks,
+        permission=Permission.WORKERS_STACKS,
+        summary="Ask a worker where its handlers are",
+        answer="WorkerStacks",
+    ),
     _GET(
         path="/tasks",
         handler=fleet.list_tasks,

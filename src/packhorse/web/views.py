@@ -265,6 +265,15 @@ PAGES: Final = (
         fleet=True,
     ),
     PageRoute(
+        path="/workers/{id}",
+        title="Worker",
+        template="worker.html",
+        read=fleet.worker,
+        permission=Permission.WORKERS_VIEW,
+        fleet=True,
+        listed=False,
+    ),
+    PageRoute(
         path="/schedules",
         title="Schedules",
         template="schedules.html",

@@ -176,6 +176,11 @@ class ThreadRunner:
         self._lost = {seat for seat in self._lost if seat.stuck}
         return len(self._lost)
 
+    def threads(self) -> list[tuple[Attempt, int | None]]:
+        """What runs in which thread; callable from any thread."""
+        seats = [(seat.attempt, seat.thread) for seat in list(self._seats) if seat.begun]
+        return [(attempt, thread) for attempt, thread in seats if attempt is not None]
+
     def stuck_threads(self) -> list[tuple[Attempt, int | None]]:
         """The attempts they were abandoned for, and the threads; callable from any thread."""
         lost = list(self._lost)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from packhorse.core.config import WorkerOptions
@@ -104,6 +104,8 @@ class Runtime:
         )
         self.keepers = keepers(env.store, env.chance)
         self.fetcher.fold = self._fold
+        #: Topics of this kind of runtime alone, and what to do when one is heard.
+        self.also_heard: dict[str, Callable[[], None]] = {}
         declared = declared_settings(env.queues, env.registry)
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
@@ -280,6 +282,7 @@ class Runtime:
         topics = frozenset({f"cancel:{self.worker}", *map("queue:{}".format, self.options.queues)})
         topics |= {JOURNAL_TOPIC}
         topics |= {INTAKE_TOPIC} if self.admitter is not None else set()
+        topics |= self.also_heard.keys()
         while True:
             try:
                 with contextlib.closing(self.env.store.wakeups.listen(topics)) as listener:
@@ -301,7 +304,9 @@ class Runtime:
                 await self.admitter.run_once()
             if JOURNAL_TOPIC in heard or "*" in heard:
                 self.groups.wake()
-            if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC}:
+            for topic in heard & self.also_heard.keys():
+                self.also_heard[topic]()
+            if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.wake(heard)
                 self.settings.look_soon()
             if self.slots.busy:

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
-import sys
-import traceback
 from collections import deque
 from collections.abc import Sequence
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,12 +22,13 @@ from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.recycling import Recycling
 from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.stacks import stack_of_task, stack_of_thread
 from packhorse.runtime.worker.tallies import Tallies
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["SupervisorReporter", "hello_of", "stack_of_task", "stack_of_thread"]
+__all__ = ["SupervisorReporter", "hello_of"]
 
 #: Attempts whose durations are looked at for the 95th percentile.
 _DURATIONS: Final = 1_024
@@ -39,7 +36,6 @@ _DURATIONS: Final = 1_024
 _SILENCE_S: Final = 10.0
 #: Stuck handlers in one report; more of them look the same.
 _STUCK_MAX: Final = 20
-_FRAMES_MAX: Final = 30
 
 
 class SupervisorReporter:
@@ -216,35 +212,3 @@ def _rules(registry: Registry, name: str) -> TaskRules:
     if task is None:
         return TaskRules()
     return TaskRules(task.retry, task.max_snoozes, task.result_keep_us)
-
-
-def stack_of_thread(ident: int | None) -> str:
-    """Where a thread is now."""
-    frame = sys._current_frames().get(ident or 0)  # noqa: SLF001 - documented, and the only way
-    return "" if frame is None else _text(_outward(frame))
-
-
-def stack_of_task(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: from its own coroutine to the innermost one that this awaits."""
-    frames: list[FrameType] = []
-    inner: Any = task.get_coro()
-    while len(frames) < _FRAMES_MAX and (frame := getattr(inner, "cr_frame", None)) is not None:
-        frames.append(frame)
-        inner = inner.cr_await
-    return _text(frames)
-
-
-def _outward(frame: FrameType) -> list[FrameType]:
-    frames: list[FrameType] = []
-    found: FrameType | None = frame
-    while found is not None and len(frames) < _FRAMES_MAX:
-        frames.append(found)
-        found = found.f_back
-    return frames[::-1]
-
-
-def _text(frames: Sequence[FrameType]) -> str:
-    lines = traceback.format_list(
-        traceback.StackSummary.extract((each, each.f_lineno) for each in frames)
-    )
-    return "".join(lines)

@@ -29,8 +29,9 @@ from packhorse.runtime.worker.runners import LoopRunner, ThreadRunner, WrappedRu
 from packhorse.runtime.worker.runtime import Runtime
 from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
 from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.stacks import STACKS_TOPIC, StackAnswers, stack_of_thread
 from packhorse.runtime.worker.stopping import Stopper, Watchdog
-from packhorse.runtime.worker.supervised import SupervisorReporter, stack_of_thread
+from packhorse.runtime.worker.supervised import SupervisorReporter
 from packhorse.stores.requests import Claimed
 
 __all__ = ["WorkerRuntime"]
@@ -49,7 +50,7 @@ class WorkerRuntime(Runtime):
         )
         self.problem: str | None = None  #: why the worker leaves unasked
         self.idle = asyncio.Event()  #: set after a turn that left nothing running
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()  #: of the event loop
         self._started = False
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
@@ -79,6 +80,8 @@ class WorkerRuntime(Runtime):
             stop_process=self._stop_process,
         )
         self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
+        self.stacks = StackAnswers(self)
+        self.also_heard = {STACKS_TOPIC: self.stacks.asked}
         self.slots.connect(
             run=wrapped.start if chain else self._start,
             settle=self.settler.add if self.supervisor is None else self.supervisor.settle,
@@ -247,13 +250,14 @@ class WorkerRuntime(Runtime):
     def on_beat(self) -> None:
         if self.supervisor is not None:
             self.supervisor.beat()
+        self.stacks.beat()
 
     def on_loop_blocked(self, seconds: float) -> None:
         running = [each for each in list(self.slots.held) if each.live_tasks]
         task = asyncio.current_task(self.loop)
         culprit = next((each for each in running if task in each.live_tasks), None)
         names = [culprit.plan.name] if culprit else [_.plan.name for _ in running]
-        stack = stack_of_thread(self._thread)
+        stack = stack_of_thread(self.thread)
         if self.supervisor is not None:
             self.supervisor.loop_blocked(culprit, stack)
         self.env.bus.emit(

@@ -57,12 +57,15 @@ from packhorse.runtime.worker.processes.messages import (
     Ready,
     Run,
     Setup,
+    Where,
+    Whereabouts,
     done,
     encode,
     read_to_process,
 )
 from packhorse.runtime.worker.recycling import alarm, memory_mib
 from packhorse.runtime.worker.runners import leave_copy
+from packhorse.runtime.worker.stacks import stack_of_thread
 from packhorse.stores.protocol import Store
 
 __all__ = ["VARIABLE", "main", "process_command"]
@@ -242,7 +245,7 @@ class _Process:
             os.killpg(os.getpid(), signal.SIGKILL)
         self._inbox.put(None)
 
-    def _hear(self, message: Setup | Run | Cancel | LeaseGone) -> None:
+    def _hear(self, message: Setup | Run | Cancel | LeaseGone | Where) -> None:
         match message:
             case Setup() | Run():
                 self._inbox.put(message)
@@ -254,6 +257,14 @@ class _Process:
                         attempt.context.request_cancel()
             case LeaseGone(gone):
                 self.lease_gone = gone
+            case Where():
+                self._tell_where()
+
+    def _tell_where(self) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            stack = stack_of_thread(threading.main_thread().ident, own=False)
+            self.send(Whereabouts(attempt.job.id, attempt.job.fence, stack))
 
 
 class _ProcessHost(StoreHost):

@@ -32,6 +32,8 @@ __all__ = [
     "Ready",
     "Run",
     "Setup",
+    "Where",
+    "Whereabouts",
     "done",
     "encode",
     "outcome_of",
@@ -76,6 +78,18 @@ class LeaseGone(msgspec.Struct, frozen=True, tag="lease_gone"):
     gone: bool
 
 
+class Where(msgspec.Struct, frozen=True, tag="where"):
+    """Tell where the handler is."""
+
+
+class Whereabouts(msgspec.Struct, frozen=True, tag="whereabouts"):
+    """Where the handler of a job is."""
+
+    job_id: str
+    fence: int
+    stack: str
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The app is imported, and its lifespan hooks have been entered."""
 
@@ -117,8 +131,8 @@ class Logged(msgspec.Struct, frozen=True, tag="logged"):
     exception: str = ""  #: the traceback that goes with it
 
 
-ToProcess = Setup | Run | Cancel | LeaseGone
-FromProcess = Ready | Broken | Done | Noted | Logged
+ToProcess = Setup | Run | Cancel | LeaseGone | Where
+FromProcess = Ready | Broken | Done | Noted | Logged | Whereabouts
 
 _TO: Final = msgspec.json.Decoder(ToProcess)
 _FROM: Final = msgspec.json.Decoder(FromProcess)

@@ -32,6 +32,8 @@ from packhorse.runtime.worker.processes.messages import (
     Ready,
     Run,
     Setup,
+    Where,
+    Whereabouts,
     encode,
     outcome_of,
     read_from_process,
@@ -183,6 +185,8 @@ class PoolProcess:
         self.memory_mib = 0.0
         self.usable = False
         self.pid = 0
+        self.standing = ""  #: where its handler was when that was last asked
+        self._told_where: Callable[[], None] = lambda: None
         self._last_log = ""
         self._busy = False
         self._unwanted = False  # it is to end, even if it is not ready yet
@@ -241,6 +245,7 @@ class PoolProcess:
         """Run one job. If the process dies meanwhile, the outcome is a crash."""
         self.jobs += 1
         self._busy, self.usable = True, False  # until it has answered
+        self.standing = ""
         self.tell(Run(job, start_by))
         while True:
             message = await self._hear()
@@ -249,11 +254,19 @@ class PoolProcess:
                     progress(message)
                 case Done(job.id, job.fence):
                     return self._answered(message)
-                case Noted() | Done():
+                case Whereabouts(job.id, job.fence):
+                    self.standing = message.stack
+                    self._told_where()
+                case Noted() | Done() | Whereabouts():
                     self.strays += 1  # from code that an earlier job has left running
                 case _:
                     death = await self._reaped()
                     return Crashed(death.attempt_error(self.pid))
+
+    def ask_where(self, told: Callable[[], None]) -> None:
+        """Ask where its handler is; `told` is called when `standing` says it."""
+        self._told_where = told
+        self.tell(Where())
 
     def cancel(self, job: Job) -> None:
         """Tell the handler to stop."""
@@ -265,7 +278,7 @@ class PoolProcess:
         if self._process is not None and self._process.returncode is None:
             kill_all([self.pid, *descendants(self.pid)])
 
-    def tell(self, message: Setup | Run | Cancel | LeaseGone) -> None:
+    def tell(self, message: Setup | Run | Cancel | LeaseGone | Where) -> None:
         """Send a message; it is lost if the process has ended."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode(message))
@@ -295,7 +308,7 @@ class PoolProcess:
         self._busy, self.usable = False, not why
         return outcome
 
-    async def _hear(self) -> Ready | Broken | Done | Noted | None:
+    async def _hear(self) -> Ready | Broken | Done | Noted | Whereabouts | None:
         """Return the next message, after logging log records; None when it has ended."""
         while self._reader is not None:
             try:

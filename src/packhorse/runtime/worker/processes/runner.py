@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from packhorse.client.registry import Registry
@@ -85,6 +86,22 @@ class ProcessRunner:
             self._loop.call_later(self._grace_s, self._kill, attempt, process)
         else:
             process.kill()
+
+    def ask_where(self, told: Callable[[], None]) -> None:
+        """Ask every process where its handler is; `told` is called when all have answered."""
+        waited = set(self._running)
+
+        def one(attempt: Attempt) -> None:
+            waited.discard(attempt)
+            if not waited:
+                told()
+
+        for attempt, process in self._running.items():
+            process.ask_where(partial(one, attempt))
+
+    def places(self) -> dict[Attempt, str]:
+        """What they have answered; callable from any thread."""
+        return {attempt: process.standing for attempt, process in list(self._running.items())}
 
     async def run(self, attempt: Attempt) -> Outcome:
         """Run a handler whose attempt has begun already, inside its middlewares."""

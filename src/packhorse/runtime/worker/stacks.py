@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""Where handlers are right now: their stacks, and the worker's answer to one who asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from packhorse.client.stacks import (
+    STACKS_KIND,
+    HandlerStack,
+    WorkerStacks,
+    read_stacks,
+    stacks_id,
+    stacks_put,
+)
+from packhorse.core.redaction import redacted_text
+from packhorse.runtime.worker.attempt import Attempt, Stage
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.worker_runtime import WorkerRuntime
+
+__all__ = ["STACKS_TOPIC", "StackAnswers", "stack_of_task", "stack_of_thread"]
+
+STACKS_TOPIC: Final = f"record:{STACKS_KIND}"
+_FRAMES_MAX: Final = 30
+#: Handlers, and bytes, of one answer.
+_HANDLERS_MAX: Final = 100
+_BYTES_MAX: Final = 48 * 1024
+_STACK_MAX: Final = 4_000
+#: Between two looks whether one asks, while nothing says so.
+_LOOK_S: Final = 10.0
+#: How long processes may take to tell where they are.
+_PROCESSES_S: Final = 0.5
+_OURS: Final = str(Path(__file__).resolve().parents[2])
+
+
+class StackAnswers:
+    """Answers for one worker, in the heartbeat's thread: no handler is in its way there."""
+
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        self._runtime = runtime
+        self._asked = True
+        self._look_at = float("-inf")
+
+    def asked(self) -> None:
+        """Some worker is asked: look whether it is this one."""
+        self._asked = True
+        self._runtime.heartbeat.look_now()
+
+    def beat(self) -> None:
+        """Look whether an answer is wanted, when that may be so, and give it."""
+        runtime = self._runtime
+        now = runtime.monotonic()
+        # While the event loop is blocked it hears no wake-up, and is what one wants to see.
+        if not (self._asked or now >= self._look_at or runtime.heartbeat.loop_blocked):
+            return
+        self._asked, self._look_at = False, now + _LOOK_S
+        with contextlib.suppress(Exception):  # it is asked again
+            self._answer()
+
+    def _answer(self) -> None:
+        store, worker = self._runtime.env.store, self._runtime.worker
+        record = store.run(store.records.record(stacks_id(worker)))
+        asked = read_stacks(record)
+        if record is None or asked is None or asked.answered:
+            return
+        found = list(self._stacks())
+        shown: list[HandlerStack] = []
+        left = _BYTES_MAX
+        for one in sorted(found, key=lambda each: -each.seconds)[:_HANDLERS_MAX]:
+            left -= len(msgspec.json.encode(one))
+            if left > 0:
+                shown.append(one)
+        answer = WorkerStacks(
+            worker=worker,
+            by=asked.by,
+            answered=True,
+            more=len(found) - len(shown),
+            stacks=tuple(shown),
+        )
+        store.run(store.records.change((stacks_put(answer, record.version),)))
+
+    def _stacks(self) -> Iterator[HandlerStack]:
+        runtime = self._runtime
+        threads = dict(runtime.threads.threads())
+        running = [each for each in list(runtime.slots.held) if each.stage is Stage.RUNNING]
+        processes = self._processes(running)
+        for attempt in running:
+            if attempt in processes:
+                yield self._told(attempt, "process", processes[attempt])
+            elif attempt in threads:
+                yield self._told(attempt, "thread", stack_of_thread(threads[attempt], own=False))
+            else:
+                yield self._told(attempt, "coroutine", self._coroutine(attempt))
+
+    def _coroutine(self, attempt: Attempt) -> str:
+        """Where it waits, or, of the one that runs right now, where the event loop's thread is."""
+        runtime, tasks = self._runtime, attempt.live_tasks
+        if asyncio.current_task(runtime.loop) in tasks:
+            return stack_of_thread(runtime.thread, own=False)
+        return next((stack_of_task(task, own=False) for task in tasks), "")
+
+    def _processes(self, running: Sequence[Attempt]) -> dict[Attempt, str]:
+        processes = self._runtime.processes
+        if processes is None or not any(attempt.plan.process for attempt in running):
+            return {}
+        told = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._runtime.loop.call_soon_threadsafe(processes.ask_where, told.set)
+        told.wait(_PROCESSES_S)
+        return processes.places()
+
+    def _told(self, attempt: Attempt, kind: str, stack: str) -> HandlerStack:
+        job, runtime = attempt.job, self._runtime
+        return HandlerStack(
+            job_id=job.id,
+            task=job.task,
+            seconds=round(max(0.0, runtime.monotonic() - attempt.started), 3),
+            kind=kind,
+            stack=redacted_text(runtime.env.bus.redact, stack[-_STACK_MAX:]),
+        )
+
+
+def stack_of_thread(ident: int | None, *, own: bool = True) -> str:
+    """Where a thread is now; without `own`, only frames of others' code."""
+    frame = sys._current_frames().get(ident or 0)  # noqa: SLF001 - documented, and the only way
+    return "" if frame is None else _text(_outward(frame), own=own)
+
+
+def stack_of_task(task: asyncio.Task[Any], *, own: bool = True) -> str:
+    """Where a task waits: from its own coroutine to the innermost one that this awaits."""
+    frames: list[FrameType] = []
+    inner: Any = task.get_coro()
+    while len(frames) < _FRAMES_MAX and (frame := getattr(inner, "cr_frame", None)) is not None:
+        frames.append(frame)
+        inner = inner.cr_await
+    return _text(frames, own=own)
+
+
+def _outward(frame: FrameType) -> list[FrameType]:
+    frames: list[FrameType] = []
+    found: FrameType | None = frame
+    while found is not None and len(frames) < _FRAMES_MAX:
+        frames.append(found)
+        found = found.f_back
+    return frames[::-1]
+
+
+def _text(frames: Sequence[FrameType], *, own: bool) -> str:
+    if not own:
+        ours = [each.f_code.co_filename.startswith(_OURS) for each in frames]
+        first = ours.index(True) if True in ours else 0  # before it, what started the thread
+        both = zip(frames[first:], ours[first:], strict=True)
+        frames = [frame for frame, is_ours in both if not is_ours] or frames
+    lines = traceback.format_list(
+        traceback.StackSummary.extract((each, each.f_lineno) for each in frames)
+    )
+    return "".join(lines)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""A worker is asked through the store what its handlers do, and tells places, not values."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from packhorse import Packhorse
+from packhorse.cli.main import root
+from packhorse.client.stacks import aask_stacks
+from tests.servers.postgres import postgres_url
+from tests.servers.redis import redis_url
+
+SECRET = "hunter2-and-more"
+
+
+def url_of(store: str, folder: Path) -> str:
+    match store:
+        case "postgres":
+            return postgres_url()
+        case "redis":
+            return redis_url()
+        case _:
+            return "memory://" if store == "memory" else f"sqlite:///{folder}/jobs.db"
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
+async def test_running_threads_and_coroutines_are_told_on_every_store(
+    store: str, tmp_path: Path
+) -> None:
+    app, may_end, awaited = Packhorse(url_of(store, tmp_path)), threading.Event(), asyncio.Event()
+    both = threading.Barrier(3, timeout=10)
+
+    def where_a_thread_waits(password: str) -> None:
+        both.wait()
+        assert may_end.wait(10), password
+
+    async def where_a_coroutine_waits() -> None:
+        arrived = asyncio.create_task(asyncio.to_thread(both.wait))
+        await awaited.wait()
+        await arrived
+
+    @app.task
+    def threaded(password: str) -> None:
+        where_a_thread_waits(password)
+
+    @app.task
+    async def looped() -> None:
+        await where_a_coroutine_waits()
+
+    await threaded.aenqueue(SECRET)
+    await looped.aenqueue()
+    working = asyncio.create_task(app.arun(handle_signals=False))
+
+    await asyncio.to_thread(both.wait)
+    [worker] = await app.insights.aworkers()
+
+    found = await aask_stacks(app.store, worker.id, by="test", timeout_s=5)
+
+    may_end.set()
+    awaited.set()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    await app.aclose()
+    told = {one.task: one for one in found.stacks}
+    assert {name: one.kind for name, one in told.items()} == {
+        "threaded": "thread",
+        "looped": "coroutine",
+    }
+    assert "in where_a_thread_waits" in told["threaded"].stack
+    assert "in where_a_coroutine_waits" in told["looped"].stack
+    assert SECRET not in str(found)
+    assert "/packhorse/runtime/" not in str(found)  # where the worker itself is does not help
+
+
+async def test_a_worker_whose_loop_is_blocked_answers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._BLOCKED_S", 0.1)
+    monkeypatch.setattr("packhorse.runtime.worker.heartbeat._LOOK_S", 0.05)
+    app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
+    begun, may_end = threading.Event(), threading.Event()
+
+    @app.task
+    async def blocks() -> None:
+        begun.set()
+        may_end.wait(10)
+
+    await blocks.aenqueue()
+    thread = threading.Thread(target=lambda: app.run(burst=True, handle_signals=False))
+    thread.start()
+
+    await asyncio.to_thread(begun.wait, 10)
+    [worker] = await app.insights.aworkers()
+
+    command = ["workers", "stacks", worker.id[-8:], "--url", f"sqlite:///{tmp_path}/jobs.db"]
+    shown = await asyncio.to_thread(CliRunner().invoke, root, command)
+    silent = await asyncio.to_thread(CliRunner().invoke, root, [*command[:2], "none", *command[3:]])
+
+    may_end.set()
+    await asyncio.to_thread(thread.join)
+    assert shown.exit_code == 0
+    assert "coroutine, for" in shown.output
+    assert "in blocks" in shown.output
+    assert (silent.exit_code, "no live worker is none" in silent.output) == (7, True)
