@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings
@@ -159,6 +160,25 @@ def test_a_claim_does_not_walk_past_jobs_of_tasks_its_worker_does_not_know(
     (few, few_missed), (many, many_missed) = steps
     assert many <= GROWTH_MAX * few
     assert many_missed <= GROWTH_MAX * few_missed
+
+
+def test_a_page_of_records_does_not_walk_past_those_before_it(tmp_path: Path) -> None:
+    store = crowd(tmp_path / "records", ready, 2)
+    store.run(store.records.change([Put(_named(number), b"{}") for number in range(1_000)]))
+    counted = Counted(store)
+
+    def page(number: int) -> int:
+        after = _named(number).text
+        plan = store.records.records("k", tenant="", after=after, limit=5)
+        return counted.run(plan)[0]
+
+    first, last = page(0), page(990)
+    counted.close()
+    assert last <= GROWTH_MAX * first
+
+
+def _named(number: int) -> RecordId:
+    return RecordId("k", "", f"{number:04}")
 
 
 def test_work_that_grows_would_be_noticed(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ class PageBounds(NamedTuple):
             last = f"{first}\x02"
         if after is None:
             return cls(first, last, -(2**63), first)
-        order, _, text = after.partition(":") if by_order else ("0", "", after)
+        # By id one bound holds both: SQLite begins at the first it is given, and reads from there.
+        order, _, text = after.partition(":") if by_order else ("0", "", max(first, after))
         try:
             return cls(first, last, int(order), text)
         except ValueError:

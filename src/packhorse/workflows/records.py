@@ -76,6 +76,7 @@ AGAIN_US: Final = 5 * SECOND_US
 #: After so long it is looked whether a job has ended that answers for a node.
 SAME_US: Final = SECOND_US
 _PAGE: Final = 500
+_FIRST_PAGE: Final = 20  #: most have fewer nodes, and behind them those of others would be read
 #: How often a change is tried again that another one came before.
 _TRIES: Final = 100
 #: Folds that a handle does for a workflow, when it wants to see what came of its asking.
@@ -120,13 +121,13 @@ def is_live(head: HeadDocument | None) -> bool:
 
 def nodes_of(store: Store, group: Group) -> Generator[Plan[Any], Any, list[tuple[str, NodeView]]]:
     """All nodes of a workflow, by their keys."""
-    prefix, found = node_prefix(group), []
+    prefix, found, limit = node_prefix(group), list[tuple[str, NodeView]](), _FIRST_PAGE
     after: str | None = RecordId(NODE_KIND, group.tenant, prefix).text
     while after is not None:
         page: RecordPage = yield store.records.records(
-            NODE_KIND, tenant=group.tenant, after=after, limit=_PAGE
+            NODE_KIND, tenant=group.tenant, after=after, limit=limit
         )
-        after = page.after
+        after, limit = page.after, _PAGE
         for record in page.records:
             if not record.id.key.startswith(prefix):
                 after = None

@@ -47,7 +47,7 @@ def removed(store: Store, group: Group, record: Record) -> Generator[Plan[Any], 
             NODE_KIND,
             tenant=group.tenant,
             after=RecordId(NODE_KIND, group.tenant, prefix).text,
-            limit=_PAGE,
+            limit=min(_PAGE, head.size + 1),
         )
         own = [each.id for each in page.records if each.id.key.startswith(prefix)]
         if not own:

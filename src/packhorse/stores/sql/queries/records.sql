@@ -15,7 +15,7 @@ from {records} where name = :name and (expires_us is null or expires_us > :now)
 select name, document, version, order_no, expires_us, counters, writers
 from {records}
 where
-    name > :first and name > :after and name < :last
+    name > :after and name < :last
     and (expires_us is null or expires_us > :now)
 order by name
 limit :limit
