@@ -4,8 +4,8 @@
     python -m benchmarks.telemetry [jobs] [rounds]
 
 All of it: OpenTelemetry's SDK with batches of spans and metrics, every trace sampled, Sentry's SDK,
-counts by queue and task, and log lines of every start and end, written to nowhere. Each turn has a
-store and a process of its own; jobs are submitted before the clock starts.
+and log lines of every start and end, written to nowhere; counts by queue and task are always made.
+Each turn has a store and a process of its own; jobs are submitted before the clock starts.
 """
 
 from __future__ import annotations
@@ -75,8 +75,6 @@ def _install(app: Packhorse) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
     from packhorse import logs
-    from packhorse.runtime.worker import worker_runtime
-    from packhorse.runtime.worker.tallies import Tallies
     from packhorse.telemetry import otel, sentry
 
     def export(_self: object, _spans: Any) -> Any:
@@ -89,14 +87,6 @@ def _install(app: Packhorse) -> None:
     otel.install(app, tracer_provider=tracers, meter_provider=meters)
     sentry_sdk.init(dsn="http://key@127.0.0.1:9/1")
     sentry.install(app)
-    # As a supervisor that serves /metrics makes its processes count.
-    begun = worker_runtime.WorkerRuntime.__init__
-
-    def counting(self: Any, *arguments: Any, **named: Any) -> None:
-        begun(self, *arguments, **named)
-        self.settler.tally = Tallies().count
-
-    worker_runtime.WorkerRuntime.__init__ = counting  # type: ignore[method-assign]  # this run's
     logs.configure("info", "json", stream=Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     logs.attach(app.bus)
 

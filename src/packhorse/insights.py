@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from packhorse.breaker import BREAKER_KIND, BreakerInfo, breaker_info
+from packhorse.client.history import History, read_history
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
@@ -30,7 +31,7 @@ from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
-from packhorse.errors import JobNotFound
+from packhorse.errors import ConfigError, JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -181,6 +182,14 @@ class Insights:
         """As `breakers`, without blocking the event loop."""
         return await self._arun(self._breakers())
 
+    def history(self, span: str = "1h", *, queue: str | None = None) -> History:
+        """Return what was done and what waited over 15m, 1h, 6h, 24h, 7d or 30d, of all tenants."""
+        return self._run(self._history(span, queue))
+
+    async def ahistory(self, span: str = "1h", *, queue: str | None = None) -> History:
+        """As `history`, without blocking the event loop."""
+        return await self._arun(self._history(span, queue))
+
     def stats(self, name: str = "packhorse") -> WorkerStats:
         """Count what all workers have done, in the protocol's shape; see above for the rules."""
         return self._run(self._stats(name))
@@ -243,6 +252,11 @@ class Insights:
             BREAKER_KIND, tenant=self._tenant, limit=PAGE_MAX
         )
         return tuple(breaker_info(record, found.now_us) for record in found.records)
+
+    def _history(self, span: str, queue: str | None) -> _Reading[History]:
+        if self._tenant is not None:
+            raise ConfigError("the history is that of all tenants, and this view is of one")
+        return (yield from read_history(self._store, span, queue=queue))
 
     def _stats(self, name: str) -> _Reading[WorkerStats]:
         counts: Sequence[Counts] = yield self._store.inspection.counts()

@@ -122,6 +122,23 @@ def test_stats_have_no_average_before_anything_was_processed(project: Project) -
     assert document["totalProcessed"] == 0
 
 
+def test_stats_of_a_range_tell_how_long_tasks_waited_and_ran(
+    project: Project, app: Packhorse
+) -> None:
+    app.tasks["add"].enqueue(1)
+    app.run(burst=True, handle_signals=False)
+
+    document = project.document("stats", "--range", "1h")
+    told = project.run("stats", "--range", "1h").stdout.splitlines()
+
+    (task,) = document["tasks"]
+    assert (task["task"], task["succeeded"], len(document["points"])) == ("add", 1, 60)
+    assert task["runP95Ms"] is not None
+    assert told[0].startswith("1 attempts in 1h, 0 failed; the oldest ready job waited for 0")
+    assert told[3].split()[:3] == ["TASK", "ATTEMPTS", "FAILED"]
+    assert told[4].split()[:3] == ["add", "1", "0"]
+
+
 def test_stats_for_people_say_it_in_a_line_and_a_table(project: Project, app: Packhorse) -> None:
     app.tasks["add"].enqueue(1)
     app.run(burst=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from packhorse.runtime.supervisor.series import OUTCOMES
+from packhorse.core.policies.series import OUTCOMES
 
 DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD: Final = DEPLOY / "grafana" / "packhorse.json"

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
+from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.runtime.supervisor.messages import Report
-from packhorse.runtime.supervisor.series import BOUNDS_S, OUTCOMES, Series
 from tests.supervisor.shipped import expressions, problems, samples, value
 from tests.supervisor.yard import JOBS, PATIENCE_S, Yard, asked, probe_address, until
 

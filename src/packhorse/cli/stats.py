@@ -14,26 +14,38 @@ from packhorse.cli.output import age, ages, print_json, print_table, print_text,
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.client.history import History, TaskHistory
     from packhorse.insights import QueueInfo
 
 __all__ = ["stats"]
 
 
 @click.command()
+@click.option(
+    "--range",
+    "span",
+    type=click.Choice(("15m", "1h", "6h", "24h", "7d", "30d")),
+    help="Show what was done over this time, by task, instead.",
+)
 @json_option
 @on_store
-def stats(app: Packhorse, *, as_json: bool) -> None:
+def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
     """Show what was done and what waits.
 
     Jobs are counted, not attempts: succeeded are completed ones, failed are dead ones, and a job
     that waits for a retry is pending. What retention has removed is no longer counted. Demand is
     ready and running jobs together; wanted is how many workers a queue's autoscale asks for.
     Circuit breakers are shown that are open, or have counted failures of late.
+
+    With --range: attempts over that time, and how long 50, 95 and 99 % of them waited and ran.
     """
     from packhorse.cli.display import document_of
     from packhorse.protocol import to_wire
 
     view = app.insights
+    if span is not None:
+        _show_history(view.history(span), as_json=as_json)
+        return
     document = to_wire(view.stats())
     waited = {queue.name: queue for queue in view.queues()}
     for name, queue in document.get("queues", {}).items():
@@ -61,6 +73,33 @@ def stats(app: Packhorse, *, as_json: bool) -> None:
     if tripped:
         print_text("")
         breaker_rows(tripped)
+
+
+def _show_history(found: History, *, as_json: bool) -> None:
+    from packhorse.cli.display import document_of
+
+    if as_json:
+        print_json(document_of(found))
+        return
+    attempts = sum(point.attempts for point in found.points)
+    failed = sum(point.retried + point.dead for point in found.points)
+    worst = max((queue.oldest_ready_ms_max for queue in found.queues), default=0)
+    print_text(
+        f"{attempts} attempts in {found.range}, {failed} failed; the oldest ready job waited for "
+        f"{age(worst / 1000)}"
+    )
+    print_text(f"tasks since {found.tasks_since:%Y-%m-%d %H:%M} UTC, spans approximate:\n")
+    headers = ("TASK", "ATTEMPTS", "FAILED", "DEAD", "WAIT p50", "p95", "p99")
+    print_table((*headers, "RUN p50", "p95", "p99"), [_task_row(task) for task in found.tasks])
+
+
+def _task_row(task: TaskHistory) -> tuple[object, ...]:
+    spans = (
+        *(task.wait_p50_ms, task.wait_p95_ms, task.wait_p99_ms),
+        *(task.run_p50_ms, task.run_p95_ms, task.run_p99_ms),
+    )
+    told = ("-" if each is None else span_ms(each) for each in spans)
+    return (task.task, task.attempts, task.failed, task.dead, *told)
 
 
 def _oldest(queue: QueueInfo | None) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 from packhorse.app import Packhorse
+from packhorse.client.history import History
+from packhorse.core.policies.history import RANGES
 from packhorse.insights import QueueInfo
 
 __all__ = ["FleetLooks", "Look"]
@@ -88,6 +90,7 @@ class FleetLooks:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="packhorse-looks")
         self._queues: Look[tuple[QueueInfo, ...]] = Look()
         self.dead: Look[dict[str, Any]] = Look()
+        self.history: dict[str, Look[History]] = {name: Look() for name in RANGES}
 
     @property
     def age_s(self) -> float:

@@ -12,6 +12,7 @@ import msgspec
 from packhorse.breaker import BreakerInfo
 from packhorse.client.alerts import AlertInfo
 from packhorse.client.audit import AuditNote
+from packhorse.client.history import History
 from packhorse.client.scaling import ScaleSignal
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.client.stacks import WorkerStacks
@@ -33,6 +34,7 @@ _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (
     *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
     *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup, WorkerStacks),
+    History,
 )
 #: What stands under another name than that of its class.
 _RENAMED: Final = {

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from packhorse.core.access import Permission
-from packhorse.web import fleet, job_page, jobs, schedules, streams
+from packhorse.web import fleet, history, job_page, jobs, schedules, streams
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.group_routes import GROUP_ROUTES
 
@@ -335,6 +335,14 @@ _FLEET: Final = (
         permission=Permission.METRICS_VIEW,
         summary="Count what was done and what waits",
         answer="WorkerStats",
+    ),
+    _FLEET_GET(
+        path="/history",
+        handler=history.history,
+        permission=Permission.METRICS_VIEW,
+        summary="What was done and what waited over time",
+        answer="History",
+        query=history.HistoryQuery,
     ),
     _FLEET_GET(
         path="/metrics",

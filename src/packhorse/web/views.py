@@ -14,7 +14,7 @@ from packhorse.client.documents import queue_document
 from packhorse.core.access import Permission
 from packhorse.core.job import JobStatus
 from packhorse.insights import QueueInfo, WorkerInfo
-from packhorse.web import fleet, groups, job_page, jobs, operations, schedules
+from packhorse.web import fleet, groups, history, job_page, jobs, operations, schedules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
 from packhorse.web.failures import FailureQuery, failure_groups, list_failures, newest_dead
 from packhorse.web.graphs import DRAWN_MAX, drawn
@@ -70,6 +70,7 @@ async def overview(call: ApiCall) -> ApiAnswer:
             "workers": sum(worker.live for worker in workers),
             "counted_s": call.looks.age_s,
             "breakers": (await fleet.breakers(call)).body["breakers"],
+            **(await history.overview_parts(call)),
         }
     )
 
@@ -99,7 +100,8 @@ def health_sentence(queues: Iterable[QueueInfo], workers: Iterable[WorkerInfo]) 
 async def queues(call: ApiCall) -> ApiAnswer:
     """Every queue, as it was counted not long ago."""
     found = [queue_document(queue) for queue in await call.looks.queues()]
-    return ApiAnswer(body={"queues": found, "counted_s": call.looks.age_s})
+    counted_s, more = call.looks.age_s, await history.queue_parts(call)
+    return ApiAnswer(body={"queues": found, "counted_s": counted_s, **more})
 
 
 async def operation(call: ApiCall) -> ApiAnswer:
@@ -138,7 +140,7 @@ async def tasks(call: ApiCall) -> ApiAnswer:
         }
         for name in sorted(found)
     ]
-    return ApiAnswer(body={"tasks": rows})
+    return ApiAnswer(body={"tasks": rows, **(await history.task_parts(call))})
 
 
 #: The pages, in the order of the navigation.
@@ -149,6 +151,7 @@ PAGES: Final = (
         template="overview.html",
         read=overview,
         permission=Permission.METRICS_VIEW,
+        query=history.HistoryQuery,
         fleet=True,
     ),
     PageRoute(
@@ -247,6 +250,7 @@ PAGES: Final = (
         template="queues.html",
         read=queues,
         permission=Permission.QUEUES_VIEW,
+        query=history.HistoryQuery,
         fleet=True,
     ),
     PageRoute(
@@ -255,6 +259,7 @@ PAGES: Final = (
         template="tasks.html",
         read=tasks,
         permission=Permission.JOBS_VIEW,
+        query=history.HistoryQuery,
     ),
     PageRoute(
         path="/workers",

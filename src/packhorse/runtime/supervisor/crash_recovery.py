@@ -34,6 +34,7 @@ from packhorse.core.job import (
 from packhorse.core.lifecycle import Limits, Orphan, rescue, settle
 from packhorse.core.outcome import Outcome, Released, TimedOut
 from packhorse.core.policies.retention import Retention
+from packhorse.core.policies.series import OUTCOMES, Series, added
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.events import (
     EventBus,
@@ -48,7 +49,6 @@ from packhorse.events import (
 from packhorse.logs import attach
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.messages import Hello, Report, TaskRules
-from packhorse.runtime.supervisor.series import OUTCOMES, Series, added
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
 from packhorse.runtime.supervisor.store_client import StoreClient
 from packhorse.stores.protocol import Store

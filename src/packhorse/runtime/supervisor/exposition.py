@@ -13,8 +13,8 @@ from typing import Final
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import WAITING, JobStatus
+from packhorse.core.policies.series import BOUNDS_S, EXPOSED_S, OUTCOMES, Series, added
 from packhorse.runtime.supervisor.messages import Report
-from packhorse.runtime.supervisor.series import BOUNDS_S, OUTCOMES, Series, added
 from packhorse.stores.requests import Counts
 from packhorse.version import installed_version
 
@@ -118,14 +118,16 @@ def _series(series: Sequence[Series]) -> list[str]:
 
 def _histogram(rows: Iterable[tuple[Series, tuple[int, ...], float]]) -> _Samples:
     """The samples of a histogram; its name is one, and each sample's has a suffix of its own."""
-    bounds = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
+    bounds = (*BOUNDS_S, None)
     for series, buckets, total_s in rows:
         if not buckets:
             continue  # only of attempts that ended with their process
         count = 0
         for bound, number in zip(bounds, buckets, strict=True):
             count += number
-            yield f"_bucket{_labels(queue=series.queue, task=series.task, le=bound)}", count
+            if bound is None or bound in EXPOSED_S:
+                le = "+Inf" if bound is None else f"{bound:g}"
+                yield f"_bucket{_labels(queue=series.queue, task=series.task, le=le)}", count
         labels = _labels(queue=series.queue, task=series.task)
         yield f"_sum{labels}", round(total_s, 6)
         yield f"_count{labels}", count

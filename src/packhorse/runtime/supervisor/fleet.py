@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
+from packhorse.core.policies.series import added
 from packhorse.runtime.supervisor.exposition import Figures
 from packhorse.runtime.supervisor.link import COUNTING
 from packhorse.runtime.supervisor.messages import Report
-from packhorse.runtime.supervisor.series import added
 from packhorse.runtime.supervisor.supervisor import Supervisor
 
 __all__ = ["FleetFigures", "SupervisorReport", "reporting"]

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import RetryRule
-from packhorse.runtime.supervisor.series import Series, added, merged
+from packhorse.core.policies.series import Series, added, merged
 
 __all__ = [
     "FromChild",

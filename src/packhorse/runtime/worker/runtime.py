@@ -16,6 +16,7 @@ from packhorse.events import LeaseLost, LeaseRegained
 from packhorse.runtime.services.artifacts import ArtifactSweeper
 from packhorse.runtime.services.foldings import keepers, known_foldings
 from packhorse.runtime.services.groups import JOURNAL_TOPIC, Groups
+from packhorse.runtime.services.history import HistoryKeeper
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import (
     Admitter,
@@ -90,6 +91,9 @@ class Runtime:
             progress=self.progress,
         )
         self.settler.connect(self._accepted, self._limited)
+        self.history = HistoryKeeper(
+            *(env.store, env.clock, env.chance, worker), totals=self.settler.tallies.totals
+        )
         self.heartbeat = Heartbeat(
             env, self._renewal(tasks, concurrency), self.slots, self.health, self
         )
@@ -176,6 +180,7 @@ class Runtime:
             Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
             Pruner(env.store, env.chance),
             ArtifactSweeper(env.store, env.chance, env.places),
+            self.history,
             *self._drainers(),
             *self.keepers,
             *more,
@@ -206,6 +211,7 @@ class Runtime:
 
     async def leave(self) -> bool:
         """End the lease, so that the store need not wait for it to run out; says whether it did."""
+        await self.history.close()
         await asyncio.to_thread(self.heartbeat.stop)
         store = self.env.store
         try:

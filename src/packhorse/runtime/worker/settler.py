@@ -29,6 +29,7 @@ from packhorse.runtime.worker.plans import limits_of
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.tallies import Tallies
 from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
 
 __all__ = ["BACKLOG_MAX", "Settler"]
@@ -80,10 +81,7 @@ class Settler:
         self._batch_max = _BATCH_MAX
         self._accepted: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
         self._limited: Callable[[Attempt], None] = lambda _attempt: None
-        #: Told of every batch that was answered, where attempts are counted by queue and task.
-        self.tally: (
-            Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
-        ) = None
+        self.tallies = Tallies()  #: by queue and task, of all that was answered
 
     def connect(
         self, accepted: Callable[[Sequence[Attempt]], None], limited: Callable[[Attempt], None]
@@ -296,8 +294,7 @@ class Settler:
         verdicts: Sequence[Verdict],
     ) -> None:
         self._accepted(attempts)
-        if self.tally is not None:
-            self.tally(settlements, attempts, verdicts)
+        self.tallies.count(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
         wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
         counters.execution_s += sum([attempt.duration for attempt in attempts])

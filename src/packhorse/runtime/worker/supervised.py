@@ -23,7 +23,6 @@ from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.recycling import Recycling
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import stack_of_task, stack_of_thread
-from packhorse.runtime.worker.tallies import Tallies
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
@@ -47,9 +46,7 @@ class SupervisorReporter:
         self._runtime = runtime
         self._recycling = Recycling(runtime.options)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
-        self._tallies = Tallies()
-        if link.counting:
-            runtime.settler.tally = self._tallies.count
+        self._tallies = runtime.settler.tallies
         self._last: Report | None = None
         self._sent_at = float("-inf")
         self._retired = False
@@ -157,7 +154,8 @@ class SupervisorReporter:
             unsettled=runtime.settler.backlog,
             slots=runtime.options.concurrency,
         )
-        now, series = runtime.monotonic(), self._tallies.changed()
+        now = runtime.monotonic()
+        series = self._tallies.changed() if self._link.counting else ()
         if series or report != self._last or now - self._sent_at >= _SILENCE_S:
             self._last, self._sent_at = report, now
             if not self._link.send(msgspec.structs.replace(report, series=series)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Counts attempts by queue, task and outcome; only where a supervisor serves them."""
+"""Counts attempts by queue, task and outcome, for the history and for scrapes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
-from packhorse.runtime.supervisor.series import BOUNDS_S, OUTCOMES, SERIES_MAX, Series
 from packhorse.runtime.worker.attempt import Attempt
 
 __all__ = ["Tallies"]
 
-_OTHER: Final = "_other"
+_APPLIED: Final = Verdict.APPLIED
+_COMPLETED: Final = SettlementKind.COMPLETED
 _BUCKETS: Final = len(BOUNDS_S) + 1
 _SUCCESS: Final = OUTCOMES.index("success")
 _STALE: Final = OUTCOMES.index("stale")
@@ -40,7 +41,7 @@ class _Tally:
 
 
 class Tallies:
-    """All totals of a worker: written by its event loop's thread, read by its heartbeat's."""
+    """All totals of a worker: written by its event loop's thread, read by its heartbeat's too."""
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, str], _Tally] = {}
@@ -55,10 +56,13 @@ class Tallies:
         tallies = self._tallies
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
             job = attempt.job
-            tally = tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
-            outcome = _outcome(attempt, settlement, verdict)
-            if outcome is None:
+            if verdict is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
+                outcome = _SUCCESS
+            elif (found := _outcome(attempt, settlement, verdict)) is not None:
+                outcome = found
+            else:
                 continue  # unused look-ahead
+            tally = tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
             tally.outcomes[outcome] += 1
             if attempt.begun:
                 duration = attempt.duration
@@ -69,10 +73,14 @@ class Tallies:
                     waited = max(0.0, attempt.started - ready_s)
                     tally.wait[bisect_left(BOUNDS_S, waited)] += 1
                     tally.wait_s += waited
-            if outcome in (_RETRIED, _DEAD):
+            if outcome and outcome in (_RETRIED, _DEAD):
                 error = settlement.error
                 tally.timeouts += error is not None and error.type == "Timeout"
             tally.changed = True
+
+    def totals(self) -> tuple[Series, ...]:
+        """All of them; for the event loop's thread."""
+        return tuple(_series(*key, tally) for key, tally in self._tallies.items())
 
     def changed(self) -> tuple[Series, ...]:
         """Those that have changed since they were last asked for."""
@@ -89,15 +97,13 @@ class Tallies:
             self._tallies[each.key].changed = True
 
     def _made(self, queue: str, task: str) -> _Tally:
-        key = (queue, task) if len(self._tallies) < SERIES_MAX else (_OTHER, _OTHER)
+        key = (queue, task) if len(self._tallies) < SERIES_MAX else (OTHER, OTHER)
         return self._tallies.setdefault(key, _Tally())
 
 
 def _outcome(attempt: Attempt, settlement: Settlement, verdict: Verdict) -> int | None:
     """The place of what an attempt came to among `OUTCOMES`."""
     kind = settlement.kind
-    if verdict is Verdict.APPLIED and kind is SettlementKind.COMPLETED:  # nearly all of them
-        return _SUCCESS
     if verdict is Verdict.STALE:
         # Its handler was given up, and had committed before that was written.
         return _STALE if attempt.settled is None else _SUCCESS

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+"""Keeps the history: every worker writes what it did, one at a time looks at queues and folds.
+
+A part is a record of its own, written once under a name of its own; folding puts it into the
+records of its minute, hour and day and removes it, in one change under their versions. So nothing
+is counted twice by two workers that believe to be on duty, and what a worker wrote outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Final
+
+from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.job import WAITING, JobStatus
+from packhorse.core.policies.history import (
+    PART_KEPT_US,
+    PART_KIND,
+    TIERS,
+    HistoryPart,
+    QueueTotals,
+    SpanTotals,
+    decode_part,
+    decode_series,
+    decode_totals,
+    encode_part,
+    encode_series,
+    encode_totals,
+    key_of_span,
+    totals_added,
+    totals_of,
+)
+from packhorse.core.policies.records import Put, Record, RecordChange, RecordId, Remove
+from packhorse.core.policies.series import Series, added, risen
+from packhorse.runtime.services.duty import Duty
+from packhorse.runtime.services.upkeep import spread
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import RecordPage
+from packhorse.stores.requests import Counts
+
+__all__ = ["HistoryKeeper"]
+
+_MINUTE_S: Final = 60
+#: Parts of a minute are folded so long after it has begun: no worker writes to it any more.
+_CLOSED_S: Final = 2 * _MINUTE_S
+_PAGE: Final = 500
+#: Minutes folded at one look; the next look goes on.
+_MINUTES_MAX: Final = 100
+#: To count jobs takes long where they are many, and is done so much more rarely then.
+_REST_PER_COST: Final = 200
+#: How long a worker that leaves may take to write what it did last.
+_LAST_S: Final = 2.0
+
+
+class HistoryKeeper:
+    """Writes what a worker did, and does its share for the fleet."""
+
+    name = "history"
+    interval_s = 10.0
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        worker: str,
+        *,
+        totals: Callable[[], Sequence[Series]],
+    ) -> None:
+        self._store = store
+        self._monotonic = clock.monotonic
+        self._chance = chance
+        self._worker = worker
+        self._totals = totals
+        self._duty = Duty(store, clock, "history", worker)
+        self._told: dict[tuple[str, str], Series] = {}
+        self._unsure: tuple[Put, dict[tuple[str, str], Series]] | None = None
+        self._number = 0  # of the next part
+        self._ahead_us: int | None = None  # the store's clock less this worker's monotonic one
+        self._looked = -1  # the last minute that was seen to
+        self._counted_until = float("-inf")  # no counting before
+
+    async def run_once(self) -> float:
+        """Write what was done since the last time; see to the minute if no other worker has."""
+        await self.write()
+        await self._see_to_minute()
+        return spread(self.interval_s, self._chance)
+
+    async def close(self) -> None:
+        """Write what was done last; what is old is folded, since this worker may be the only one.
+
+        Nothing waits for it: what cannot be written now is lost.
+        """
+        with suppress(Exception):  # the worker leaves, whatever the store says
+            async with asyncio.timeout(_LAST_S):
+                await self.write()
+                if self._number:  # it ran something
+                    page = await self._parts()
+                    if _closed(page) and await self._duty.is_mine():
+                        await self._fold(page)
+
+    async def write(self) -> None:
+        """Write one part, if there is something to write."""
+        if self._unsure is None:
+            self._unsure = await self._next_part()
+        if self._unsure is None:
+            return
+        put, totals = self._unsure  # kept until it is answered
+        changed = await self._store.arun(self._store.records.change([put]))
+        # A conflict says that it was written before, and only the answer was lost.
+        self._told, self._unsure = totals, None
+        self._heard(changed.now_us)
+
+    async def _next_part(self) -> tuple[Put, dict[tuple[str, str], Series]] | None:
+        totals = {each.key: each for each in self._totals()}
+        news = [
+            risen(self._told.get(key), each)
+            for key, each in totals.items()
+            if each != self._told.get(key)
+        ]
+        if not any(any(each.outcomes) for each in news):
+            return None
+        key = f"{key_of_span(await self._minute())}/{self._worker}/{self._number}"
+        self._number += 1
+        return _put_part(key, HistoryPart(tuple(news))), totals
+
+    # ---------------------------------------------------------------------------- the store's time
+
+    def _heard(self, now_us: int) -> None:
+        self._ahead_us = now_us - int(self._monotonic() * SECOND_US)
+
+    async def _minute(self) -> int:
+        """The minute that it is, by the store's clock as far as it is known here."""
+        if self._ahead_us is None:
+            await self._parts(limit=1)
+        now_us = int(self._monotonic() * SECOND_US) + (self._ahead_us or 0)
+        return now_us // SECOND_US // _MINUTE_S * _MINUTE_S
+
+    async def _parts(self, limit: int = _PAGE) -> RecordPage:
+        page: RecordPage = await self._store.arun(
+            self._store.records.records(PART_KIND, limit=limit)
+        )
+        self._heard(page.now_us)
+        return page
+
+    # ------------------------------------------------------------------------ once over the fleet
+
+    async def _see_to_minute(self) -> None:
+        """Look at the queues and fold old parts, once a minute over the fleet."""
+        minute = await self._minute()
+        if minute == self._looked:
+            return
+        named = RecordId(PART_KIND, "", f"{key_of_span(minute)}/")
+        if await self._store.arun(self._store.records.record(named)) is None:
+            if not await self._duty.is_mine():
+                return
+            page = await self._parts()
+            if self._monotonic() >= self._counted_until:
+                await self._look(named.key, page.now_us)
+            await self._fold(page)
+        self._looked = minute
+
+    async def _look(self, key: str, now_us: int) -> None:
+        """Write how the queues stand."""
+        began = self._monotonic()
+        # In a thread: it may take a while, and on the loop's own runner it would hold up claims.
+        counts = await asyncio.to_thread(self._counts)
+        took_s = self._monotonic() - began
+        self._counted_until = began + took_s * _REST_PER_COST
+        queues = tuple(_stood(each, now_us) for each in counts)
+        looked = SpanTotals(1, tuple(each for each in queues if each.waiting or each.running))
+        put = _put_part(key, HistoryPart(looked=looked))
+        await self._store.arun(self._store.records.change([put]))  # a conflict: another one did
+
+    def _counts(self) -> tuple[Counts, ...]:
+        return self._store.run(self._store.inspection.counts())
+
+    async def _fold(self, page: RecordPage) -> None:
+        """Fold minutes that are over, the oldest first."""
+        for number in range(_MINUTES_MAX):
+            if not (closed := _closed(page)):
+                return
+            minute, parts = next(groupby(closed, key=_minute_of))
+            changes = await self._folded(minute, list(parts), page.now_us)
+            changed = await self._store.arun(self._store.records.change(changes))
+            if not changed.applied or number == _MINUTES_MAX - 1:
+                return  # another worker folds, too
+            page = await self._parts()
+
+    async def _folded(
+        self, minute: int, records: Sequence[Record], now_us: int
+    ) -> list[RecordChange]:
+        """The changes that put parts into the records of their minute, hour and day."""
+        parts = [decode_part(record.document) for record in records]
+        totals, series = totals_of(parts), added(*(part.series for part in parts))
+        changes: list[RecordChange] = [Remove(each.id, each.version) for each in records]
+        for tier in TIERS:
+            start_s = minute // tier.span_s * tier.span_s
+            key = key_of_span(start_s)
+            if (keep_us := (start_s + tier.kept_s) * SECOND_US - now_us) > 0:
+                before = await self._record(tier.kind, key)
+                known = [] if before is None else [decode_totals(before.document)]
+                document = encode_totals(totals_added([*known, totals]))
+                changes.append(_put(tier.kind, key, document, before, keep_us))
+            if series and (keep_us := (start_s + tier.tasks_kept_s) * SECOND_US - now_us) > 0:
+                before = await self._record(tier.tasks_kind, key)
+                told = () if before is None else decode_series(before.document)
+                document = encode_series(added(told, series))
+                changes.append(_put(tier.tasks_kind, key, document, before, keep_us))
+        return changes
+
+    async def _record(self, kind: str, key: str) -> Record | None:
+        return await self._store.arun(self._store.records.record(RecordId(kind, "", key)))
+
+
+def _put(kind: str, key: str, document: bytes, before: Record | None, keep_us: int) -> Put:
+    version = 0 if before is None else before.version
+    return Put(RecordId(kind, "", key), document, version, keep_us=keep_us)
+
+
+def _put_part(key: str, part: HistoryPart) -> Put:
+    return Put(RecordId(PART_KIND, "", key), encode_part(part), 0, keep_us=PART_KEPT_US)
+
+
+def _minute_of(record: Record) -> int:
+    return int(record.id.key.partition("/")[0])
+
+
+def _closed(page: RecordPage) -> list[Record]:
+    """The parts of a page whose minute is over."""
+    until_s = page.now_us // SECOND_US - _CLOSED_S
+    return [record for record in page.records if _minute_of(record) <= until_s]
+
+
+def _stood(counts: Counts, now_us: int) -> QueueTotals:
+    waiting = sum(counts.by_status.get(status, 0) for status in WAITING)
+    since_us = counts.oldest_ready_us
+    return QueueTotals(
+        counts.queue,
+        waiting=waiting,
+        running=counts.by_status.get(JobStatus.PROCESSING, 0),
+        waiting_max=waiting,
+        oldest_ms=0 if since_us is None else max(0, now_us - since_us) // 1_000,
+    )
