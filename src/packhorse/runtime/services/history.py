@@ -35,6 +35,7 @@ from packhorse.core.policies.history import (
 )
 from packhorse.core.policies.records import Put, Record, RecordChange, RecordId, Remove
 from packhorse.core.policies.series import Series, added, risen
+from packhorse.errors import StoreCopied
 from packhorse.runtime.services.duty import Duty
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
@@ -85,8 +86,9 @@ class HistoryKeeper:
 
     async def run_once(self) -> float:
         """Write what was done since the last time; see to the minute if no other worker has."""
-        await self.write()
-        await self._see_to_minute()
+        with suppress(StoreCopied):  # others tell of that; what was done is written if it is lifted
+            await self.write()
+            await self._see_to_minute()
         return spread(self.interval_s, self._chance)
 
     async def close(self) -> None:
@@ -95,12 +97,14 @@ class HistoryKeeper:
         Nothing waits for it: what cannot be written now is lost.
         """
         with suppress(Exception):  # the worker leaves, whatever the store says
-            async with asyncio.timeout(_LAST_S):
-                await self.write()
-                if self._number:  # it ran something
-                    page = await self._parts()
-                    if _closed(page) and await self._duty.is_mine():
-                        await self._fold(page)
+            await asyncio.wait_for(self._last(), _LAST_S)
+
+    async def _last(self) -> None:
+        await self.write()
+        if self._number:  # it ran something
+            page = await self._parts()
+            if _closed(page) and await self._duty.is_mine():
+                await self._fold(page)
 
     async def write(self) -> None:
         """Write one part, if there is something to write."""
