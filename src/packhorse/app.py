@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from packhorse.runtime.consumer import Consumer
     from packhorse.runtime.supervisor.link import SupervisorLink
     from packhorse.runtime.worker import WorkerReport
+    from packhorse.runtime.worker.hooks import Instrument
 
 __all__ = ["DEFAULT_URL", "Packhorse"]
 
@@ -99,6 +100,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         self.origin: str | None = None  #: `module:attribute` to import it by, where that is known
         self.link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one
         self._middlewares: list[Callable[..., Any]] = []
+        self._instruments: list[Instrument] = []  # of `telemetry`
         self._lifespans: list[Callable[..., Any]] = []
         self._tasks: dict[str, Task[..., Any]] = {}
         opener = (
@@ -309,6 +311,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
                 registry=self._worker_registry(),
                 bus=self.bus,
                 middlewares=tuple(self._middlewares),
+                instruments=tuple(self._instruments),
                 lifespans=self.lifespans,
                 clock=self._connection.clock,
                 chance=self._chance,

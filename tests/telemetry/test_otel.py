@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
 from packhorse import ConfigError, Context, Packhorse, RetryPolicy
 from packhorse.telemetry import otel
@@ -26,9 +28,9 @@ SOON = RetryPolicy(max_retries=1, initial_delay="1ms", jitter=False)
 class Traced:
     """Providers of a test's own, and what they exported."""
 
-    def __init__(self) -> None:
+    def __init__(self, **provider: Any) -> None:
         self.spans = InMemorySpanExporter()
-        self.tracers = TracerProvider()
+        self.tracers = TracerProvider(**provider)
         self.tracers.add_span_processor(SimpleSpanProcessor(self.spans))
         self.reader = InMemoryMetricReader()
         self.meters = MeterProvider([self.reader])
@@ -161,6 +163,216 @@ def test_messages_are_counted_and_runs_and_waits_are_timed(traced: Traced) -> No
     assert sum(point.value for point in traced.points("messaging.client.consumed.messages")) == 2
     (waited,) = traced.points("packhorse.job.wait.duration")
     assert (waited.count, waited.attributes["messaging.packhorse.task.name"]) == (1, "flaky")
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_handler_writes_to_its_span_and_its_own_spans_are_children(
+    traced: Traced, *, threaded: bool
+) -> None:
+    app = Packhorse("memory://")
+    traced.install(app)
+
+    def work() -> bool:
+        span = trace.get_current_span()
+        span.set_attribute("order", 7)
+        with traced.tracers.get_tracer("mine").start_as_current_span("query"):
+            trace.get_current_span().set_attribute("rows", 1)
+        span.set_attributes({"tags": ["a", "b"]})
+        span.add_event("found", {"rows": 1})
+        span.record_exception(KeyError("left out"))
+        span.set_attribute("late", True)
+        return span.is_recording()
+
+    async def awork() -> bool:
+        return work()
+
+    job = (app.task(name="work")(work) if threaded else app.task(name="work")(awork)).enqueue()
+    app.run(burst=True)
+
+    (span,) = traced.called("process default")
+    (query,) = traced.called("query")
+    assert job.result() is True
+    assert query.parent.span_id == span.context.span_id
+    assert query.context.trace_id == span.context.trace_id
+    assert (span.attributes["order"], span.attributes["late"]) == (7, True)
+    assert span.attributes["tags"] == ("a", "b")
+    assert span.attributes["messaging.packhorse.job.outcome"] == "succeeded"
+    assert [event.name for event in span.events] == ["found", "exception"]
+    assert span.start_time <= query.start_time <= query.end_time <= span.end_time
+    assert (span.resource, span.instrumentation_scope.name) == (query.resource, "packhorse")
+
+
+class Noting(SpanProcessor):
+    """A processor that reads and writes spans that start."""
+
+    def __init__(self) -> None:
+        self.started: list[Any] = []
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.started.append((span.name, span.kind, span.attributes["messaging.system"]))
+        customer = baggage.get_baggage("customer", parent_context)
+        span.set_attribute("customer", str(customer))
+
+
+def test_processors_hear_of_a_span_at_its_start_and_may_write_to_it(traced: Traced) -> None:
+    app = Packhorse("memory://")
+    noting = Noting()
+    traced.tracers.add_span_processor(noting)
+    traced.install(app, trace_link="parent")
+    token = context.attach(baggage.set_baggage("customer", "acme"))
+    app.task(name="work")(lambda: None).enqueue()
+    context.detach(token)
+
+    app.run(burst=True)
+
+    (span,) = traced.called("process default")
+    assert span.attributes["customer"] == "acme"
+    assert ("process default", trace.SpanKind.CONSUMER, "packhorse") in noting.started
+
+
+class Picky(Sampler):
+    """Samples attempts of one task, and marks them."""
+
+    def should_sample(self, *given: Any, **named: Any) -> SamplingResult:
+        attributes = named.get("attributes") or given[4] or {}
+        if attributes.get("messaging.packhorse.task.name") != "kept":
+            return SamplingResult(Decision.DROP)
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, {**attributes, "picked": True})
+
+    def get_description(self) -> str:
+        return "picky"
+
+
+@pytest.mark.parametrize(("sampler", "kept"), [(Picky(), 1), (ALWAYS_OFF, 0)])
+def test_the_providers_sampler_decides_and_all_attempts_are_measured(
+    sampler: Sampler, kept: int
+) -> None:
+    traced = Traced(sampler=sampler)
+    app = Packhorse("memory://")
+    traced.install(app)
+
+    def look() -> tuple[bool, bool]:
+        span = trace.get_current_span()
+        span.set_attribute("seen", True)
+        return span.is_recording(), span.get_span_context().trace_flags.sampled
+
+    jobs = [app.task(name=name)(look).enqueue() for name in ("kept", "left")]
+    app.run(burst=True)
+
+    assert [job.result() for job in jobs] == [(bool(kept),) * 2, (False,) * 2]
+    found = traced.called("process default")
+    assert [span.attributes["picked"] for span in found] == [True] * kept
+    assert sum(point.value for point in traced.points("messaging.client.consumed.messages")) == 2
+
+
+def test_limits_of_the_provider_cut_what_spans_have() -> None:
+    traced = Traced(span_limits=SpanLimits(max_span_attribute_length=3))
+    app = Packhorse("memory://")
+    traced.install(app)
+    app.task(name="work", queue="long-name")(lambda: None).enqueue()
+
+    app.run(burst=True)
+
+    (span,) = traced.called("process long-name")
+    assert span.attributes["messaging.destination.name"] == "lon"
+
+
+class Foreign(trace.TracerProvider):
+    """A provider that is not the SDK's."""
+
+    def __init__(self, tracers: TracerProvider) -> None:
+        self._tracers = tracers
+
+    def get_tracer(self, *given: Any, **named: Any) -> Any:
+        tracer = self._tracers.get_tracer(*given, **named)
+        return type("Wrapped", (), {"__getattr__": lambda _, name: getattr(tracer, name)})()
+
+
+def test_a_tracer_of_another_kind_starts_spans_itself(traced: Traced) -> None:
+    app = Packhorse("memory://")
+    otel.install(app, tracer_provider=Foreign(traced.tracers))
+    flaky(app).enqueue()
+
+    app.run(burst=True)
+
+    first, second = traced.called("process mail")
+    assert first.status.status_code is trace.StatusCode.ERROR
+    assert second.attributes["messaging.packhorse.job.attempt"] == 2
+
+
+class Broken(Sampler):
+    """A sampler that fails."""
+
+    def should_sample(self, *_given: Any, **_named: Any) -> SamplingResult:
+        raise RuntimeError("no rules")
+
+    def get_description(self) -> str:
+        return "broken"
+
+
+def test_a_sampler_that_fails_is_told_of_and_harms_no_job() -> None:
+    traced = Traced()
+    app = Packhorse("memory://")
+    traced.install(app)
+    job = app.task(name="work")(lambda: 7).enqueue()
+    told: list[Any] = []
+    app.on("observer.failed")(told.append)
+    traced.tracers.get_tracer("packhorse")
+    for tracer in traced.tracers._tracers.values():  # it broke after the start
+        tracer.sampler = Broken()
+
+    app.run(burst=True)
+
+    assert job.result() == 7
+    assert [event.error_message for event in told] == ["no rules"]
+
+
+def test_middlewares_run_in_the_span_of_the_attempt(traced: Traced) -> None:
+    app = Packhorse("memory://")
+    traced.install(app)
+
+    @app.middleware
+    async def note(_ctx: Context, proceed: Any) -> None:
+        trace.get_current_span().set_attribute("noted", True)
+        await proceed()
+
+    app.task(name="work")(lambda: None).enqueue()
+    app.run(burst=True)
+
+    (span,) = traced.called("process default")
+    assert span.attributes["noted"] is True
+
+
+_APART = """
+from opentelemetry import trace
+from packhorse import Packhorse
+from packhorse.telemetry import otel
+app = Packhorse({url!r})
+otel.install(app)
+
+@app.task(name="work", executor="process")
+def work():
+    found = trace.get_current_span().get_span_context()
+    return [found.trace_id, found.span_id]
+"""
+
+
+def test_a_handler_in_a_process_goes_on_in_the_span_of_its_attempt(
+    traced: Traced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "apart_app.py").write_text(_APART.format(url=f"sqlite:///{tmp_path}/jobs.db"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import apart_app  # type: ignore[import-not-found]  # written above
+
+    app: Packhorse = apart_app.app
+    app._instruments.clear()
+    traced.install(app)
+    job = app.tasks["work"].enqueue()
+
+    app.run(burst=True)
+
+    (span,) = traced.called("process default")
+    assert job.result() == [span.context.trace_id, span.context.span_id]
 
 
 def test_without_an_sdk_nothing_travels_with_a_job() -> None:

@@ -83,7 +83,7 @@ class StepInfo(msgspec.Struct, frozen=True):
 
 def has_attachments(job: Job) -> bool:
     """Whether something was kept with a job before it was claimed."""
-    if job.options is None:
+    if job.options is None or '"attached"' not in job.options:
         return False
     try:
         return msgspec.json.decode(job.options, type=JobOptions).attached

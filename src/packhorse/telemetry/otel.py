@@ -11,19 +11,22 @@ children. The program sets up the SDK; without one nothing is recorded, and noth
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from packhorse.app import Packhorse
-from packhorse.context import Context
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, JobOptions, NewJob
 from packhorse.core.outcome import Crashed, Failed, GivenUp, Outcome, TimedOut
 from packhorse.core.redaction import Redact, redacted_text
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import ConfigError
+from packhorse.runtime.worker.attempt import Attempt
 from packhorse.steps.calls import around_steps
 from packhorse.version import installed_version
 
@@ -38,6 +41,14 @@ _BOUNDS_S: Final = (
 #: Names and values of a carrier that are kept with a job.
 _CARRIER_CHARACTERS_MAX: Final = 8_192
 _OWN: Final = "messaging.packhorse"
+_ATTEMPT: Final = f"{_OWN}.job.attempt"
+_OUTCOME: Final = f"{_OWN}.job.outcome"
+_PRIORITY: Final = f"{_OWN}.job.priority"
+_TENANT: Final = f"{_OWN}.tenant"
+_FAILED: Final = (Failed, GivenUp, TimedOut, Crashed)
+_FAILURES: Final = (SettlementKind.FAILED, SettlementKind.TIMEOUT, SettlementKind.DEAD)
+#: Carriers and kinds of attempts that are remembered; all jobs of one submit have one carrier.
+_REMEMBERED_MAX: Final = 1_024
 _options: Final = msgspec.json.Decoder(JobOptions)
 
 
@@ -82,8 +93,15 @@ def _api() -> tuple[Any, Any, Any, Any]:
     return context, metrics, propagate, trace
 
 
+class _Kind(NamedTuple):
+    """What all attempts at one task in one queue are called."""
+
+    name: str  #: of their spans
+    attributes: Mapping[str, Any]
+
+
 class _Telemetry:
-    """What is told of one app."""
+    """What is told of one app: an `Instrument` of its workers, and what is around its submits."""
 
     def __init__(
         self,
@@ -98,13 +116,14 @@ class _Telemetry:
         self._redact: Redact = app.bus.redact
         self._as_parent = as_parent
         self._by_task = by_task
-        self._clock = SystemClock()
+        self._root = self._context.Context()
         self._providers = (
             tracer_provider or self._trace.get_tracer_provider(),
             meter_provider or metrics.get_meter_provider(),
         )
         version = installed_version()
         self._tracer = self._providers[0].get_tracer(_SYSTEM, version)
+        self._light = _light(self._tracer, version, self._described)
         meter = self._providers[1].get_meter(_SYSTEM, version)
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
         self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
@@ -112,16 +131,21 @@ class _Telemetry:
         self._wait_s = _histogram(
             meter, "packhorse.job.wait.duration", "How long jobs were ready before they first ran"
         )
+        self._kind = lru_cache(_REMEMBERED_MAX)(self._made_kind)
+        self._labels = lru_cache(_REMEMBERED_MAX)(_process_labels)
+        self._carried = lru_cache(_REMEMBERED_MAX)(self._extracted)
 
     def connect(self, app: Packhorse) -> None:
         """Listen to what the app does."""
-        app._submission.around = self.sending  # noqa: SLF001 - as below
-        app.middleware(self.around_attempt)
+        app._submission.around = self.sending  # noqa: SLF001 - of this package, as below
+        app._instruments.append(self)  # noqa: SLF001 - no word for users
         app.lifespan(self.while_running)
 
     def while_running(self) -> Iterator[None]:
         """Send what is not sent yet when the worker leaves."""
         yield
+        if self._light is not None:
+            self._light.flush()
         for provider in self._providers:
             if (flush := getattr(provider, "force_flush", None)) is not None:
                 flush()
@@ -131,7 +155,7 @@ class _Telemetry:
     @contextmanager
     def sending(self, jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
         """Trace a submit; yields the jobs with the context that travels with them."""
-        queues = {job.queue for job in jobs}
+        queues = Counter(job.queue for job in jobs)
         tasks = {job.task for job in jobs}
         attributes = _attributes("send", "send")
         if len(queues) == 1:
@@ -152,66 +176,110 @@ class _Telemetry:
         ):
             carrier: dict[str, str] = {}
             self._propagate.inject(carrier)
-            yield [_carrying(job, carrier) for job in jobs]
-        for queue in queues:
-            count = sum(job.queue == queue for job in jobs)
+            yield _carrying(jobs, carrier)
+        for queue, count in queues.items():
             self._sent.add(count, _labels("send", queue))
 
     # ---------------------------------------------------------------------------------- running
 
-    async def around_attempt(self, ctx: Context, proceed: Callable[[], Awaitable[Outcome]]) -> None:
-        """A middleware: one span for each attempt."""
-        job: Job = ctx._job  # noqa: SLF001 - of this package, and no word for users
-        begun, carried = self._clock.monotonic(), self._carried(job)
-        if not job.attempts:
-            waited_s = max(0, self._clock.now_us() - job.ready_us) / SECOND_US
-            self._wait_s.record(waited_s, _labels("process", job.queue, job.task))
-        span = self._started(job, carried)
-        inside = self._trace.set_span_in_context(span, carried)
-        token = self._context.attach(inside)
+    def entered(self, attempt: Attempt) -> None:
+        """Start the span of an attempt, and make it the current one."""
+        if attempt.span is not None:  # middlewares run in it already
+            return
+        job = attempt.job
+        attempt.span = span = self._started(job)
+        carried, _ = self._carried(job.options)
+        self._context.attach(self._trace.set_span_in_context(span, carried))
         around_steps(self._step)
-        outcome: Outcome | None = None
-        try:
-            outcome = await proceed()
-        finally:
-            self._context.detach(token)
-            labels = _labels("process", job.queue, job.task)
-            if outcome is not None and (error := self._told(span, outcome)):
-                labels["error.type"] = error
-            span.end()
-            self._consumed.add(1, labels)
-            self._run_s.record(self._clock.monotonic() - begun, labels)
 
-    def _carried(self, job: Job) -> Any:
-        carrier = None if job.options is None else _options.decode(job.options).carrier
-        return self._propagate.extract(carrier or {}, context=self._context.Context())
+    def _started(self, job: Job) -> Any:
+        if self._light is not None:
+            return self._light.start_span(job)
+        name, context, kind, attributes, links = self._described(job)
+        return self._tracer.start_span(name, context, kind, attributes, links)
 
-    def _started(self, job: Job, carried: Any) -> Any:
-        creation = self._trace.get_current_span(carried).get_span_context()
+    def _described(self, job: Job) -> tuple[Any, ...]:
+        """What the span of an attempt is started with."""
+        carried, links = self._carried(job.options)
+        name, attributes = self._kind(job.queue, job.task)
         attributes = {
-            **_attributes("process", "process"),
-            "messaging.destination.name": job.queue,
+            **attributes,
             "messaging.message.id": job.id,
             "messaging.message.conversation_id": job.trace_id,
-            f"{_OWN}.task.name": job.task,
-            f"{_OWN}.job.attempt": job.attempt,
-            f"{_OWN}.job.priority": job.priority,
+            _ATTEMPT: job.attempt,
+            _PRIORITY: job.priority,
         }
         if job.tenant:
-            attributes[f"{_OWN}.tenant"] = job.tenant
-        return self._tracer.start_span(
-            f"process {job.task if self._by_task else job.queue}",
-            context=carried if self._as_parent else self._context.Context(),
-            kind=self._trace.SpanKind.CONSUMER,
-            attributes=attributes,
-            links=[self._trace.Link(creation)] if creation.is_valid else (),
+            attributes[_TENANT] = job.tenant
+        context = carried if self._as_parent else self._root
+        return name, context, self._trace.SpanKind.CONSUMER, attributes, links
+
+    def carrier(self, attempt: Attempt) -> Mapping[str, str]:
+        """The context of an attempt's span."""
+        carrier: dict[str, str] = {}
+        carried, _ = self._carried(attempt.job.options)
+        self._propagate.inject(carrier, self._trace.set_span_in_context(attempt.span, carried))
+        return carrier
+
+    def resumed(self, carrier: Mapping[str, str]) -> None:
+        """Go on below a span of the worker's."""
+        self._context.attach(self._propagate.extract(carrier, context=self._root))
+        around_steps(self._step)
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Say on the span of an attempt how it ended, and end it."""
+        span, attempt.span = attempt.span, None
+        if span is None:
+            return
+        self._tell(span, outcome)
+        span.end()
+
+    def settled(
+        self,
+        settlements: Sequence[Settlement],
+        attempts: Sequence[Attempt],
+        verdicts: Sequence[Verdict],  # noqa: ARG002 - an attempt that came too late ran too
+    ) -> None:
+        """Measure attempts; they are counted together, as a count takes the SDK some time."""
+        if self._light is not None:
+            self._light.flush()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for attempt, settlement in zip(attempts, settlements, strict=True):
+            if not attempt.begun:
+                continue
+            job, error = attempt.job, settlement.error
+            failed = error.type if error is not None and settlement.kind in _FAILURES else ""
+            key = job.queue, job.task, failed
+            counts[key] += 1
+            self._run_s.record(attempt.duration, self._labels(*key))
+            if not job.attempts:  # later ones waited for their back-off, too
+                ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
+                waited_s = max(0.0, attempt.started - ready_s)
+                self._wait_s.record(waited_s, self._labels(job.queue, job.task))
+        for key, count in counts.items():
+            self._consumed.add(count, self._labels(*key))
+
+    def _made_kind(self, queue: str, task: str) -> _Kind:
+        return _Kind(
+            f"process {task if self._by_task else queue}",
+            {
+                **_attributes("process", "process"),
+                "messaging.destination.name": queue,
+                f"{_OWN}.task.name": task,
+            },
         )
 
-    def _told(self, span: Any, outcome: Outcome) -> str:
-        """Say how an attempt ended; returns the type of its error, if it failed."""
-        span.set_attribute(f"{_OWN}.job.outcome", type(outcome).__name__.lower())
-        if not isinstance(outcome, Failed | GivenUp | TimedOut | Crashed):
-            return ""
+    def _extracted(self, options: str | None) -> tuple[Any, tuple[Any, ...]]:
+        """The context that travelled with a job, and the link to the span it comes from."""
+        carrier = None if options is None else _options.decode(options).carrier
+        carried = self._propagate.extract(carrier or {}, context=self._root)
+        creation = self._trace.get_current_span(carried).get_span_context()
+        return carried, ((self._trace.Link(creation),) if creation.is_valid else ())
+
+    def _tell(self, span: Any, outcome: Outcome) -> None:
+        span.set_attribute(_OUTCOME, type(outcome).__name__.lower())
+        if not isinstance(outcome, _FAILED):
+            return
         error = outcome.error
         message = redacted_text(self._redact, error.message)
         told = {"exception.type": error.type, "exception.message": message}
@@ -220,7 +288,6 @@ class _Telemetry:
         span.add_event("exception", told)
         span.set_attribute("error.type", error.type)
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, message))
-        return error.type
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -237,6 +304,19 @@ class _Telemetry:
                 raise
 
 
+def _light(tracer: Any, version: str, describe: Callable[[Job], Any]) -> Any:
+    """What starts lighter spans, where the tracer is the SDK's own; else None."""
+    try:
+        from opentelemetry.sdk.trace import Tracer  # noqa: PLC0415 - what the program sets up
+
+        from packhorse.telemetry.otel_spans import LightTracer  # noqa: PLC0415 - as above
+    except ImportError:
+        return None
+    if type(tracer) is not Tracer:
+        return None
+    return LightTracer(tracer, version, SystemClock().now_us, describe)
+
+
 def _histogram(meter: Any, name: str, description: str) -> Any:
     return meter.create_histogram(
         name, "s", description, explicit_bucket_boundaries_advisory=_BOUNDS_S
@@ -251,20 +331,33 @@ def _attributes(name: str, kind: str) -> dict[str, Any]:
     }
 
 
-def _labels(operation: str, queue: str, task: str = "") -> dict[str, Any]:
-    labels = {
+def _labels(operation: str, queue: str) -> dict[str, str]:
+    return {
         "messaging.system": _SYSTEM,
         "messaging.operation.name": operation,
         "messaging.destination.name": queue,
     }
-    return {**labels, f"{_OWN}.task.name": task} if task else labels
 
 
-def _carrying(job: NewJob, carrier: dict[str, str]) -> NewJob:
-    """The job with the context; what its caller gave already stays."""
-    options = job.options or JobOptions()
+def _process_labels(queue: str, task: str, error: str = "") -> dict[str, str]:
+    labels = {**_labels("process", queue), f"{_OWN}.task.name": task}
+    return {**labels, "error.type": error} if error else labels
+
+
+def _carrying(jobs: Sequence[NewJob], carrier: dict[str, str]) -> list[NewJob]:
+    """The jobs with the context; what their callers gave already stays."""
     size = sum(len(name) + len(value) for name, value in carrier.items())
-    if options.carrier is not None or not carrier or size > _CARRIER_CHARACTERS_MAX:
-        return job
-    options = msgspec.structs.replace(options, carrier=carrier)
-    return msgspec.structs.replace(job, options=options)
+    if not carrier or size > _CARRIER_CHARACTERS_MAX:
+        return list(jobs)
+    alone = JobOptions(carrier=carrier)
+    return [
+        job
+        if job.options is not None and job.options.carrier is not None
+        else msgspec.structs.replace(
+            job,
+            options=alone
+            if job.options is None
+            else msgspec.structs.replace(job.options, carrier=carrier),
+        )
+        for job in jobs
+    ]

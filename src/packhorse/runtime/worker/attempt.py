@@ -81,6 +81,7 @@ class Attempt(msgspec.Struct, eq=False):
     settling: Settling | None = None  #: a caller that waits for the store's answer
     settled: Settlement | None = None  #: written already, in a transaction of the handler's
     chunk: ChunkState | None = None  #: how far it is, of a job with several items
+    span: Any = None  #: what traces it, of whatever kind
 
     @property
     def live_tasks(self) -> list[asyncio.Task[None]]:

@@ -16,7 +16,7 @@ from packhorse.core.schedules import ScheduleDeclaration
 from packhorse.core.topics import SubscriberDeclaration
 from packhorse.events import EventBus
 from packhorse.runtime.supervisor.link import SupervisorLink
-from packhorse.runtime.worker.hooks import Lifespan, Middleware
+from packhorse.runtime.worker.hooks import Instrument, Lifespan, Middleware
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings
 
@@ -34,6 +34,7 @@ class Environment:
     registry: Registry
     bus: EventBus = field(default_factory=EventBus)
     middlewares: Sequence[Middleware] = ()
+    instruments: Sequence[Instrument] = ()
     lifespans: Sequence[Lifespan] = ()
     clock: Clock = field(default_factory=SystemClock)
     chance: Chance = field(default_factory=SystemChance)

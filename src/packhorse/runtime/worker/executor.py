@@ -96,6 +96,8 @@ class Executor:
         self._make_context = make_context
         self._places = places
         self.worker = worker
+        #: Told in the handler's own task or thread that it is about to run.
+        self.enter: Callable[[Attempt], None] | None = None
         self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
 
     async def execute(self, attempt: Attempt) -> Outcome:
@@ -117,6 +119,8 @@ class Executor:
     async def _run(self, attempt: Attempt) -> Outcome:
         # No variable here holds the outcome: it has the exception, which has this frame.
         try:
+            if self.enter is not None and attempt.ending is None:
+                self.enter(attempt)
             if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
                 await afill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):
@@ -153,6 +157,8 @@ class Executor:
 
     def _run_here(self, attempt: Attempt) -> Outcome:
         try:
+            if self.enter is not None and attempt.ending is None:
+                self.enter(attempt)
             if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
                 fill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):

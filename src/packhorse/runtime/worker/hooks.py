@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an app wraps around its worker: lifespan hooks, and middlewares around every handler."""
+"""What an app puts around its worker: lifespan hooks, middlewares, and instruments that look on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from packhorse.context import Context
 from packhorse.core.outcome import Outcome
+from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import raised_in
 
-__all__ = ["Lifespan", "Middleware", "MiddlewareChain", "Proceed", "entered"]
+__all__ = [
+    "Instrument",
+    "Instruments",
+    "Lifespan",
+    "Middleware",
+    "MiddlewareChain",
+    "Proceed",
+    "entered",
+]
 
 Lifespan = Callable[..., Any]
 
@@ -55,8 +64,106 @@ async def _enter(lifespan: Lifespan, app: object, stack: contextlib.AsyncExitSta
 
 Proceed = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Context, Proceed], Awaitable[object]]
-#: Told of each middleware that failed: the middleware, the attempt, the error.
-Complaint = Callable[[Middleware, Attempt, BaseException], None]
+#: Told of each middleware or instrument that failed: what failed, the attempt, the error.
+Complaint = Callable[[Callable[..., object], Attempt, BaseException], None]
+
+
+class Instrument(Protocol):
+    """What is told of attempts beside their way, not around it: it costs them no task of their own.
+
+    It changes nothing; what it raises is told and forgotten.
+    """
+
+    def entered(self, attempt: Attempt) -> None:
+        """The handler is about to run in this task or thread, whose context variables are its."""
+        ...
+
+    def carrier(self, attempt: Attempt) -> Mapping[str, str]:
+        """What the process that runs the handler goes on from, as headers carry it."""
+        ...
+
+    def resumed(self, carrier: Mapping[str, str]) -> None:
+        """The handler is about to run in this process, and its attempt was entered in another."""
+        ...
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The attempt has come to this; one that was never entered too."""
+        ...
+
+    def settled(
+        self,
+        settlements: Sequence[Settlement],
+        attempts: Sequence[Attempt],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """The store has answered a batch."""
+        ...
+
+
+class Instruments:
+    """All instruments of a worker; none of them can harm an attempt."""
+
+    def __init__(self, instruments: Sequence[Instrument], complain: Complaint) -> None:
+        self._instruments = tuple(instruments)
+        self._complain = complain
+
+    def __bool__(self) -> bool:
+        return bool(self._instruments)
+
+    def entered(self, attempt: Attempt) -> None:
+        """Its handler is about to run here."""
+        for each in self._instruments:
+            try:
+                each.entered(attempt)
+            except Exception as error:  # noqa: BLE001 - users' samplers and processors run in it
+                self._complain(each.entered, attempt, error)
+
+    def handed_over(self, attempt: Attempt) -> dict[str, str] | None:
+        """Its handler is about to run in another process; what that is given."""
+        self.entered(attempt)
+        carrier: dict[str, str] = {}
+        for each in self._instruments:
+            try:
+                carrier.update(each.carrier(attempt))
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain(each.carrier, attempt, error)
+        return carrier or None
+
+    def resumed(self, carrier: Mapping[str, str], attempt: Attempt) -> None:
+        """Its handler is about to run here, and the worker has entered it."""
+        for each in self._instruments:
+            try:
+                each.resumed(carrier)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain(each.resumed, attempt, error)
+
+    def before(
+        self, settle: Callable[[Attempt, Outcome], None]
+    ) -> Callable[[Attempt, Outcome], None]:
+        """Tell them how an attempt ended, then settle it."""
+
+        def end(attempt: Attempt, outcome: Outcome) -> None:
+            for each in self._instruments:
+                try:
+                    each.ended(attempt, outcome)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._complain(each.ended, attempt, error)
+            settle(attempt, outcome)
+
+        return end
+
+    def settled(
+        self,
+        settlements: Sequence[Settlement],
+        attempts: Sequence[Attempt],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """The store has answered a batch."""
+        for each in self._instruments:
+            try:
+                each.settled(settlements, attempts, verdicts)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain(each.settled, attempts[0], error)
 
 
 class MiddlewareChain:

@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _OPTIONS: Final = msgspec.json.Decoder(JobOptions)
+#: Options without these names, as those of traced jobs, are not worth decoding for limits.
+_OWN_LIMITS: Final = ('"retry"', '"max_crashes"', '"max_snoozes"')
 #: Plans that are kept; a store may hold jobs of any number of tasks that are declared elsewhere.
 _PLANS_MAX: Final = 10_000
 
@@ -324,10 +326,11 @@ def _unknown(task: str) -> CallPlan:
 
 def limits_of(job: Job, plan: CallPlan) -> Limits:
     """The rules that bind one job: its call's own, else its task's, else its queue's."""
-    if job.options is None:
+    options = job.options
+    if options is None or not any(name in options for name in _OWN_LIMITS):
         return plan.limits
     try:
-        own = _OPTIONS.decode(job.options)
+        own = _OPTIONS.decode(options)
     except msgspec.DecodeError:  # written by a release that knew other options
         return plan.limits
     retry = own.retry or plan.limits.retry

@@ -95,6 +95,8 @@ class WrappedRunner:
         attempt.start_by = None  # it begins here: middlewares may take their time
         entered_job(attempt.job, self._executor.worker)
         try:
+            if self._executor.enter is not None:
+                self._executor.enter(attempt)
             context = self._executor.context(attempt)
             outcome = await self._chain.run(attempt, context, lambda: self._handle(attempt))
         except BaseException as error:  # noqa: BLE001 - a middleware's own tasks were cancelled

@@ -82,6 +82,10 @@ class Settler:
         self._accepted: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
         self._limited: Callable[[Attempt], None] = lambda _attempt: None
         self.tallies = Tallies()  #: by queue and task, of all that was answered
+        #: Told of every batch that was answered, where attempts are traced.
+        self.told: (
+            Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
+        ) = None
 
     def connect(
         self, accepted: Callable[[Sequence[Attempt]], None], limited: Callable[[Attempt], None]
@@ -295,6 +299,8 @@ class Settler:
     ) -> None:
         self._accepted(attempts)
         self.tallies.count(settlements, attempts, verdicts)
+        if self.told is not None:
+            self.told(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
         wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
         counters.execution_s += sum([attempt.duration for attempt in attempts])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from packhorse.events import (
     ObserverFailed,
 )
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.hooks import Middleware
 from packhorse.runtime.worker.plans import limits_of
 from packhorse.stores.requests import Totals
 
@@ -90,9 +90,9 @@ class Announcer:
             self._bus.emit(JobAbandoned(status="abandoned", **self._end(attempt, None)))
 
     def middleware_failed(
-        self, middleware: Middleware, attempt: Attempt, error: BaseException
+        self, middleware: Callable[..., object], attempt: Attempt, error: BaseException
     ) -> None:
-        """A middleware raised; the job was not touched by it."""
+        """A middleware or an instrument raised; the job was not touched by it."""
         self._bus.emit(
             ObserverFailed(
                 worker_id=self._worker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
@@ -16,7 +16,7 @@ from packhorse.runtime.worker.attempt import Attempt, Ending
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.executor import Executor
-from packhorse.runtime.worker.hooks import MiddlewareChain
+from packhorse.runtime.worker.hooks import Instruments, MiddlewareChain
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.runner import (
     ProcessFetcher,
@@ -57,13 +57,12 @@ class WorkerRuntime(Runtime):
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         executor = Executor(self.contexts.make, worker, env.places)
         self.threads = ThreadRunner(
-            executor,
-            self._begin,
-            self.slots.finish,
+            *(executor, self._begin, self.slots.finish),
             too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
             size=options.concurrency,
         )
         self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
+        self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
         self.processes: ProcessRunner | None = None
         self.process_fetcher: ProcessFetcher | None = None
         self._make_processes()
@@ -84,13 +83,22 @@ class WorkerRuntime(Runtime):
         self.also_heard = {STACKS_TOPIC: self.stacks.asked}
         self.slots.connect(
             run=wrapped.start if chain else self._start,
-            settle=self.settler.add if self.supervisor is None else self.supervisor.settle,
+            settle=self._instrumented(executor),
             after_turn=self._after_turn,
             may_start=lambda: self.lease.trusted,
         )
         self.fetcher.on_claimed = self._claimed
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
+
+    def _instrumented(self, executor: Executor) -> Callable[[Attempt, Outcome], None]:
+        """Connect the instruments, if there are any; return what settles an attempt."""
+        settle = self.settler.add if self.supervisor is None else self.supervisor.settle
+        if not self.instruments:
+            return settle
+        executor.enter = self.instruments.entered
+        self.settler.told = self.instruments.settled
+        return self.instruments.before(settle)
 
     @property
     def abandoned(self) -> int:
@@ -133,6 +141,7 @@ class WorkerRuntime(Runtime):
         self.processes = process_runner(
             *(self.worker, origin_of(self.env.app, self.env.origin), self.options, self.progress),
             begin=self._begin,
+            hand_over=self.instruments.handed_over if self.instruments else None,
             finish=self.slots.finish,
             freed=self._process_freed,
             hopeless=self.leave_with,

@@ -45,7 +45,7 @@ from packhorse.runtime.supervisor.posix import (
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.contexts import StoreHost, breaker_book
 from packhorse.runtime.worker.executor import Executor
-from packhorse.runtime.worker.hooks import entered
+from packhorse.runtime.worker.hooks import Instruments, entered
 from packhorse.runtime.worker.outcomes import described
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.messages import (
@@ -72,6 +72,7 @@ __all__ = ["VARIABLE", "main", "process_command"]
 
 #: Names the descriptors; stays set, so that no worker is started in the process.
 VARIABLE: Final = "PACKHORSE_PROCESS"
+_LOG: Final = logging.getLogger("packhorse.worker")
 _LOGGED_LENGTH_MAX: Final = 16_000
 _CHUNK: Final = 65_536
 _MAIN: Final = "__mp_main__"  # as multiprocessing does, so that scripts start nothing
@@ -186,6 +187,7 @@ class _Process:
             )
 
         executor = Executor(context, setup.worker, app.places)
+        instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
         while isinstance(message := self._inbox.get(), Run):
             attempt = Attempt(message.job, plans.find(message.job), 0, 0)
             attempt.stage = Stage.RUNNING
@@ -195,6 +197,9 @@ class _Process:
             self.lease_gone, self._attempt = False, attempt
             if setup.cpu_s is not None:
                 _limit_cpu(setup.cpu_s)
+            executor.enter = None
+            if message.carrier is not None:
+                executor.enter = functools.partial(instruments.resumed, message.carrier)
             outcome = self._executed(executor, attempt, runner)
             self._attempt = None
             left = self._end_what_is_left(runner)
@@ -312,6 +317,14 @@ class _ProcessHost(StoreHost):
             "ctx.transaction() is not there for tasks with executor='process': use a plain or an "
             "'async def' handler, or ctx.step()"
         )
+
+
+def _complain(what: Callable[..., object], attempt: Attempt, error: BaseException) -> None:
+    """Say what failed beside a job; the job was not touched by it."""
+    name, found = getattr(what, "__qualname__", "?"), described(error)
+    _LOG.error(
+        "%s failed (%s: %s); job %s goes on", name, found.type, found.message, attempt.job.id
+    )
 
 
 def _breakers_of(app: Any) -> Callable[[], BreakerBook]:

@@ -63,6 +63,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
     job: Job
     start_by: float | None = None  #: by the monotonic clock, which all processes share
+    carrier: dict[str, str] | None = None  #: trace context of the attempt, as headers carry it
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

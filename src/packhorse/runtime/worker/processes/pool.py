@@ -240,13 +240,18 @@ class PoolProcess:
         return limits.recycle_mib is None or self.memory_mib <= limits.recycle_mib
 
     async def run(
-        self, job: Job, progress: Callable[[Noted], None], *, start_by: float | None = None
+        self,
+        job: Job,
+        progress: Callable[[Noted], None],
+        *,
+        start_by: float | None = None,
+        carrier: dict[str, str] | None = None,
     ) -> Outcome:
         """Run one job. If the process dies meanwhile, the outcome is a crash."""
         self.jobs += 1
         self._busy, self.usable = True, False  # until it has answered
         self.standing = ""
-        self.tell(Run(job, start_by))
+        self.tell(Run(job, start_by, carrier))
         while True:
             message = await self._hear()
             match message:

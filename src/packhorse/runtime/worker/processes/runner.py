@@ -63,12 +63,15 @@ class ProcessRunner:
         begin: Callable[[Attempt], None],
         finish: Callable[[Attempt, Outcome], None],
         grace_s: float,
+        *,
+        hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     ) -> None:
         self.pool = pool
         self._loop = asyncio.get_running_loop()
         self._progress = progress
         self._begin = begin
         self._finish = finish
+        self._hand_over = hand_over
         self._grace_s = grace_s * _OWN_GRACE
         self._running: dict[Attempt, PoolProcess] = {}  # at most one per process
 
@@ -137,6 +140,7 @@ class ProcessRunner:
                 attempt.job,
                 lambda noted: self._progress.note(attempt, noted.progress),
                 start_by=attempt.start_by,
+                carrier=None if self._hand_over is None else self._hand_over(attempt),
             )
         except asyncio.CancelledError:  # it was abandoned
             process.kill()
@@ -186,6 +190,7 @@ def process_runner(
     progress: ProgressWriter,
     *,
     begin: Callable[[Attempt], None],
+    hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     finish: Callable[[Attempt, Outcome], None],
     freed: Callable[[], None],
     hopeless: Callable[[str], None],
@@ -212,7 +217,8 @@ def process_runner(
         recycle_mib=options.process_recycle_mib,
     )
     pool = ProcessPool(setup, limits, freed=freed, hopeless=hopeless)
-    return ProcessRunner(pool, progress, begin, finish, options.stop_grace_us / SECOND_US)
+    grace_s = options.stop_grace_us / SECOND_US
+    return ProcessRunner(pool, progress, begin, finish, grace_s, hand_over=hand_over)
 
 
 def origin_of(app: Any, given: str | None) -> Origin:

@@ -84,8 +84,10 @@ create index packhorse_journal_of on packhorse_journal (group_name, id);
 -- long as its record. What was counted lies with the attachments.
 create trigger packhorse_journal_line after update of status on packhorse_jobs
 when
-    new.extra is not null and (new.status in (3, 5, 7)) <> (old.status in (3, 5, 7))
-    and instr(new.extra, '"member":[') > 0
+    new.extra is not null and instr(new.extra, '"member":[') > 0
+    -- For a list of more than two SQLite would build a table at every row.
+    and (new.status = 3 or new.status = 5 or new.status = 7)
+    <> (old.status = 3 or old.status = 5 or old.status = 7)
 begin
     insert into packhorse_journal (group_name, job, node, status, was, items, failed)
     select
