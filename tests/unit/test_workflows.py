@@ -181,3 +181,33 @@ def test_a_chain_of_sixty_nodes_runs_to_its_end(packhorse_app: TestApp) -> None:
     app.run_jobs()
 
     assert running.result() == 60
+
+
+def test_the_ends_of_workflows_and_batches_are_told_and_told_again_after_a_retry(
+    packhorse_app: TestApp,
+) -> None:
+    app, shop, told = packhorse_app, Shop(packhorse_app), list[tuple[str, str, int]]()
+    app.on("workflow.*")(lambda event: told.append((event.name, event.workflow, event.failed)))
+    app.on("batch.*")(lambda event: told.append((event.name, event.batch, event.failed)))
+    failing = app.workflow("order", chain(shop.fail.call(1), shop.double)).start()
+    cancelled = app.workflow("other", chain(shop.double.call(1), shop.double)).start()
+    cancelled.cancel()
+    app.batch(shop.double, [], id="none")
+    app.batch(shop.double, [1, 2], id="gone").cancel()
+    batch = app.batch(shop.fail, [1, 2], id="some")
+    app.run_jobs()
+    before = sorted(told)
+    told.clear()
+    shop.broken = False
+    failing.retry()
+    batch.retry_failed()
+    app.run_jobs()
+
+    assert before == [
+        ("batch.cancelled", "gone", 0),
+        ("batch.completed", "none", 0),
+        ("batch.failed", "some", 2),
+        ("workflow.cancelled", "other", 2),
+        ("workflow.failed", "order", 2),
+    ]
+    assert sorted(told) == [("batch.completed", "some", 0), ("workflow.completed", "order", 0)]

@@ -130,7 +130,7 @@ def test_a_burst_ends_only_when_its_groups_are_folded_and_what_follows_has_run(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: (Summing(5),))
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: (Summing(5),))
     jobs = [member(number) for number in range(5)]
     packhorse_app.store.run(packhorse_app.store.jobs.submit(jobs))
 
@@ -143,7 +143,7 @@ def test_many_folders_count_each_line_once(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     jobs = [member(number) for number in range(40)]
     packhorse_app.store.run(packhorse_app.store.jobs.submit(jobs))
     packhorse_app.run_jobs()
@@ -161,7 +161,7 @@ def test_who_is_not_on_duty_leaves_the_lines_to_who_is(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     duty = Put(RecordId("duty", "", "groups"), b"another", keep_us=10_000_000)
     store = packhorse_app.store
     store.run(store.records.change([duty]))
@@ -183,7 +183,7 @@ def test_three_seconds_after_a_worker_on_duty_was_killed_another_one_folds(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     store, seen = packhorse_app.store, []
 
     def end_one(number: int) -> None:
@@ -220,7 +220,7 @@ def test_a_group_that_fails_is_told_and_set_aside_while_the_others_go_on(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     store, bad = packhorse_app.store, Group("batch", "", "bad", "1")
     store.run(store.jobs.submit([member(1, bad)]))
     packhorse_app.run_jobs()
@@ -248,7 +248,7 @@ def test_groups_that_cannot_be_folded_do_not_hide_those_that_can(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     store = packhorse_app.store
     kinds = [Group(("later", "batch")[n % 2], "", f"bad {n}", "1") for n in range(230)]
     store.run(store.jobs.submit([member(1, each) for each in kinds]))
@@ -265,7 +265,7 @@ def test_a_store_that_is_away_is_no_fault_of_the_group(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(packhorse_app)
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: ())
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: ())
     store, told = packhorse_app.store, Trouble()
     store.run(store.jobs.submit([member(1)]))
     packhorse_app.run_jobs()
@@ -286,7 +286,7 @@ async def test_a_worker_that_goes_on_folds_soon_after_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     yard, done = Yard(), asyncio.Event()
-    monkeypatch.setattr(worker_runtime, "known_foldings", lambda _watchers: (Summing(1),))
+    monkeypatch.setattr(worker_runtime, "known_foldings", lambda *_given: (Summing(1),))
 
     async def count() -> None:
         return

@@ -56,10 +56,17 @@ class BatchCancelled(msgspec.Struct, frozen=True):
 class BatchChanges:
     """What may be done to one batch."""
 
-    def __init__(self, store: Store, named: RecordId, batch_id: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        named: RecordId,
+        batch_id: str,
+        ended: Callable[[BatchDocument], None],
+    ) -> None:
         self._store = store
         self._named = named
         self._id = batch_id
+        self._ended = ended  #: told of a change by which it ends
 
     def read(self) -> Asking[Record]:
         """Its record."""
@@ -122,5 +129,7 @@ class BatchChanges:
             put = put_batch(moved.document, record.version)
             changed: Changed = yield records.change((put,), jobs=moved.jobs)
             if changed.applied:
+                if before.finished_us is None:
+                    self._ended(moved.document)
                 return moved.document
         raise BatchConflict(self._id, "is changed by others all the time; try again")

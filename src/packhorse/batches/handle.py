@@ -16,7 +16,7 @@ import msgspec
 
 from packhorse.batches.changes import BatchCancelled, BatchChanges
 from packhorse.batches.filling import BATCH_ID_KIND, Filler
-from packhorse.batches.progress import batch_progress
+from packhorse.batches.progress import batch_ended, batch_progress
 from packhorse.batches.reading import (
     BatchFailure,
     FailurePage,
@@ -235,7 +235,7 @@ class Batch(Generic[R]):
             for item in items:
                 if filler.add(item):
                     self._run(filler.write())
-            self._run(filler.write(last=True))
+            self._tell(self._run(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
@@ -248,10 +248,15 @@ class Batch(Generic[R]):
                     skip -= 1
                 elif filler.add(item):
                     await self._arun(filler.write())
-            await self._arun(filler.write(last=True))
+            self._tell(await self._arun(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
+
+    def _tell(self, batch: BatchDocument) -> None:
+        """Tell of one that ended without a worker: it had no items, or was cancelled."""
+        if batch.finished_us is not None:
+            self._connection.bus.emit(batch_ended(batch))
 
     # ------------------------------------------------------------------------------------ asking
 
@@ -263,7 +268,7 @@ class Batch(Generic[R]):
 
     @property
     def _changes(self) -> BatchChanges:
-        return BatchChanges(self._connection.store, self._named, self.id)
+        return BatchChanges(self._connection.store, self._named, self.id, self._tell)
 
     def _document(self) -> Asking[BatchDocument]:
         return read_batch((yield from self._changes.read()).document)

@@ -11,11 +11,12 @@ from typing import Any, Final
 from packhorse.client.connection import Connection
 from packhorse.core.batches import BatchDocument
 from packhorse.errors import PackhorseError, StoreUnavailable
+from packhorse.events.groups import CancelledBatch, CompletedBatch, EndedBatch, FailedBatch
 from packhorse.group_errors import BatchNotFound
 from packhorse.protocol import UNSET, BatchProgress, wire_datetime
 from packhorse.protocol.scalars import BatchStatus
 
-__all__ = ["OnProgress", "ProgressWatchers", "batch_progress", "follow"]
+__all__ = ["OnProgress", "ProgressWatchers", "batch_ended", "batch_progress", "follow"]
 
 _LOG: Final = logging.getLogger("packhorse")
 #: Between two looks at a batch whose members are folded by another process.
@@ -38,6 +39,20 @@ def batch_progress(batch: BatchDocument) -> BatchProgress:
         status=BatchStatus(batch.status),
         started_at=UNSET if started_us is None else wire_datetime(started_us),
         completed_at=UNSET if finished_us is None else wire_datetime(finished_us),
+    )
+
+
+def batch_ended(batch: BatchDocument, worker: str = "") -> EndedBatch:
+    """The event about a batch that has ended."""
+    kinds: dict[str, type[EndedBatch]] = {"completed": CompletedBatch, "cancelled": CancelledBatch}
+    return kinds.get(batch.status, FailedBatch)(
+        worker_id=worker,
+        batch=batch.id,
+        task=batch.job.task,
+        tenant=batch.job.tenant,
+        total=batch.items,
+        succeeded=batch.succeeded,
+        failed=batch.failed,
     )
 
 

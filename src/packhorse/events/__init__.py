@@ -15,6 +15,8 @@
     schedule.late   schedule.missed    schedule.refused
     loop.blocked    observer.failed    flow.event      flow.trouble    flow.rebuilt
     jobs.spooled    spool.delivered    spool.refused
+    batch.completed     batch.failed       batch.cancelled
+    workflow.completed  workflow.failed    workflow.cancelled
 
 Observers are plain functions, called where the event happens: on the worker's event loop, save
 `loop.blocked`, which can only be told from another thread, and `queue.filling`, those of the spool,
@@ -26,6 +28,16 @@ from __future__ import annotations
 
 from packhorse.events.bus import EVENTS, EventBus, Observer
 from packhorse.events.flows import FlowEvent, FlowRebuilt, FlowTrouble
+from packhorse.events.groups import (
+    CancelledBatch,
+    CancelledWorkflow,
+    CompletedBatch,
+    CompletedWorkflow,
+    EndedBatch,
+    EndedWorkflow,
+    FailedBatch,
+    FailedWorkflow,
+)
 from packhorse.events.kinds import (
     Event,
     JobAbandoned,
@@ -73,8 +85,16 @@ from packhorse.events.kinds import (
 
 __all__ = [
     "EVENTS",
+    "CancelledBatch",
+    "CancelledWorkflow",
+    "CompletedBatch",
+    "CompletedWorkflow",
+    "EndedBatch",
+    "EndedWorkflow",
     "Event",
     "EventBus",
+    "FailedBatch",
+    "FailedWorkflow",
     "FlowEvent",
     "FlowRebuilt",
     "FlowTrouble",

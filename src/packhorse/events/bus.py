@@ -12,7 +12,7 @@ from typing import Any, Final
 from packhorse.core.redaction import Redact, redact_default, redacted_text
 from packhorse.core.text import stack_of, text_of
 from packhorse.errors import ConfigError
-from packhorse.events import flows
+from packhorse.events import flows, groups
 from packhorse.events import kinds as every_kind
 from packhorse.events.kinds import Event, ObserverFailed
 
@@ -22,7 +22,7 @@ Observer = Callable[[Any], object]
 
 _TYPES: Final = tuple(
     kind
-    for kind in (vars(every_kind) | vars(flows)).values()
+    for kind in (vars(every_kind) | vars(flows) | vars(groups)).values()
     if isinstance(kind, type) and issubclass(kind, Event) and kind.name
 )
 #: Every event by its name.

@@ -198,6 +198,18 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
             logging.INFO,
             "a flow gave way to a new one ({reason}; jobs: {jobs})",
         ),
+        events.CompletedBatch: (logging.INFO, "batch {batch} is completed: {total} items"),
+        events.FailedBatch: (
+            logging.WARNING,
+            "batch {batch} has ended, and {failed} of its {total} items have failed",
+        ),
+        events.CancelledBatch: (logging.INFO, "batch {batch} is cancelled"),
+        events.CompletedWorkflow: (logging.INFO, "workflow {workflow} is completed"),
+        events.FailedWorkflow: (
+            logging.WARNING,
+            "workflow {workflow} has failed: {failed} of its {nodes} nodes did not complete",
+        ),
+        events.CancelledWorkflow: (logging.INFO, "workflow {workflow} is cancelled"),
         events.LoopBlocked: (
             logging.ERROR,
             (

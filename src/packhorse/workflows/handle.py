@@ -31,6 +31,7 @@ from packhorse.workflows.info import (
     WorkflowInfo,
     explained_node,
     node_infos,
+    workflow_ended,
     workflow_info,
 )
 from packhorse.workflows.records import read_workflow
@@ -188,8 +189,12 @@ class Workflow:
         return (yield from node_infos(self._connection.store, self._group))
 
     def _changed(self, change: Callable[[Store, Group], _Asking[T]]) -> _Asking[T]:
-        yield from self._head()
-        return (yield from change(self._connection.store, self._group))
+        before = yield from self._head()
+        answer = yield from change(self._connection.store, self._group)
+        after = yield from read_workflow(self._connection.store, self._group)
+        if after is not None and after[0].state.is_final and not before.state.is_final:
+            self._connection.bus.emit(workflow_ended(self._group, after[0]))
+        return answer
 
     def _last(self) -> _Asking[tuple[HeadDocument, list[NodeInfo]]]:
         head = yield from self._head()

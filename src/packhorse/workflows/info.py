@@ -28,6 +28,12 @@ from packhorse.core.workflows import (
     read_head,
 )
 from packhorse.errors import JobNotFound
+from packhorse.events.groups import (
+    CancelledWorkflow,
+    CompletedWorkflow,
+    EndedWorkflow,
+    FailedWorkflow,
+)
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.workflows.records import Asking, job_of, nodes_of, read_workflow
@@ -40,6 +46,7 @@ __all__ = [
     "explained_job",
     "explained_node",
     "node_infos",
+    "workflow_ended",
     "workflow_info",
     "workflow_page",
 ]
@@ -107,6 +114,23 @@ def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
         failed=head.failed,
         created_at=to_datetime(head.created_us),
         ended_at=None if head.ended_us is None else to_datetime(head.ended_us),
+    )
+
+
+def workflow_ended(group: Group, head: HeadDocument, worker: str = "") -> EndedWorkflow:
+    """The event about a workflow that has ended."""
+    kinds: dict[WorkflowState, type[EndedWorkflow]] = {
+        WorkflowState.COMPLETED: CompletedWorkflow,
+        WorkflowState.CANCELLED: CancelledWorkflow,
+    }
+    return kinds.get(head.state, FailedWorkflow)(
+        worker_id=worker,
+        workflow=group.key,
+        run=group.run,
+        tenant=group.tenant,
+        nodes=head.size,
+        completed=head.completed,
+        failed=head.failed,
     )
 
 

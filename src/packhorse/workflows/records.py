@@ -97,6 +97,7 @@ class Folds(NamedTuple):
     line_ids: tuple[int, ...]
     changes: tuple[RecordChange, ...] = ()
     jobs: tuple[NewJob, ...] = ()
+    ended: HeadDocument | None = None  #: the head of a workflow that has ended by it
 
 
 def now_us(store: Store) -> Asking[int]:
@@ -150,7 +151,9 @@ def folded(store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[F
     if folder.head == head and not folder.changes and not folder.jobs:
         return Folds(tuple(folder.line_ids))
     put = yield from _put(store, group, head, folder.head, version)
-    return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs))
+    is_over = folder.head.state.is_final and folder.head.state is not head.state
+    ended = folder.head if is_over else None
+    return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs), ended)
 
 
 def fold_group(store: Store, group: Group) -> Asking[None]:

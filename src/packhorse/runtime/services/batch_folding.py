@@ -7,9 +7,10 @@ import logging
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
-from packhorse.batches.progress import ProgressWatchers
+from packhorse.batches.progress import ProgressWatchers, batch_ended
 from packhorse.core.batches import BATCH_KIND, BatchDocument, folded_batch, put_batch, read_batch
 from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -25,8 +26,10 @@ class BatchFolding:
 
     kind = BATCH_KIND
 
-    def __init__(self, watchers: ProgressWatchers) -> None:
+    def __init__(self, watchers: ProgressWatchers, bus: EventBus, worker: str) -> None:
         self._watchers = watchers
+        self._bus = bus
+        self._worker = worker
 
     def fold(
         self, store: Store, group: Group, lines: Sequence[JournalLine]
@@ -44,15 +47,23 @@ class BatchFolding:
         told: list[BatchDocument] = []
         if self._watchers.wants(group.key):
             told = _one_by_one(before, lines, page.now_us)
-        return Fold(ids, (put,), moved.jobs, told)
+        after = moved.document
+        # A retry and the end after it may come together.
+        is_news = before.finished_us is None or after.news != before.news
+        has_ended = is_news and after.finished_us is not None
+        ended = batch_ended(after, self._worker) if has_ended else None
+        return Fold(ids, (put,), moved.jobs, (told, ended))
 
     def folded(
         self, store: Store, group: Group, fold: Fold, changed: Changed
     ) -> Generator[Plan[Any], Any, None]:
         """Tell those in this process who want to know how far it is, after each member."""
         del store
-        for batch in fold.note or ():
+        told_of, ended = fold.note or ((), None)
+        for batch in told_of:
             self._watchers.tell(batch)
+        if ended is not None:
+            self._bus.emit(ended)
         for answer in changed.jobs:
             if isinstance(answer, RefusedJob):
                 told = "a callback of batch %s was refused, and is a dead letter: %s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from packhorse.batches.progress import ProgressWatchers
 from packhorse.core.clock import Chance
+from packhorse.events import EventBus
 from packhorse.runtime.services.batch_folding import BatchFolding
 from packhorse.runtime.services.groups import Folding
 from packhorse.runtime.services.workflow_folding import WorkflowFolding, WorkflowKeeper
@@ -13,9 +14,9 @@ from packhorse.stores.protocol import Store
 __all__ = ["keepers", "known_foldings"]
 
 
-def known_foldings(watchers: ProgressWatchers) -> tuple[Folding, ...]:
+def known_foldings(watchers: ProgressWatchers, bus: EventBus, worker: str) -> tuple[Folding, ...]:
     """One for each kind of group, as a worker begins with them."""
-    return (BatchFolding(watchers), WorkflowFolding())
+    return (BatchFolding(watchers, bus, worker), WorkflowFolding(bus, worker))
 
 
 def keepers(store: Store, chance: Chance) -> tuple[WorkflowKeeper, ...]:

@@ -10,11 +10,13 @@ from packhorse.core.clock import SECOND_US, Chance
 from packhorse.core.driving import adrive
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.workflows import WORKFLOW_KIND, read_head
+from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
+from packhorse.workflows.info import workflow_ended
 from packhorse.workflows.records import folded, followed, kept_up, noted
 
 __all__ = ["WorkflowFolding", "WorkflowKeeper"]
@@ -28,6 +30,10 @@ class WorkflowFolding:
 
     kind = WORKFLOW_KIND
 
+    def __init__(self, bus: EventBus, worker: str) -> None:
+        self._bus = bus
+        self._worker = worker
+
     def fold(
         self, store: Store, group: Group, lines: Sequence[JournalLine]
     ) -> Generator[Plan[Any], Any, Fold]:
@@ -38,6 +44,8 @@ class WorkflowFolding:
         self, store: Store, group: Group, fold: Fold, changed: Changed
     ) -> Generator[Plan[Any], Any, None]:
         """Keep which jobs answer for nodes; those that were refused have lines of their own."""
+        if fold.note is not None:
+            self._bus.emit(workflow_ended(group, fold.note, self._worker))
         yield from noted(store, group, fold.jobs, changed)
 
 

@@ -100,7 +100,7 @@ class Runtime:
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
-        self.foldings = known_foldings(env.watchers)
+        self.foldings = known_foldings(env.watchers, env.bus, worker)
         self.groups = Groups(
             *(env.store, env.clock, env.chance, worker, self.foldings),
             failed=self.health.failed,
