@@ -8,14 +8,19 @@ app.alert("dead letters", dead_letters.growth > 10, over="15m", to=[print])
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
+import os
+import re
 import smtplib
+import ssl
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +33,7 @@ __all__ = [
     "ALERT_KIND",
     "ALERT_QUEUE",
     "DELIVER_TASK",
+    "RULE_KIND",
     "AlertDeclaration",
     "AlertNotice",
     "Condition",
@@ -35,9 +41,12 @@ __all__ = [
     "Email",
     "Measure",
     "Slack",
+    "StoredAlert",
     "Webhook",
+    "condition_of",
     "dead_letters",
     "depth",
+    "destination_of",
     "failure_rate",
     "late_schedules",
     "oldest_ready",
@@ -47,12 +56,17 @@ __all__ = [
     "workers",
 ]
 
-#: The records that keep what is known of alerts, and what carries their notices.
+#: The records that keep what is known of alerts, those that keep rules of operators, and what
+#: carries notices.
 ALERT_KIND: Final = "alert"
+RULE_KIND: Final = "alert_rule"
 ALERT_QUEUE: Final = "alerts"
 DELIVER_TASK: Final = "packhorse.deliver_alert"
 _SECOND_US: Final = 1_000_000
 _REQUEST_S: Final = 10.0
+_SECRET: Final = "PACKHORSE_ALERT_SECRET"  # noqa: S105 - its name
+_SMTP: Final = "PACKHORSE_SMTP"
+_SMTP_PORT, _SUBMISSION_PORT, _SMTPS_PORT = 25, 587, 465
 _HTTP_OK: Final = range(200, 300)
 
 
@@ -132,9 +146,35 @@ open_breakers: Final = Measure("open_breakers")
 store_latency: Final = Measure("store_latency", "s")
 
 
+_MEASURES: Final = (
+    *(oldest_ready, depth, dead_letters, failure_rate, workers),
+    *(late_schedules, open_breakers, store_latency),
+)
+_COMPARED: Final = re.compile(r"\s*([a-z_]+(?:\.growth)?)\s*(>=|<=|>|<)\s*(\S+)\s*")
+
+
+def condition_of(text: str) -> Condition:
+    """Read a condition that an operator wrote: `oldest_ready > 5m`."""
+    found = _COMPARED.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no condition; write it as 'oldest_ready > 5m'")
+    name, sign, bound = found.groups()
+    known = {each.name: each for each in _MEASURES}
+    measure = known.get(name.removesuffix(".growth"))
+    if measure is None:
+        raise ConfigError(f"there is no measure {name!r}; there are {', '.join(known)}")
+    if name.endswith(".growth"):
+        measure = measure.growth
+    value: float | str = bound
+    with contextlib.suppress(ValueError):
+        value = float(bound)
+    compare = {">": measure.__gt__, ">=": measure.__ge__, "<": measure.__lt__, "<=": measure.__le__}
+    return compare[sign](value)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDeclaration:
-    """What `app.alert` was given."""
+    """What `app.alert` was given, or an operator."""
 
     name: str
     measure: Measure
@@ -142,6 +182,7 @@ class AlertDeclaration:
     queue: str
     over_us: int
     to: tuple[Destination, ...]
+    stored: bool = False  #: an operator wrote it down
 
     @property
     def subject(self) -> str:
@@ -202,7 +243,8 @@ class Email:
     port: int = 25
     user: str = ""
     password: str = dataclasses.field(default="", repr=False)
-    tls: bool = False
+    tls: bool | Literal["implicit"] = False  #: by STARTTLS, or from the beginning
+    certificates: str | None = None  #: a file of those to trust instead of the system's
 
     def __call__(self, notice: AlertNotice) -> None:
         """Send it."""
@@ -210,12 +252,97 @@ class Email:
         letter["From"], letter["To"] = self.sender, ", ".join(self.to)
         letter["Subject"] = f"[packhorse] {notice.alert}: {notice.state}"
         letter.set_content(notice.text)
-        with smtplib.SMTP(self.host, self.port, timeout=_REQUEST_S) as server:
-            if self.tls:
-                server.starttls()
+        with self._connected() as server:
             if self.user:
                 server.login(self.user, self.password)
             server.send_message(letter)
+
+    def _connected(self) -> smtplib.SMTP:
+        """A connection to the server, whose certificate is checked where it is encrypted."""
+        if not self.tls:
+            return smtplib.SMTP(self.host, self.port, timeout=_REQUEST_S)
+        trusted = ssl.create_default_context(cafile=self.certificates)
+        if self.tls == "implicit":
+            return smtplib.SMTP_SSL(self.host, self.port, timeout=_REQUEST_S, context=trusted)
+        server = smtplib.SMTP(self.host, self.port, timeout=_REQUEST_S)
+        try:
+            server.starttls(context=trusted)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def destination_of(text: str) -> Destination:
+    """Read where an operator wants notices: a URL, `slack:` and a URL, or `mailto:` an address.
+
+    What is secret stays out of the store: webhooks are signed with PACKHORSE_ALERT_SECRET, and mail
+    goes by PACKHORSE_SMTP, such as smtps://user:password@mail.example.com?from=jobs@example.com;
+    at port 587 it is encrypted too.
+    """
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "https" | "http":
+            return Webhook(text, os.environ.get(_SECRET, ""))
+        case "slack" if rest.startswith(("https://", "http://")):
+            return Slack(rest)
+        case "mailto" if "@" in rest:
+            return _mail_to(rest)
+    raise ConfigError(
+        f"{kind!r} is no place to tell an alert; give a URL, slack:URL or mailto:ADDRESS"
+    )
+
+
+def _mail_to(address: str) -> Email:
+    server = urllib.parse.urlsplit(os.environ.get(_SMTP, "smtp://localhost"))
+    if server.scheme not in ("smtp", "smtps") or not server.hostname:
+        raise ConfigError(f"{_SMTP} names no mail server; write smtp://HOST or smtps://HOST")
+    given = dict(urllib.parse.parse_qsl(server.query))
+    secure = server.scheme == "smtps"
+    return Email(
+        [address],
+        given.get("from", f"packhorse@{server.hostname}"),
+        host=server.hostname,
+        port=server.port or (_SMTPS_PORT if secure else _SMTP_PORT),
+        user=urllib.parse.unquote(server.username or ""),
+        password=urllib.parse.unquote(server.password or ""),
+        tls="implicit" if secure else server.port == _SUBMISSION_PORT,
+    )
+
+
+class StoredAlert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule that an operator wrote down."""
+
+    condition: str
+    queue: str = ""
+    to: tuple[str, ...] = ()
+    hold_us: int = 0
+    clear_us: int = 0
+    repeat_us: int | None = None
+    over_us: int = 0
+
+    def declaration(self, name: str) -> AlertDeclaration:
+        """The same as `app.alert` would have declared it."""
+        condition = condition_of(self.condition)
+        rule = AlertRule(
+            bound=condition.bound,
+            hold_us=self.hold_us,
+            clear_us=self.clear_us,
+            repeat_us=self.repeat_us,
+        )
+        return AlertDeclaration(
+            name=name,
+            measure=condition.measure,
+            rule=rule,
+            queue=self.queue,
+            over_us=self.over_us,
+            to=tuple(destination_of(each) for each in self.to),
+            stored=True,
+        )
+
+
+# Known before threads decode them: two that decode the first one at once crash in msgspec.
+msgspec.json.Decoder(StoredAlert)
 
 
 def signature_of(secret: str, body: bytes, moment: int) -> str:

@@ -39,3 +39,28 @@ def test_alerts_are_listed_tried_and_silenced(watched: Project) -> None:
     assert (job["task"], job["queue"]) == ("packhorse.deliver_alert", "alerts")
     assert "behind" in watched.run("alerts", "list", *named).stdout
     assert watched.run("alerts", "silence", "gone", "2h", *named).exit_code != 0
+
+
+def test_rules_are_written_down_shown_as_such_and_removed(watched: Project) -> None:
+    named = ("-A", "watched:app")
+    assert watched.run("migrate", *named).exit_code == 0
+    rule = ("alerts", "add", "late", "oldest_ready > 5m", "--queue", "mail")
+    assert watched.run(*rule, "--to", "https://pager.example/x", *named).exit_code == 0
+    assert watched.run(*rule, "--to", "slack:https://chat.example/y", *named).exit_code == 0
+
+    found = watched.document("alerts", "list", *named)["alerts"]
+    shown = [(each["name"], each["source"], each["condition"]) for each in found]
+    assert shown == [("behind", "code", "depth > 5"), ("late", "store", "oldest_ready > 300 s")]
+    assert "chat.example" not in watched.run("alerts", "list", *named).output
+    for wrong in (
+        ("add", "behind", "depth > 1"),
+        ("add", "x", "depth is big"),
+        ("add", "x", "width > 1"),
+        ("add", "x", "depth > 1", "--to", "fax:123"),
+        ("remove", "behind"),
+        ("remove", "gone"),
+    ):
+        assert watched.run("alerts", *wrong, *named).exit_code == 2, wrong
+
+    assert watched.run("alerts", "remove", "late", *named).exit_code == 0
+    assert len(watched.document("alerts", "list", *named)["alerts"]) == 1

@@ -138,6 +138,32 @@ def test_an_alert_is_silent_while_told_to_be_and_told_when_that_ends(receiver: R
     assert told[-1].state == "test"
 
 
+def test_a_rule_that_an_operator_wrote_down_is_judged_and_told_by_any_app(
+    new_app: Callable[[], Packhorse], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKHORSE_ALERT_SECRET", "pssst")
+    app = new_app()
+    fail = failing(app)
+    app.store.migrate()
+    app.alerts.add("waiting", "depth >= 2", queue="mail", to=[receiver.url], clear_after=0)
+    fail.using(delay="1h").enqueue()
+    look(app)
+    assert [(one.state, one.source) for one in app.alerts.all()] == [("fine", "store")]
+    app.alerts.add("waiting", "depth >= 1", queue="mail", to=[receiver.url], clear_after=0)
+    receiver.answers = [503]
+
+    look(app)
+    app.run(burst=True)
+
+    assert [notice["state"] for notice in receiver.notices()] == ["firing", "firing"]
+    assert receiver.heard[-1][0]["X-Packhorse-Signature"].startswith("t=")
+    app.alerts.silence("waiting", "1h")
+    assert app.alerts.test("waiting") == 1
+    app.alerts.remove("waiting")
+    look(app)
+    assert app.alerts.all() == ()
+
+
 async def test_a_worker_looks_by_itself_and_tells_a_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -137,6 +137,27 @@ async def test_an_event_gives_each_subscriber_a_job_of_the_tenant(web: Web) -> N
     assert (other.status, other.code) == (403, "OTHER_TENANT")
 
 
+async def test_a_rule_is_written_down_changed_and_removed(web: Web) -> None:
+    rule = {"condition": "depth > 5", "queue": "mail", "to": ["https://pager.example/secret"]}
+    added = await web.post("/alerts/late", rule)
+    changed = await web.post("/alerts/late", {"condition": "oldest_ready > 5m", "hold": "1m"})
+    removed = await web.post("/alerts/late/remove", {})
+
+    assert (added.status, added.json["source"], added.json["condition"]) == (
+        200,
+        "store",
+        "depth > 5",
+    )
+    assert b"pager.example" not in added.body
+    assert changed.json["condition"] == "oldest_ready > 300 s"
+    assert removed.status == 200
+    assert [one["name"] for one in (await web.get("/alerts")).json["alerts"]] == ["behind"]
+    assert (await web.post("/alerts/late/remove", {})).status == 404
+    assert (await web.post("/alerts/behind/remove", {})).status == 422
+    assert (await web.post("/alerts/behind", rule)).status == 422
+    assert (await web.post("/alerts/late", {"condition": "width > 1"})).status == 422
+
+
 async def test_an_alert_is_silenced_and_told_again(web: Web) -> None:
     silent = (await web.post("/alerts/behind/silence", {"span": "2h"})).json
     told = (await web.post("/alerts/behind/silence", {"span": 0})).json

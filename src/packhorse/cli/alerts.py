@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse alerts`: list, test and silence."""
+"""`packhorse alerts`: list, add, remove, test and silence."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import json_option, on_store
+from packhorse.cli.options import NAME, duration, json_option, on_store
 from packhorse.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.client.alerts import AlertInfo
 
-__all__ = ["alerts", "list_alerts", "silence_alert", "test_alert"]
+__all__ = [
+    "add_alert",
+    "alerts",
+    "list_alerts",
+    "remove_alert",
+    "silence_alert",
+    "test_alert",
+]
 
 _NAME = click.argument("name", metavar="NAME")
 
 
 @click.group()
 def alerts() -> None:
-    """List, test and silence alerts."""
+    """List, add, remove, test and silence alerts."""
 
 
 @alerts.command("list")
@@ -35,19 +43,61 @@ def list_alerts(app: Packhorse, *, as_json: bool) -> None:
     if as_json:
         print_json({"alerts": [document_of(each) for each in found]})
     elif found:
-        headers = ("ALERT", "STATE", "VALUE", "CONDITION", "QUEUE", "SINCE", "SILENCED UNTIL")
-        print_table(
-            headers,
-            [
-                (
-                    *(each.name, each.state, each.value, each.condition, each.queue),
-                    *(each.firing_since, each.silenced_until),
-                )
-                for each in found
-            ],
-        )
+        headers = ("ALERT", "STATE", "VALUE", "CONDITION", "QUEUE", "RULE", "SINCE", "SILENT UNTIL")
+        print_table(headers, map(_row, found))
     else:
-        note("No alerts. Declare some with app.alert(...), and run a worker.")
+        note("No alerts. Declare some with app.alert(...) or 'packhorse alerts add'; run a worker.")
+
+
+def _row(alert: AlertInfo) -> tuple[object, ...]:
+    moments = (alert.firing_since, alert.silenced_until)
+    shown = ["-" if each is None else f"{each:%m-%d %H:%M}Z" for each in moments]
+    value = "-" if alert.value is None else f"{alert.value:g}"
+    named = (alert.name, alert.state, value, alert.condition or "-", alert.queue or "-")
+    return (*named, alert.source or "-", *shown)
+
+
+@alerts.command("add")
+@_NAME
+@click.argument("condition", metavar="CONDITION")
+@click.option("--queue", type=NAME, default="", help="The queue it is about. Default: all of them.")
+@click.option(
+    "--to",
+    multiple=True,
+    type=NAME,
+    help="Who is told: a URL, slack:URL or mailto:ADDRESS; may be repeated.",
+)
+@click.option("--hold", type=duration, default="0", help="How long it must hold before it fires.")
+@click.option(
+    "--clear-after",
+    type=duration,
+    default="1m",
+    show_default=True,
+    help="How long it must not hold before it is over.",
+)
+@click.option("--repeat", type=duration, help="Tell it again so often while it lasts.")
+@click.option(
+    "--over", type=duration, default="15m", show_default=True, help="Window of growth and rates."
+)
+@on_store
+def add_alert(app: Packhorse, /, *, name: str, condition: str, **options: Any) -> None:
+    """Write a rule down in the store, or write it anew; workers go by it within a minute.
+
+    packhorse alerts add 'mail behind' 'oldest_ready > 5m' --queue mail --to https://...
+    """
+    app.registry.load()
+    app.alerts.add(name, condition, **options)
+    note(f"Alert {name!r} is written down.")
+
+
+@alerts.command("remove")
+@_NAME
+@on_store
+def remove_alert(app: Packhorse, *, name: str) -> None:
+    """Remove a rule that was written down; those of code are removed there."""
+    app.registry.load()
+    app.alerts.remove(name)
+    note(f"Alert {name!r} is removed.")
 
 
 @alerts.command("test")

@@ -38,7 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "topics": ("packhorse.cli.topics:topics", "Show topics, and publish an event."),
         "dead": ("packhorse.cli.dead:dead", "List, show, redrive and purge dead letters."),
         "workers": ("packhorse.cli.workers:workers", "List workers."),
-        "alerts": ("packhorse.cli.alerts:alerts", "List, test and silence alerts."),
+        "alerts": ("packhorse.cli.alerts:alerts", "List, add, remove, test and silence alerts."),
         "breakers": ("packhorse.cli.breakers:breakers", "List and reset circuit breakers."),
         "dashboard": ("packhorse.cli.dashboard:dashboard", "Serve the web API and the pages."),
         "tokens": ("packhorse.cli.tokens:tokens", "Make, list and revoke tokens for the API."),

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Alerts of an app: declared in code, judged by its workers, silenced by operators.
+"""Alerts of an app: declared in code or by operators, judged by its workers, and silenced.
 
 app.alert("mail behind", oldest_ready > "5m", queue="mail", to=[Webhook("https://...")])
-app.alerts.all()               and silence(name, "2h"), test(name); each has an a-twin
+app.alerts.add("mail behind", "oldest_ready > 5m", queue="mail", to=["https://..."])
+app.alerts.all()               and remove(name), silence(name, "2h"), test(name); all have a-twins
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -17,19 +18,24 @@ from packhorse.alerts import (
     ALERT_KIND,
     ALERT_QUEUE,
     DELIVER_TASK,
+    RULE_KIND,
     AlertDeclaration,
     AlertNotice,
     Condition,
     Destination,
+    StoredAlert,
+    condition_of,
+    destination_of,
 )
 from packhorse.batches.verbs import BatchVerbs
 from packhorse.client.connection import Connection
+from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import to_datetime
 from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState
-from packhorse.core.policies.records import Put, RecordId
+from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.runtime.services.alerts import notice_jobs
@@ -55,6 +61,7 @@ class AlertInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str  #: `firing`, `pending`, `fine`, or `unknown` before the first look
     condition: str = ""  #: empty for one that this app does not declare
     queue: str = ""
+    source: str = ""  #: `code` or `store`, where its rule stands; empty if neither here
     value: float | None = None  #: as it was last measured
     firing_since: datetime | None = None
     silenced_until: datetime | None = None
@@ -66,6 +73,7 @@ class AlertVerbs(BatchVerbs):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._alerts: dict[str, AlertDeclaration] = {}
+        self._delivers = False
 
     @property
     def alerts(self) -> Alerts:
@@ -91,46 +99,78 @@ class AlertVerbs(BatchVerbs):
         lasts. `over` is the window of growth and rates. Workers of this app look every ten seconds,
         one of them for all.
         """
-        where = f"alert {name_text(name, 'the name of an alert')!r}"
-        if not isinstance(condition, Condition):
-            raise ConfigError(f"{where}: {condition!r} is no condition; write oldest_ready > '5m'")
-        measure = condition.measure
-        if queue and not measure.of_queue:
-            raise ConfigError(f"{where}: {measure.name} is not counted by queue; leave queue= out")
         destinations = (to,) if callable(to) else tuple(to)
-        for each in destinations:
-            if not callable(each):
-                raise ConfigError(f"{where}: {each!r} cannot be told; give a Webhook or a function")
-        repeat_us = None
-        if repeat is not None:
-            repeat_us = positive_microseconds(repeat, setting=f"{where}: repeat")
-        rule = AlertRule(
-            bound=condition.bound,
-            hold_us=microseconds(hold, setting=f"{where}: hold"),
-            clear_us=microseconds(clear_after, setting=f"{where}: clear_after"),
-            repeat_us=repeat_us,
+        declared = _checked(
+            name,
+            condition,
+            destinations,
+            _Options(queue=queue, hold=hold, clear_after=clear_after, repeat=repeat, over=over),
         )
-        if not self._alerts:
-            self._declare_delivery()
-        self._alerts[name] = AlertDeclaration(
-            name=name,
-            measure=measure,
-            rule=rule,
-            queue=queue,
-            over_us=positive_microseconds(over, setting=f"{where}: over"),
-            to=destinations,
-        )
+        self._declare_delivery()
+        self._alerts[name] = declared
 
     def _declared_alerts(self) -> tuple[AlertDeclaration, ...]:
+        self._declare_delivery()  # operators may write rules down while the worker runs
         return tuple(self._alerts.values())
 
     def _declare_delivery(self) -> None:
+        if self._delivers:
+            return
+        self._delivers = True
+
         @self.task(name=DELIVER_TASK, queue=ALERT_QUEUE, retry=_RETRY, timeout="30s")
         def deliver_alert(alert: str, destination: int, notice: AlertNotice) -> None:
-            declared = self._alerts.get(alert)
+            declared = self._alerts.get(alert) or drive(
+                _stored_rule(alert, self._connection.store.records), self._connection.store.run
+            )
             if declared is None or destination >= len(declared.to):
-                raise Reject(f"this release has no alert {alert!r} with that destination")
+                raise Reject(f"there is no alert {alert!r} with that destination any more")
             declared.to[destination](notice)
+
+
+class _Options(TypedDict, total=False):
+    """How an alert is judged; `AlertVerbs.alert` says what each means."""
+
+    queue: str
+    hold: Duration
+    clear_after: Duration
+    repeat: Duration | None
+    over: Duration
+
+
+def _checked(
+    name: str, condition: Condition, to: tuple[Destination, ...], options: _Options
+) -> AlertDeclaration:
+    """An alert, declared in code or written down; mistakes are refused."""
+    where = f"alert {name_text(name, 'the name of an alert')!r}"
+    if not isinstance(condition, Condition):
+        raise ConfigError(f"{where}: {condition!r} is no condition; write oldest_ready > '5m'")
+    measure, queue, repeat = condition.measure, options.get("queue", ""), options.get("repeat")
+    if queue and not measure.of_queue:
+        raise ConfigError(f"{where}: {measure.name} is not counted by queue; leave queue= out")
+    for each in to:
+        if not callable(each):
+            raise ConfigError(f"{where}: {each!r} cannot be told; give a Webhook or a function")
+    repeat_us = None
+    if repeat is not None:
+        repeat_us = positive_microseconds(repeat, setting=f"{where}: repeat")
+    rule = AlertRule(
+        bound=condition.bound,
+        hold_us=microseconds(options.get("hold", 0), setting=f"{where}: hold"),
+        clear_us=microseconds(options.get("clear_after", "1m"), setting=f"{where}: clear_after"),
+        repeat_us=repeat_us,
+    )
+    over_us = positive_microseconds(options.get("over", "15m"), setting=f"{where}: over")
+    return AlertDeclaration(
+        name=name, measure=measure, rule=rule, queue=queue, over_us=over_us, to=to
+    )
+
+
+def _stored_rule(name: str, records: Any) -> _Asking[AlertDeclaration | None]:
+    record = yield records.record(RecordId(RULE_KIND, "", name))
+    if record is None:
+        return None
+    return msgspec.json.decode(record.document, type=StoredAlert).declaration(name)
 
 
 class Alerts:
@@ -147,6 +187,27 @@ class Alerts:
     async def aall(self) -> tuple[AlertInfo, ...]:
         """As `all`, without blocking the event loop."""
         return await adrive(self._all(), (await self._connection.astore()).arun)
+
+    def add(
+        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
+    ) -> None:
+        """Write a rule down, or write it anew; workers go by it at their next look."""
+        drive(self._add(name, condition, to, options), self._connection.store.run)
+
+    async def aadd(
+        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
+    ) -> None:
+        """As `add`, without blocking the event loop."""
+        store = await self._connection.astore()
+        await adrive(self._add(name, condition, to, options), store.arun)
+
+    def remove(self, name: str) -> None:
+        """Remove a rule that was written down, and what is known of it."""
+        drive(self._remove(name), self._connection.store.run)
+
+    async def aremove(self, name: str) -> None:
+        """As `remove`, without blocking the event loop."""
+        await adrive(self._remove(name), (await self._connection.astore()).arun)
 
     def silence(self, name: str, span: Duration) -> None:
         """Tell nothing of an alert for so long; 0 ends that. What still fires then is told."""
@@ -170,26 +231,45 @@ class Alerts:
             record.id.key: msgspec.json.decode(record.document, type=AlertState)
             for record in page.records
         }
-        names = sorted({*states, *self._declared})
-        return tuple(self._info(name, states.get(name), page.now_us) for name in names)
-
-    def _info(self, name: str, state: AlertState | None, now_us: int) -> AlertInfo:
-        declared, known = self._declared.get(name), state or AlertState()
-        word = "unknown" if known.value is None else "fine"
-        if known.beyond_us is not None:
-            word = "pending"
-        if known.firing_us is not None:
-            word = "firing"
-        shown = None if declared is None else Condition(declared.measure, declared.rule.bound)
-        return AlertInfo(
-            name=name,
-            state=word,
-            condition="" if shown is None else str(shown),
-            queue="" if declared is None else declared.queue,
-            value=known.value,
-            firing_since=None if known.firing_us is None else to_datetime(known.firing_us),
-            silenced_until=to_datetime(known.silent_us) if known.silent_us > now_us else None,
+        kept: RecordPage = yield self._records.records(RULE_KIND, limit=_PAGE)
+        rules = {
+            record.id.key: msgspec.json.decode(record.document, type=StoredAlert)
+            for record in kept.records
+        }
+        written = {name: rule.declaration(name) for name, rule in rules.items()}
+        every = {**written, **self._declared}
+        return tuple(
+            _info(name, every.get(name), states.get(name), page.now_us)
+            for name in sorted({*states, *every})
         )
+
+    def _add(
+        self, name: str, condition: str, to: Iterable[str], options: _Options
+    ) -> _Asking[None]:
+        texts = tuple(to)
+        if name in self._declared:
+            raise ConfigError(f"alert {name!r} is declared in code; change it there")
+        compared = condition_of(condition)
+        checked = _checked(name, compared, tuple(map(destination_of, texts)), options)
+        rule = StoredAlert(
+            condition=condition,
+            queue=checked.queue,
+            to=texts,
+            hold_us=checked.rule.hold_us,
+            clear_us=checked.rule.clear_us,
+            repeat_us=checked.rule.repeat_us,
+            over_us=checked.over_us,
+        )
+        # Whatever its version: the last one who writes it down decides.
+        put = Put(RecordId(RULE_KIND, "", name), msgspec.json.encode(rule))
+        yield self._records.change([put])
+
+    def _remove(self, name: str) -> _Asking[None]:
+        if (yield from _stored_rule(name, self._records)) is None:
+            why = "declared in code; remove it there" if name in self._declared else "not there"
+            raise ConfigError(f"alert {name!r} is {why}; see 'packhorse alerts list'")
+        kinds = (RULE_KIND, ALERT_KIND)
+        yield self._records.change([Remove(RecordId(kind, "", name)) for kind in kinds])
 
     def _silence(self, name: str, span: Duration) -> _Asking[None]:
         span_us = microseconds(span, setting="the length of a silence")
@@ -197,7 +277,8 @@ class Alerts:
         for _ in range(_TRIES):
             page: RecordPage = yield self._records.records(ALERT_KIND, limit=1)
             record = yield self._records.record(named)
-            if record is None and name not in self._declared:
+            stored = yield from _stored_rule(name, self._records)
+            if record is None and stored is None and name not in self._declared:
                 raise ConfigError(f"there is no alert {name!r}; see 'packhorse alerts list'")
             state, version = AlertState(), 0
             if record is not None:
@@ -212,10 +293,12 @@ class Alerts:
     def _test(self, name: str) -> _Asking[int]:
         declared = self._declared.get(name)
         if declared is None:
+            declared = yield from _stored_rule(name, self._records)
+        if declared is None:
             raise ConfigError(f"this app declares no alert {name!r}; see 'packhorse alerts list'")
         text = f"{name}: a test; {declared.subject} was not looked at"
         notice = AlertNotice(alert=name, state="test", text=text, queue=declared.queue)
-        jobs = notice_jobs(declared, notice)
+        jobs = notice_jobs(declared, notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
         if jobs:
             yield self._connection.store.jobs.submit(jobs)
         return len(jobs)
@@ -223,3 +306,25 @@ class Alerts:
     @property
     def _records(self) -> Any:
         return self._connection.store.records
+
+
+def _info(
+    name: str, declared: AlertDeclaration | None, state: AlertState | None, now_us: int
+) -> AlertInfo:
+    known = state or AlertState()
+    word = "unknown" if known.value is None else "fine"
+    if known.beyond_us is not None:
+        word = "pending"
+    if known.firing_us is not None:
+        word = "firing"
+    shown = None if declared is None else Condition(declared.measure, declared.rule.bound)
+    return AlertInfo(
+        name=name,
+        state=word,
+        condition="" if shown is None else str(shown),
+        queue="" if declared is None else declared.queue,
+        source="" if declared is None else "store" if declared.stored else "code",
+        value=known.value,
+        firing_since=None if known.firing_us is None else to_datetime(known.firing_us),
+        silenced_until=to_datetime(known.silent_us) if known.silent_us > now_us else None,
+    )

@@ -37,6 +37,7 @@ class Permission(StrEnum):
     WORKERS_STACKS = "workers.stacks"  #: see where in the code running handlers are
     METRICS_VIEW = "metrics.view"
     ALERTS_SILENCE = "alerts.silence"
+    ALERTS_EDIT = "alerts.edit"
     AUDIT_VIEW = "audit.view"
 
 

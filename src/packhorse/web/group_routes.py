@@ -192,4 +192,21 @@ GROUP_ROUTES: Final[tuple[ApiRoute, ...]] = (
         body=notices.SilenceOrder,
         fleet=True,
     ),
+    _POST(
+        path="/alerts/{name:path}/remove",
+        handler=notices.remove_alert,
+        permission=Permission.ALERTS_EDIT,
+        summary="Remove a rule that was written down",
+        answer="Alert",
+        fleet=True,
+    ),
+    _POST(
+        path="/alerts/{name:path}",
+        handler=notices.add_alert,
+        permission=Permission.ALERTS_EDIT,
+        summary="Write a rule down, or write it anew",
+        answer="Alert",
+        body=notices.AlertOrder,
+        fleet=True,
+    ),
 )

@@ -12,7 +12,17 @@ from packhorse.core.durations import microseconds
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.problems import WebRefusal
 
-__all__ = ["EventOrder", "SilenceOrder", "list_alerts", "list_topics", "publish", "silence_alert"]
+__all__ = [
+    "AlertOrder",
+    "EventOrder",
+    "SilenceOrder",
+    "add_alert",
+    "list_alerts",
+    "list_topics",
+    "publish",
+    "remove_alert",
+    "silence_alert",
+]
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
@@ -35,6 +45,18 @@ class SilenceOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     """For how long nothing is told of an alert, such as `2h`; 0 ends a silence."""
 
     span: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | float
+
+
+class AlertOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A rule to write down: `oldest_ready > 5m`, and how it is judged and told."""
+
+    condition: Text
+    queue: str = ""
+    to: list[Text] = []  #: URLs, `slack:` and a URL, or `mailto:` and an address
+    hold: str | float = 0
+    clear_after: str | float = "1m"
+    repeat: str | float | None = None
+    over: str | float = "15m"
 
 
 async def list_topics(call: ApiCall) -> ApiAnswer:
@@ -67,6 +89,28 @@ async def list_alerts(call: ApiCall) -> ApiAnswer:
     """Every alert that the app declares or the store knows, as it stands."""
     found = await call.app.alerts.aall()
     return ApiAnswer(body={"alerts": [document_of(one) for one in found]})
+
+
+async def add_alert(call: ApiCall) -> ApiAnswer:
+    """Write a rule down, or write it anew; workers go by it within a minute."""
+    name, order = call.path["name"], call.sent(AlertOrder)
+    found = {one.name: document_of(one) for one in await call.app.alerts.aall()}
+    await call.app.alerts.aadd(name, **msgspec.structs.asdict(order))
+    after = await _alert(call, name)
+    kept = ("condition", "queue", "source")
+    before = found.get(name)
+    return ApiAnswer(
+        body=after,
+        before=None if before is None else {each: before[each] for each in kept},
+        after={each: after[each] for each in kept},
+    )
+
+
+async def remove_alert(call: ApiCall) -> ApiAnswer:
+    """Remove a rule that was written down, and what is known of it."""
+    before = await _alert(call, call.path["name"])
+    await call.app.alerts.aremove(call.path["name"])
+    return ApiAnswer(body=before, before={"condition": before["condition"]})
 
 
 async def silence_alert(call: ApiCall) -> ApiAnswer:

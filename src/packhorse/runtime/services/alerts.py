@@ -7,7 +7,8 @@ the fleet, even if workers die, and a receiver that is away is tried again as an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,15 +18,19 @@ from packhorse.alerts import (
     ALERT_KIND,
     ALERT_QUEUE,
     DELIVER_TASK,
+    RULE_KIND,
     AlertDeclaration,
     AlertNotice,
+    StoredAlert,
 )
 from packhorse.breaker import BREAKER_KIND, breaker_info
+from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import SECOND_US, Chance, Clock, new_id, to_datetime
 from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
 from packhorse.core.policies.alerts import AlertState, grown, judged, sampled
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
+from packhorse.errors import ConfigError
 from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
@@ -38,6 +43,9 @@ _PAGE: Final = 500
 #: Workers whose totals are compared; of more, the others do not count.
 _WORKERS_MAX: Final = 500
 _BREAKER_OPEN: Final = "open"
+#: How often a worker looks for rules where there are none.
+_NO_RULES_S: Final = 30.0
+_LOG: Final = logging.getLogger("packhorse.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class _Sight:
 
 
 class AlertWatch:
-    """Judges the alerts that its app declares."""
+    """Judges the alerts that its app declares, and those that operators wrote down."""
 
     name = "alerts"
     interval_s = 10.0
@@ -70,17 +78,19 @@ class AlertWatch:
         self._store = store
         self._monotonic = clock.monotonic
         self._chance = chance
-        self._alerts = alerts
+        self._declared = alerts
+        self._written = False  #: operators had written rules down at the last look
         # Until the next look, or others would look before: one look is all that a kill costs.
         hold_us = int(self.interval_s * SECOND_US)
         self._duty = Duty(store, clock, "alerts", worker, hold_us)
 
     async def run_once(self) -> float:
         """Look once, if this worker is on duty."""
-        if not self._alerts:
-            return spread(self.interval_s, self._chance)
+        if not self._declared and not self._written and not await self._rules():
+            return spread(_NO_RULES_S, self._chance)
         if not await self._duty.is_mine():
             return spread(OFF_DUTY_S, self._chance)
+        alerts = [*self._declared, *await self._rules()]
         known: dict[str, Record] = {}
         after: str | None = None
         while True:
@@ -89,10 +99,24 @@ class AlertWatch:
             after = page.after
             if after is None:
                 break
-        sight = await self._sight(page.now_us)
-        for alert in self._alerts:
+        sight = await self._sight(page.now_us, {alert.measure.name for alert in alerts})
+        for alert in alerts:
             await self._judge(alert, known.get(alert.name), sight)
         return spread(self.interval_s, self._chance)
+
+    async def _rules(self) -> list[AlertDeclaration]:
+        """The rules that operators wrote down; what code declares is not among them."""
+        page = await self._page(RULE_KIND)
+        self._written = bool(page.records)
+        own = {alert.name for alert in self._declared}
+        found = []
+        for record in page.records:
+            try:
+                rule = msgspec.json.decode(record.document, type=StoredAlert)
+                found.append(rule.declaration(record.id.key))
+            except (ConfigError, msgspec.DecodeError) as error:
+                _LOG.warning("alert %r cannot be judged by this worker: %s", record.id.key, error)
+        return [alert for alert in found if alert.name not in own]
 
     async def _judge(self, alert: AlertDeclaration, record: Record | None, sight: _Sight) -> None:
         before = AlertState()
@@ -105,13 +129,15 @@ class AlertWatch:
         named, version = RecordId(ALERT_KIND, "", alert.name), 0
         if record is not None:
             version = record.version
-        jobs = [] if word is None else notice_jobs(alert, _notice(alert, state, word, sight.now_us))
+        jobs = []
+        if word is not None:
+            notice = _notice(alert, state, word, sight.now_us)
+            jobs = notice_jobs(alert, notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
         # A conflict is an operator's silence, or another worker's look: the next look goes by it.
         put = Put(named, msgspec.json.encode(state), version)
         await self._store.arun(self._store.records.change([put], jobs=jobs))
 
-    async def _sight(self, now_us: int) -> _Sight:
-        wanted = {alert.measure.name for alert in self._alerts}
+    async def _sight(self, now_us: int, wanted: Collection[str]) -> _Sight:
         began = self._monotonic()
         counts = await self._store.arun(self._store.inspection.counts())
         latency_s = self._monotonic() - began
@@ -133,8 +159,11 @@ class AlertWatch:
         return await self._store.arun(self._store.records.records(kind, after=after, limit=_PAGE))
 
 
-def notice_jobs(alert: AlertDeclaration, notice: AlertNotice) -> list[NewJob]:
-    """The jobs that tell each destination of an alert."""
+def notice_jobs(alert: AlertDeclaration, notice: AlertNotice, queue: str) -> list[NewJob]:
+    """The jobs that tell each destination of an alert.
+
+    Workers of an app that declares alerts serve a queue of their own; the others have none.
+    """
     jobs = []
     for index in range(len(alert.to)):
         job_id = new_id()
@@ -144,7 +173,7 @@ def notice_jobs(alert: AlertDeclaration, notice: AlertNotice) -> list[NewJob]:
                 id=job_id,
                 task=DELIVER_TASK,
                 payload=msgspec.json.encode(arguments),
-                queue=ALERT_QUEUE,
+                queue=queue,
                 priority=int(Priority.CRITICAL),
                 trace_id=job_id.replace("-", ""),
             )
