@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,15 @@ from typing import Any
 
 import pytest
 
+from tests.docs.pages import DOCS, blocks
 from tests.supervisor.yard import PATIENCE_S, SOURCE, Yard, asked
 
+PAGE = (DOCS / "how-to" / "logging.md").read_text(encoding="utf-8")
+#: How an app that is set up so gets its logger.
+LOGGERS = {
+    "dictConfig": "log = logging.getLogger(__name__)",
+    "structlog": "log = structlog.get_logger(__name__)",
+}
 LOUD = """
 import logging, os, threading, warnings
 from packhorse import Context, Packhorse, RetryPolicy
@@ -154,8 +162,7 @@ def test_a_log_that_is_not_read_holds_up_neither_jobs_nor_probes_nor_the_end(lou
     read(text.rpartition("\n")[0])  # the last may be cut off where the pipe was full
 
 
-@pytest.mark.parametrize("suffix", ["json", "toml"])
-def test_logging_can_be_set_up_by_a_file(loud: Yard, suffix: str) -> None:
+def test_logging_can_be_set_up_by_a_file(loud: Yard) -> None:
     document = {
         "version": 1,
         "filters": {"job": {"()": "packhorse.logs.JobFields"}},
@@ -171,43 +178,42 @@ def test_logging_can_be_set_up_by_a_file(loud: Yard, suffix: str) -> None:
         },
         "loggers": {"loud": {"handlers": ["file"], "level": "INFO"}},
     }
-    path = loud.folder / f"logging.{suffix}"
-    path.write_text(json.dumps(document) if suffix == "json" else _toml(document))
-    document["formatters"] = {}
+    (loud.folder / "logging.json").write_text(json.dumps(document))
     job = submit(loud, "whisper")
 
-    text = burst(loud, "--log-config", path.name)
+    text = burst(loud, "--log-config", "logging.json")
 
     own = (loud.folder / "own.log").read_text().splitlines()
     assert f"loud|{job}|spoken on the loop" in own
     assert "job.started" not in text
 
 
-def _toml(document: dict[str, Any], under: str = "") -> str:
-    """A dictionary of dictionaries as TOML."""
-    plain = [
-        f"{json.dumps(name)} = {json.dumps(value)}"
-        for name, value in document.items()
-        if not isinstance(value, dict)
-    ]
-    tables = [
-        f"\n[{under}{json.dumps(name)}]\n" + _toml(value, f"{under}{json.dumps(name)}.")
-        for name, value in document.items()
-        if isinstance(value, dict)
-    ]
-    return "\n".join([*plain, *tables])
+def test_the_file_that_the_page_shows_sets_logging_up(loud: Yard) -> None:
+    (shown,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (loud.folder / "logging.toml").write_text(shown)
+    job = submit(loud, "whisper")
+
+    text = burst(loud, "--log-config", "logging.toml")
+
+    lines = read((loud.folder / "worker.log").read_text())
+    (spoken,) = [line for line in lines if line["message"] == "spoken on the loop"]
+    assert spoken["job_id"] == job
+    assert "INFO loud spoken on the loop" in text
 
 
-def test_logging_can_be_left_to_the_app(loud: Yard) -> None:
-    path = loud.folder / "loud.py"
-    own = 'import logging\nlogging.basicConfig(level="INFO", format="own:%(name)s:%(message)s")\n'
-    path.write_text(own + LOUD)
-    submit(loud, "whisper")
+@pytest.mark.parametrize("word", LOGGERS)
+def test_logging_can_be_left_to_the_app_as_the_page_shows(loud: Yard, word: str) -> None:
+    (shown,) = [each.code for each in blocks(PAGE) if each.reason and word in each.code]
+    own = LOUD.replace("log = logging.getLogger(__name__)", LOGGERS[word])
+    (loud.folder / "loud.py").write_text(shown + own)
+    job = submit(loud, "whisper")
 
-    text = burst(loud, "--log-config", "none", "--no-banner")
+    lines = read(burst(loud, "--log-config", "none", "--no-banner"))
 
-    assert "own:loud:spoken on the loop" in text
-    assert "own:packhorse:whisper completed in" in text
+    by_message = {line["message"].partition(" in ")[0]: line for line in lines}
+    spoken, ours = by_message["spoken on the loop"], by_message["whisper completed"]
+    assert (spoken["job_id"], spoken["task"]) == (job, "whisper")
+    assert (ours["job_id"], ours["event"]) == (job, "job.completed")
 
 
 @pytest.mark.parametrize(
