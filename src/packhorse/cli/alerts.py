@@ -81,7 +81,7 @@ def _row(alert: AlertInfo) -> tuple[object, ...]:
 )
 @on_store
 def add_alert(app: Packhorse, /, *, name: str, condition: str, **options: Any) -> None:
-    """Write a rule down in the store, or write it anew; workers go by it within a minute.
+    """Write a rule down in the store, or change it; workers go by it within a minute.
 
     packhorse alerts add 'mail behind' 'oldest_ready > 5m' --queue mail --to https://...
     """

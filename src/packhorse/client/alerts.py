@@ -191,7 +191,7 @@ class Alerts:
     def add(
         self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
     ) -> None:
-        """Write a rule down, or write it anew; workers go by it at their next look."""
+        """Write a rule down, or change it; workers go by it at their next look."""
         drive(self._add(name, condition, to, options), self._connection.store.run)
 
     async def aadd(

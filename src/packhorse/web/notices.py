@@ -92,7 +92,7 @@ async def list_alerts(call: ApiCall) -> ApiAnswer:
 
 
 async def add_alert(call: ApiCall) -> ApiAnswer:
-    """Write a rule down, or write it anew; workers go by it within a minute."""
+    """Write a rule down, or change it; workers go by it within a minute."""
     name, order = call.path["name"], call.sent(AlertOrder)
     found = {one.name: document_of(one) for one in await call.app.alerts.aall()}
     await call.app.alerts.aadd(name, **msgspec.structs.asdict(order))
