@@ -42,6 +42,7 @@ _MEASURES: Final = (
         "steps",
         "limits",
         "pickup",
+        "saturated",
         "idle",
         "claims",
         "blocked",

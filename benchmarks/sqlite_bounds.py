@@ -15,6 +15,7 @@ from benchmarks.measures import (
     limits,
     memory,
     pickup,
+    saturated,
     scaling,
     steady,
     steps,
@@ -107,6 +108,7 @@ def _waits(settings: Settings) -> Iterator[Bound]:
     yield Bound(
         says="pick-up, 99th percentile", measure=pickup.P99, of=_OURS, at_most=25, unit="ms"
     )
+    yield saturated.BOUND
     yield from steady.STEADY
     yield Bound(says="idle worker", measure=idle.IDLE, of=_OURS, at_most=1, unit="% of a core")
     yield Bound(

@@ -15,6 +15,7 @@ from benchmarks.measures import (
     idle,
     memory,
     pickup,
+    saturated,
     scaling,
     server_claims,
     snapshot,
@@ -157,6 +158,7 @@ def _waits() -> Sequence[Bound]:
     return (
         Bound(says="pick-up, median", measure=pickup.P50, of=OURS, at_most=5, unit="ms"),
         Bound(says="pick-up, 99th percentile", measure=pickup.P99, of=OURS, at_most=25, unit="ms"),
+        saturated.BOUND,
         *steady.STEADY,
         Bound(says="idle worker", measure=idle.IDLE, of=OURS, at_most=1, unit="% of a core"),
         Bound(

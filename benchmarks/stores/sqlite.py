@@ -28,6 +28,7 @@ from benchmarks.measures import (
     limits,
     memory,
     pickup,
+    saturated,
     scaling,
     steady,
     steps,
@@ -51,6 +52,7 @@ ROUNDS: Final = MappingProxyType(
 ONCE: Final = MappingProxyType(
     {
         "pickup": pickup.measure,
+        "saturated": saturated.measure,
         "idle": idle.measure,
         "claims": claim_work.measure,
         "blocked": blocked_work.measure,

@@ -17,6 +17,7 @@ from benchmarks.measures import (
     idle,
     memory,
     pickup,
+    saturated,
     scaling,
     server_claims,
     steady,
@@ -81,6 +82,7 @@ def staged(
         once=MappingProxyType(
             {
                 "pickup": pickup.measure,
+                "saturated": saturated.measure,
                 "idle": idle.measure,
                 "claims": claims,
                 **once,

@@ -9,16 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from benchmarks import probe
-from benchmarks.bench import rotated
+from benchmarks.bench import Bench, rotated
 from benchmarks.bounds import judge_all
 from benchmarks.chart import bar_chart
 from benchmarks.ledger import Ledger
+from benchmarks.measures import saturated
 from benchmarks.report import Report, number, page, write
 from benchmarks.settings import FULL, QUICK
 from benchmarks.sqlite_bounds import sqlite_bounds
+from benchmarks.stores.sqlite import sqlite_stage
 from benchmarks.workloads import bare_sqlite
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,6 +151,22 @@ class TestProbe:
         first, second = probe.read_stamps(tmp_path / "stamps")
         assert first == 0
         assert second > 0
+
+
+class TestSaturated:
+    @pytest.mark.req("S2-28")
+    def test_a_submit_returns_in_time_while_a_worker_has_more_to_do_than_it_can(
+        self, tmp_path: Path
+    ) -> None:
+        ledger = Ledger()
+        with sqlite_stage(tmp_path, ()) as stage:
+            settings = msgspec.structs.replace(QUICK, stepped=500)
+            saturated.measure(Bench(tmp_path, settings, ledger, stage))
+
+        verdicts = judge_all(sqlite_bounds(QUICK), ledger)
+        [verdict] = [each for each in verdicts if each.result != "not measured"]
+        assert verdict.bound == saturated.BOUND
+        assert verdict.result == "met"
 
 
 class TestBareLoop:
