@@ -167,6 +167,22 @@ async def test_who_does_not_wait_any_more_holds_nobody_up(yard: Yard, faults: Fa
     assert (_kept(yard, first), faults.calls["attach"]) == ({}, 1)
 
 
+async def test_what_jobs_came_to_is_written_beside_the_next_steps(
+    yard: Yard, faults: Faults
+) -> None:
+    first, second = (Attaching(job.id, job.fence, {"a": b"1"}) for job in _held(yard, 2))
+    writer, told = AttachmentWriter(yard.store), list[int]()
+    writer.beside = lambda: told.append(faults.calls["attach"])
+
+    async def one_after_the_other() -> None:
+        await writer.akeep(first)
+        await writer.akeep(second)
+
+    await one_after_the_other()
+
+    assert (told, faults.calls["attach"]) == ([1], 2)  # after the first write, before the second
+
+
 async def test_a_loop_of_a_handler_s_own_is_served_too(yard: Yard) -> None:
     (job,) = _held(yard, 1)
     writer = AttachmentWriter(yard.store)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +25,8 @@ from packhorse.stores.protocol import Store
 __all__ = ["AttachmentWriter"]
 
 _BATCH_MAX: Final = 500
-#: Of the event loop, until a job that begins in the place of another has asked for its first step.
-_ROUNDS: Final = 4
+#: Of the event loop, in which those who were answered ask again, or end and make room for others.
+_ROUNDS: Final = 2
 #: Of values in one batch: a store answers no other call while it reads them.
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -48,6 +48,7 @@ class AttachmentWriter:
         self._turn = threading.Lock()
         self._of_loop: deque[_Asked] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self.beside: Callable[[], None] = lambda: None  #: has others write with the next batch
 
     def keep(self, one: Attaching) -> bool:
         """Keep values before this returns, in the caller's thread."""
@@ -81,10 +82,12 @@ class AttachmentWriter:
             while self._of_loop:
                 await adrive(self._work(_next_batch(self._of_loop)), self._store.arun)
                 # Those who were answered may ask for their next step, others begin in the place of
-                # those who ended, and what these came to is about to be written as well: in one
-                # commit, which costs less than work done beside several saves.
+                # those who ended, and what these came to is written in the same round: one commit,
+                # since fewer of them cost less than work done beside them saves.
                 for _ in range(_ROUNDS):
                     await asyncio.sleep(0)
+                self.beside()
+                await asyncio.sleep(0)
         finally:
             self._writing = None
 

@@ -55,6 +55,7 @@ class WorkerRuntime(Runtime):
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
+        self.contexts.attachments.beside = self.settler.flush
         executor = Executor(self.contexts.make, worker, env.places)
         self.threads = ThreadRunner(
             *(executor, self._begin, self.slots.finish),
