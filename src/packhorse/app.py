@@ -90,6 +90,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         self.bus = EventBus()
         self.bus.redact = redact_default if redact is None else redact
         self.registry = Registry()
+        self.bus.worker_id_of = self._worker_id_of
         self._chance = chance or SystemChance()
         self._own_store = store is None
         #: Where relative paths begin, wherever the process goes later; empty if that is gone.
@@ -354,6 +355,11 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
             chosen, tasks, tenants=tenants, lease=lease, default_timeout=default_timeout
         )
         return Consumer(self._connection, self._chance, settings, installed_version())
+
+    def _worker_id_of(self, task: str) -> str:
+        """The id of a task's contract."""
+        definition = self.registry.get(task)
+        return task if definition is None else definition.worker_id
 
     def _worker_registry(self) -> Registry:
         return self.registry

@@ -74,8 +74,8 @@ _NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
-#: The job whose code runs here, and its worker.
-_RUNNING: Final[ContextVar[tuple[Job, str] | None]] = ContextVar("packhorse_job", default=None)
+#: The job whose code runs here, its worker, and the id of its contract.
+_RUNNING: Final[ContextVar[tuple[Job, str, str] | None]] = ContextVar("packhorse_job", default=None)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -104,9 +104,9 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-def entered_job(job: Job, worker: str) -> None:
+def entered_job(job: Job, worker: str, worker_id: str) -> None:
     """From here on, this task or thread runs the code of a job."""
-    _RUNNING.set((job, worker))
+    _RUNNING.set((job, worker, worker_id))
 
 
 def job_fields() -> dict[str, Any]:
@@ -129,6 +129,7 @@ class Context(StepVerbs, FlowVerbs):
         link: AttemptHost,
         *,
         worker: str = "",
+        worker_id: str = "",
         state: Mapping[str, Any] = _NO_STATE,
         tools: Tools = NO_TOOLS,
         max_tokens: int | None = None,
@@ -139,7 +140,7 @@ class Context(StepVerbs, FlowVerbs):
         self._max_tokens = max_tokens
         self._job = job
         self._link = link
-        self._worker = worker
+        self._worker = (worker, worker_id or job.task)
         self._cancelled = False
         self._view: JobView | None = None
         self._log: JobLog | None = None
@@ -298,9 +299,9 @@ class Context(StepVerbs, FlowVerbs):
 
     @property
     def log(self) -> JobLog:
-        """A logger whose lines carry job_id, worker_id, tenant, queue, task, attempt, trace_id."""
+        """A logger whose lines carry the fields of the job: job_id, worker, worker_id, task, ..."""
         if self._log is None:
-            self._log = JobLog(logging.getLogger(_LOGGER), _fields(self._job, self._worker))
+            self._log = JobLog(logging.getLogger(_LOGGER), _fields(self._job, *self._worker))
         return self._log
 
     def request_cancel(self) -> None:
@@ -356,23 +357,17 @@ def _moment(instant_us: int | None) -> datetime | None:
     return None if instant_us is None else to_datetime(instant_us)
 
 
-#: What `_fields` may hold.
+#: What `_fields` may hold; the last ones only where a job has them.
 JOB_FIELDS: Final = (
-    *("job_id", "worker_id", "queue", "task", "attempt", "trace_id"),
+    *("job_id", "worker", "worker_id", "queue", "task", "attempt", "trace_id"),
     *("tenant", "upstream_request_id"),
 )
 
 
-def _fields(job: Job, worker: str) -> dict[str, Any]:
+def _fields(job: Job, worker: str, worker_id: str) -> dict[str, Any]:
     """The job's fields as every log line about it carries them."""
-    fields: dict[str, Any] = {
-        "job_id": job.id,
-        "worker_id": worker,
-        "queue": job.queue,
-        "task": job.task,
-        "attempt": job.attempt,
-        "trace_id": job.trace_id,
-    }
+    values = (job.id, worker, worker_id, job.queue, job.task, job.attempt, job.trace_id)
+    fields: dict[str, Any] = dict(zip(JOB_FIELDS, values, strict=False))
     if job.tenant:
         fields["tenant"] = job.tenant
     if job.upstream_request_id is not None:

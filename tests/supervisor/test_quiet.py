@@ -26,7 +26,7 @@ def told(yard: Yard, process: subprocess.Popen[str], event: str) -> set[str]:
     """The workers of which a log says this."""
     lines = [line for line in yard.output(process).splitlines() if line.startswith("{")]
     found: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return {each["worker_id"] for each in found if each.get("event") == event}
+    return {each["worker"] for each in found if each.get("event") == event}
 
 
 def live(yard: Yard, count: int) -> dict[int, str]:

@@ -59,7 +59,7 @@ def test_a_crash_is_told_with_its_evidence_and_when_the_job_runs_again() -> None
     *_, event = told_of(scene, Cause.CRASH, [(scene.jobs[0], 200.0)])
 
     assert isinstance(event, JobRetried)
-    assert (event.worker_id, event.job_id, event.task) == (WORKER, "job-0", "work")
+    assert (event.worker, event.job_id, event.task) == (WORKER, "job-0", "work")
     assert (event.attempt, event.reason, event.error_code) == (1, "worker_lost", "WORKER_LOST")
     assert event.duration_ms == 100_000.0
     assert event.delay_ms > 0

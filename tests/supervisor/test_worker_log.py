@@ -105,7 +105,8 @@ def test_users_own_lines_are_json_with_the_fields_of_their_job(loud: Yard) -> No
     assert (spoken["logger"], spoken["level"], spoken["order"]) == ("loud", "info", 17)
     assert (spoken["job_id"], spoken["task"], spoken["attempt"]) == (jobs["speak"], "speak", 1)
     assert spoken["trace_id"]
-    assert spoken["worker_id"]
+    assert spoken["worker"]
+    assert spoken["worker_id"] == "speak"  # of a task without a contract of its own
     assert by_message["spoken on the loop"]["job_id"] == jobs["whisper"]
     assert by_message["spoken in a process"]["job_id"] == jobs["call"]
     assert by_message["before whisper"]["job_id"] == jobs["whisper"]

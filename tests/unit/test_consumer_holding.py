@@ -279,7 +279,7 @@ async def test_the_log_names_what_happened_with_ids_and_without_payloads(
         *("job_fetched", "job_failed", "job_failed"),
     ]
     assert {line["job_id"] for line in lines} == {handle.id for handle in handles}
-    assert {(line["tenant"], line["worker_id"]) for line in lines} == {("acme", consumer.id)}
+    assert {(line["tenant"], line["worker"]) for line in lines} == {("acme", consumer.id)}
     assert all(line["trace_id"] for line in lines)
     assert "hunter2" not in caplog.text
 

@@ -151,7 +151,7 @@ def test_its_log_lines_carry_the_jobs_fields(
     (record,) = caplog.records
     fields = vars(record)
     assert fields["job_id"] == "job-1"
-    assert fields["worker_id"] == "w-1"
+    assert fields["worker"] == "w-1"
     assert fields["tenant"] == "acme"
     assert fields["trace_id"] == "trace-1"
     assert (fields["queue"], fields["task"], fields["attempt"]) == ("images", "resize", 3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from packhorse import events
+from packhorse import Context, Contract, Packhorse, events
 from packhorse.errors import ConfigError
 from packhorse.events import (
     EVENTS,
@@ -14,6 +14,7 @@ from packhorse.events import (
     EventBus,
     JobCompleted,
     JobEnded,
+    JobEvent,
     JobFailed,
     JobStarted,
     ObserverFailed,
@@ -26,8 +27,8 @@ def bus() -> EventBus:
     return EventBus()
 
 
-STARTED = JobStarted(job_id="j", worker_id="w", queue="q", task="t", attempt=1)
-COMPLETED = JobCompleted(job_id="j", worker_id="w", status="completed")
+STARTED = JobStarted(job_id="j", worker="w", worker_id="t", queue="q", task="t", attempt=1)
+COMPLETED = JobCompleted(job_id="j", worker="w", status="completed")
 
 
 @pytest.mark.req("S3-37")
@@ -163,3 +164,34 @@ def test_an_end_says_how_it_ended() -> None:
 
     assert (event.status, event.error_code, event.duration_ms) == ("failed", "EXCEPTION", 1.5)
     assert WorkerStopped(processed=1, abandoned=0).name == "worker.stopped"
+
+
+@pytest.mark.req("X-16", "S0-30", "S4-22")
+def test_a_contract_is_told_as_worker_id_and_a_process_as_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Packhorse("memory://")
+    told: list[JobEvent] = []
+
+    @app.task(contract=Contract(worker_id="writer"))
+    def write(ctx: Context) -> dict[str, str]:
+        ctx.log.warning("spoken")
+        return {"job": ctx.job.id}
+
+    app.on("job.*")(told.append)
+    with caplog.at_level("INFO"):
+        done, cancelled = write.enqueue(), write.using(delay="1h").enqueue()
+        cancelled.cancel()
+        report = app.run(burst=True)
+
+    assert {event.worker_id for event in told} == {"writer"}
+    ran = [event for event in told if event.job_id == done.id]
+    assert [event.name for event in ran] == ["job.started", "job.completed"]
+    assert {event.worker for event in ran} == {report.worker, done.info().worker or report.worker}
+    (line,) = [record for record in caplog.records if record.message == "spoken"]
+    assert (line.worker, line.worker_id) == (report.worker, "writer")  # type: ignore[attr-defined]
+    answer = done.response()
+    assert answer is not None
+    assert answer.observability.log_fields == {"worker_id": "writer"}
+    assert write.contract.document()["worker_id"] == "writer"
+    app.close()

@@ -22,7 +22,7 @@ from packhorse.logs.lines import RING_SIZE, LineHandler, LineRing, LineWriter, S
 LONG_S = 3600.0
 PATIENCE_S = 10.0
 STARTED = JobStarted(
-    job_id="j-1", worker_id="w-1", queue="mail", task="send", attempt=1, trace_id="t-1"
+    job_id="j-1", worker="w-1", queue="mail", task="send", attempt=1, trace_id="t-1"
 )
 
 
@@ -284,7 +284,7 @@ def test_forked_children_of_a_process_with_shared_memory_write_elsewhere(
     assert LineRing(memory, 0).take() == (b"", 0)
 
 
-@pytest.mark.parametrize("event", [STARTED, WorkerResumed(worker_id="w-1")])
+@pytest.mark.parametrize("event", [STARTED, WorkerResumed(worker="w-1")])
 def test_an_event_reads_the_same_with_and_without_a_record(
     logger: logging.Logger, event: Event
 ) -> None:

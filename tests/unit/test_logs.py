@@ -30,7 +30,7 @@ from packhorse.logs import attach, configure, records
 
 ABOUT = {
     "job_id": "j-1",
-    "worker_id": "w-1",
+    "worker": "w-1",
     "tenant": "acme",
     "queue": "mail",
     "task": "send",
@@ -196,7 +196,7 @@ def test_a_console_line_is_for_people(bus: EventBus, stream: io.StringIO) -> Non
     attach(bus)
 
     bus.emit(
-        WorkerStarted(worker_id="w-1", queues=("mail", "default"), concurrency=5, store="memory://")
+        WorkerStarted(worker="w-1", queues=("mail", "default"), concurrency=5, store="memory://")
     )
     bus.emit(JobStarted(**ABOUT))  # type: ignore[arg-type]
 
@@ -213,7 +213,7 @@ def test_a_console_line_carries_one_short_id(bus: EventBus, stream: io.StringIO)
     made, chosen = new_id(), "invoice-2026-000017-of-acme-and-sons"
     bus.emit(JobStarted(**{**ABOUT, "job_id": made}))  # type: ignore[arg-type]
     bus.emit(JobStarted(**{**ABOUT, "job_id": chosen}))  # type: ignore[arg-type]
-    bus.emit(StoreTrouble(worker_id="w-1", operation="claim", error_type="E", error_message="x"))
+    bus.emit(StoreTrouble(worker="w-1", operation="claim", error_type="E", error_message="x"))
 
     ends = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
     assert ends == [f"job={made[-8:]}", f"job={chosen}", "worker=w-1"]
@@ -278,7 +278,7 @@ def test_stacks_and_tracebacks_keep_their_lines_on_the_console_and_nothing_else(
     def fail() -> None:
         raise ValueError("no\x07 luck")
 
-    bus.emit(LoopBlocked(worker_id="w-1", seconds=2.0, tasks=("slow\x1b",), stack=stack))
+    bus.emit(LoopBlocked(worker="w-1", seconds=2.0, tasks=("slow\x1b",), stack=stack))
     try:
         fail()
     except ValueError:

@@ -156,7 +156,7 @@ async def test_every_event_about_a_job_says_whose_it_is_and_who_tells() -> None:
         assert event.job_id, event
         assert event.task, event
         assert event.queue == "default", event
-        assert event.worker_id, event
+        assert event.worker, event
     for event in [event for event in about if isinstance(event, JobEnded)]:
         assert event.status, event
         assert event.attempt > 0 or event.name == "job.dead", event
@@ -172,7 +172,7 @@ async def test_a_rescue_tells_how_long_the_attempt_was_held_and_what_became_of_i
     await lost(yard)
 
     (event,) = yard.told(JobRescued)
-    assert (event.lost_worker, event.worker_id, event.attempt) == ("gone", "rescuer", 1)
+    assert (event.lost_worker, event.worker, event.attempt) == ("gone", "rescuer", 1)
     assert (event.status, event.error_code) == ("pending", "WORKER_LOST")
     assert event.duration_ms == pytest.approx(30_000, abs=1_000)
 

@@ -99,7 +99,7 @@ async def test_a_job_given_up_because_its_worker_was_lost_is_told_as_dead(yard: 
     assert rescued.dead
     assert (dead.job_id, dead.task, dead.queue, dead.attempt) == (job_id, "work", "default", 1)
     assert (dead.reason, dead.status) == ("worker_crashed", "dead")
-    assert (dead.worker_id, dead.error_code) == ("rescuer", "WORKER_LOST")
+    assert (dead.worker, dead.error_code) == ("rescuer", "WORKER_LOST")
     assert "worker lost went away" in dead.error_message
 
 

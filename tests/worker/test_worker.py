@@ -293,7 +293,7 @@ async def test_start_and_end_are_told_with_the_jobs_fields(yard: Yard) -> None:
 
     (started,), (ended,) = yard.told(JobStarted), yard.told(JobCompleted)
     for event in (started, ended):
-        assert (event.job_id, event.worker_id) == (job_id, report.worker_id)
+        assert (event.job_id, event.worker) == (job_id, report.worker)
         assert (event.tenant, event.trace_id, event.upstream_request_id) == ("acme", "t-1", "r-9")
         assert (event.queue, event.task, event.attempt) == ("default", "noop", 1)
     assert started.span_id == ended.span_id != ""

@@ -46,7 +46,7 @@ def batch_ended(batch: BatchDocument, worker: str = "") -> EndedBatch:
     """The event about a batch that has ended."""
     kinds: dict[str, type[EndedBatch]] = {"completed": CompletedBatch, "cancelled": CancelledBatch}
     return kinds.get(batch.status, FailedBatch)(
-        worker_id=worker,
+        worker=worker,
         batch=batch.id,
         task=batch.job.task,
         tenant=batch.job.tenant,

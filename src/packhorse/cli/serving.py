@@ -128,7 +128,7 @@ def _print_banner(
     effective = run_options(started.queues, options)
     stop = span_text(effective.shutdown_timeout_us)
     for line in (
-        f"packhorse {installed_version()} worker {started.worker_id}",
+        f"packhorse {installed_version()} worker {started.worker}",
         f"  app          {found}",
         f"  store        {started.store} (schema {schema})",
         f"  queues       {', '.join(started.queues)}",

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from packhorse.core.redaction import Redact, redact_default, redacted_text
 from packhorse.core.text import stack_of, text_of
 from packhorse.errors import ConfigError
 from packhorse.events import flows, groups
 from packhorse.events import kinds as every_kind
-from packhorse.events.kinds import Event, ObserverFailed
+from packhorse.events.kinds import Event, JobEvent, ObserverFailed
 
 __all__ = ["EVENTS", "EventBus", "Observer"]
 
@@ -37,6 +39,8 @@ class EventBus:
         self.observers: Mapping[type[Event], tuple[Observer, ...]] = {}
         #: What may be told of values and exception text; see `core.redaction`.
         self.redact: Redact = redact_default
+        #: The id of a task's contract, for events whose makers do not know it.
+        self.worker_id_of: Callable[[str], str] = str
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every such event; returns what ends it.
@@ -61,7 +65,11 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Call the observers of this kind of event."""
-        for observer in self.observers.get(type(event), ()):
+        observers = self.observers.get(type(event), ())
+        if observers and isinstance(event, JobEvent) and not event.worker_id:
+            named = msgspec.structs.replace(event, worker_id=self.worker_id_of(event.task))
+            event = named.carrying(event.exception)
+        for observer in observers:
             try:
                 observer(event)
             except BaseException as error:  # noqa: BLE001 - nothing an observer does may matter
@@ -72,7 +80,7 @@ class EventBus:
             return  # the observer of failures fails: there is nothing left to tell
         self.emit(
             ObserverFailed(
-                worker_id=event.worker_id,
+                worker=event.worker,
                 observer=_label(observer),
                 event=event.name,
                 error_type=type(error).__name__,

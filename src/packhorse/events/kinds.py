@@ -60,7 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     name: ClassVar[str] = ""
 
-    worker_id: str = ""
+    worker: str = ""  #: the process
 
     @property
     def exception(self) -> BaseException | None:
@@ -77,6 +77,7 @@ class JobEvent(Event, frozen=True, kw_only=True):
     """Something that happened to a job."""
 
     job_id: str
+    worker_id: str = ""  #: of the contract
     queue: str = ""
     task: str = ""
     tenant: str = ""
@@ -377,8 +378,7 @@ def about_record(record: JobRecord, *, worker: str = "") -> dict[str, Any]:
     """The fields of every event about a job; `attempt` is the number of its last one."""
     names = ("queue", "task", "tenant", "trace_id", "upstream_request_id")
     own = {name: getattr(record, name) for name in names}
-    attempt = record.counters.attempts
-    return {**own, "job_id": record.id, "worker_id": worker, "attempt": attempt}
+    return own | {"job_id": record.id, "worker": worker, "attempt": record.counters.attempts}
 
 
 def dead_event(record: JobRecord, *, worker: str = "") -> JobDead:

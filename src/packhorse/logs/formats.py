@@ -193,7 +193,7 @@ class JobFields(logging.Filter):
 
 def _subject(extra: Mapping[str, Any], message: str) -> str:
     """Which job a line is about, else which worker, unless its sentence says so."""
-    for label, name in (("job", "job_id"), ("worker", "worker_id")):
+    for label, name in (("job", "job_id"), ("worker", "worker")):
         value = str(extra.get(name) or "")
         if value:
             return "" if value in message else f"  {label}={short_id(value)}"

@@ -55,20 +55,20 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
     {
         events.WorkerStarted: (
             logging.INFO,
-            "worker {worker_id} started: serves {queues} on {store}, concurrency {concurrency}",
+            "worker {worker} started: serves {queues} on {store}, concurrency {concurrency}",
         ),
         events.WorkerQuiet: (
             logging.INFO,
-            "worker {worker_id} is quiet: it claims nothing more; still running: {running}",
+            "worker {worker} is quiet: it claims nothing more; still running: {running}",
         ),
-        events.WorkerResumed: (logging.INFO, "worker {worker_id} claims jobs again"),
+        events.WorkerResumed: (logging.INFO, "worker {worker} claims jobs again"),
         events.WorkerStopping: (
             logging.INFO,
-            "worker {worker_id} is stopping ({reason}); still running: {running}",
+            "worker {worker} is stopping ({reason}); still running: {running}",
         ),
         events.WorkerStopped: (
             logging.INFO,
-            "worker {worker_id} stopped; attempts done: {processed}, abandoned: {abandoned}",
+            "worker {worker} stopped; attempts done: {processed}, abandoned: {abandoned}",
         ),
         events.JobStarted: (logging.INFO, "{task} started, attempt {attempt}"),
         events.JobCompleted: (logging.INFO, "{task} completed in {duration_ms:.1f} ms"),
@@ -114,11 +114,11 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
         events.LeaseLost: (
             logging.ERROR,
             (
-                "worker {worker_id} could not renew its lease; what it runs ({running}) may be "
+                "worker {worker} could not renew its lease; what it runs ({running}) may be "
                 "given to others, and is told so"
             ),
         ),
-        events.LeaseRegained: (logging.WARNING, "worker {worker_id} has a lease again"),
+        events.LeaseRegained: (logging.WARNING, "worker {worker} has a lease again"),
         events.StoreTrouble: (
             logging.ERROR,
             (

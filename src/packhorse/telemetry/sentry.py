@@ -143,7 +143,17 @@ class _Reporter:
 
 def _about(failure: JobEnded) -> dict[str, Any]:
     names = (
-        *("job_id", "task", "queue", "tenant", "attempt", "worker_id", "trace_id", "span_id"),
+        *(
+            "job_id",
+            "task",
+            "queue",
+            "tenant",
+            "attempt",
+            "worker",
+            "worker_id",
+            "trace_id",
+            "span_id",
+        ),
         *("upstream_request_id", "status", "reason", "error_code", "duration_ms", "lost_worker"),
     )
     found = {name: getattr(failure, name, None) for name in names}

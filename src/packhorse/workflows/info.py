@@ -124,7 +124,7 @@ def workflow_ended(group: Group, head: HeadDocument, worker: str = "") -> EndedW
         WorkflowState.CANCELLED: CancelledWorkflow,
     }
     return kinds.get(head.state, FailedWorkflow)(
-        worker_id=worker,
+        worker=worker,
         workflow=group.key,
         run=group.run,
         tenant=group.tenant,

@@ -318,7 +318,7 @@ class ConsumerRuntime(Runtime):
 
     def on_loop_blocked(self, seconds: float) -> None:
         tasks = tuple(sorted({each.job.task for each in list(self.slots.held)}))
-        self.env.bus.emit(LoopBlocked(worker_id=self.worker, seconds=seconds, tasks=tasks))
+        self.env.bus.emit(LoopBlocked(worker=self.worker, seconds=seconds, tasks=tasks))
 
 
 class _Waiter:

@@ -138,7 +138,7 @@ class Ticker:
             if move.due.missed:
                 self._bus.emit(
                     ScheduleMissed(
-                        worker_id=self._worker,
+                        worker=self._worker,
                         schedule=schedule.name,
                         catch_up=str(schedule.effective.catch_up),
                     )
@@ -147,7 +147,7 @@ class Ticker:
             if late_us > _REPORTED_LATE_US:
                 self._bus.emit(
                     ScheduleLate(
-                        worker_id=self._worker,
+                        worker=self._worker,
                         schedule=schedule.name,
                         late_s=late_us / SECOND_US,
                     )
@@ -159,7 +159,7 @@ class Ticker:
         """Keep with the fires why their jobs were not stored; the schedule goes on."""
         self._bus.emit(
             ScheduleRefused(
-                worker_id=self._worker,
+                worker=self._worker,
                 schedule=schedule.name,
                 reason=next(iter(reasons.values())),
             )

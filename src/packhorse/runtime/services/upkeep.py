@@ -242,7 +242,7 @@ class Parker:
         parked = await self._store.arun(plan)
         took_s = self._monotonic() - began
         if parked.tasks:
-            self._bus.emit(TasksParked(worker_id=self._worker, tasks=tuple(sorted(parked.tasks))))
+            self._bus.emit(TasksParked(worker=self._worker, tasks=tuple(sorted(parked.tasks))))
         await self._deaths.report(parked.dead)
         return max(spread(self.interval_s, self._chance), took_s * _REST_PER_COST)
 
@@ -326,7 +326,7 @@ class Starvation:
             self._told.add(counts.queue)
             self._bus.emit(
                 QueueStarving(
-                    worker_id=self._worker,
+                    worker=self._worker,
                     queue=counts.queue,
                     waited_s=(self._now_us - since_us) / SECOND_US,
                     priority=_priority_name(served.priority),

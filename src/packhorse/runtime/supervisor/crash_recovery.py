@@ -338,12 +338,13 @@ def _end(job: RecoveredJob, hello: Hello) -> dict[str, Any]:
     """Return the fields of every event about the end of an attempt."""
     about: dict[str, Any] = {
         "job_id": job.settlement.job_id,
-        "worker_id": hello.worker,
+        "worker": hello.worker,
         "duration_ms": job.ran_s * 1000,
     }
     record, error = job.record, job.settlement.error
     if record is not None:
         about |= {
+            "worker_id": (hello.tasks.get(record.task) or TaskRules()).worker_id,
             "queue": record.queue,
             "task": record.task,
             "tenant": record.tenant,

@@ -33,6 +33,7 @@ class TaskRules(msgspec.Struct, frozen=True, omit_defaults=True):
     retry: RetryRule | None = None
     max_snoozes: int | None = None
     result_keep_us: int | None = None
+    worker_id: str = ""  #: of its contract
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -70,6 +70,7 @@ class ContextFactory:
             attempt.job,
             link,
             worker=self.worker,
+            worker_id=plan.worker_id,
             state=self.state,
             tools=plan.tools,
             max_tokens=plan.max_tokens,

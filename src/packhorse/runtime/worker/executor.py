@@ -181,7 +181,7 @@ class Executor:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
         if attempt.ending is not None:
             raise asyncio.CancelledError
-        entered_job(attempt.job, self.worker)
+        entered_job(attempt.job, self.worker, attempt.plan.worker_id)
         plan = attempt.plan
         if (key := key_of(attempt.job.payload)) is not None:
             raise KeyUnavailable(attempt.job.id, key=key, what="payload")

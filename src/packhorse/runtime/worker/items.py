@@ -111,7 +111,13 @@ class _ItemContext(Context):
     __slots__ = ("_whole",)
 
     def __init__(self, job: Job, link: AttemptHost, whole: Context, plan: CallPlan) -> None:
-        super().__init__(job, link, state=whole.state, tools=plan.tools, max_tokens=plan.max_tokens)
+        super().__init__(
+            *(job, link),
+            worker_id=plan.worker_id,
+            state=whole.state,
+            tools=plan.tools,
+            max_tokens=plan.max_tokens,
+        )
         self._whole = whole
 
     @property

@@ -82,6 +82,11 @@ class CallPlan:
     is_coroutine: bool = True  #: its function is one, wherever it runs
     item: CallPlan | None = None  #: of a chunk: how each of its items is called
 
+    @property
+    def worker_id(self) -> str:
+        """The id of its contract; that of a task without one is its name."""
+        return (self.bound and self.bound.contract.worker_id) or self.name
+
 
 def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
     """The arguments of a job, moved to the version of now, and checked.

@@ -267,11 +267,11 @@ class Runtime:
     def on_lease_lost(self) -> None:
         """Release what has not begun."""
         self.slots.give_back()
-        self.env.bus.emit(LeaseLost(worker_id=self.worker, running=self.slots.running))
+        self.env.bus.emit(LeaseLost(worker=self.worker, running=self.slots.running))
 
     def on_lease_regained(self) -> None:
         """Say that this worker has a lease again."""
-        self.env.bus.emit(LeaseRegained(worker_id=self.worker))
+        self.env.bus.emit(LeaseRegained(worker=self.worker))
 
     def on_loop_blocked(self, seconds: float) -> None:
         """Say what blocks the event loop; called from the heartbeat's thread."""

@@ -56,7 +56,7 @@ class StoreHealth:
             self._since = self._clock.monotonic()
             self._bus.emit(
                 StoreTrouble(
-                    worker_id=self._worker,
+                    worker=self._worker,
                     operation=operation,
                     error_type=type(error).__name__,
                     error_message=str(error),
@@ -70,4 +70,4 @@ class StoreHealth:
         self._failing.remove(operation)
         if not self._failing:
             seconds = self._clock.monotonic() - self._since
-            self._bus.emit(StoreRecovered(worker_id=self._worker, seconds=seconds))
+            self._bus.emit(StoreRecovered(worker=self._worker, seconds=seconds))

@@ -209,4 +209,4 @@ def _rules(registry: Registry, name: str) -> TaskRules:
     task = registry.get(name)
     if task is None:
         return TaskRules()
-    return TaskRules(task.retry, task.max_snoozes, task.result_keep_us)
+    return TaskRules(task.retry, task.max_snoozes, task.result_keep_us, task.worker_id)

@@ -95,7 +95,7 @@ class Announcer:
         """A middleware or an instrument raised; the job was not touched by it."""
         self._bus.emit(
             ObserverFailed(
-                worker_id=self._worker,
+                worker=self._worker,
                 observer=getattr(middleware, "__qualname__", None) or repr(middleware),
                 event="middleware",
                 error_type=type(error).__name__,
@@ -180,7 +180,8 @@ class Announcer:
             job = attempt.job
             attempt.about = {
                 "job_id": job.id,
-                "worker_id": self._worker,
+                "worker": self._worker,
+                "worker_id": attempt.plan.worker_id,
                 "queue": job.queue,
                 "task": job.task,
                 "tenant": job.tenant,
@@ -205,7 +206,7 @@ class WorkerReport:
     is `succeeded + failed`. Cancelled, snoozed, limited and released attempts are in neither.
     """
 
-    worker_id: str
+    worker: str  #: its id
     name: str
     succeeded: int
     failed: int
@@ -289,7 +290,7 @@ class WorkerCounters:
     def report(
         self,
         *,
-        worker_id: str,
+        worker: str,
         name: str,
         uptime_s: float,
         abandoned: int,
@@ -298,7 +299,7 @@ class WorkerCounters:
         """The counts as a value."""
         counts = {slot: getattr(self, slot) for slot in self.__slots__}
         return WorkerReport(
-            worker_id=worker_id,
+            worker=worker,
             name=name,
             uptime_s=uptime_s,
             abandoned=abandoned,

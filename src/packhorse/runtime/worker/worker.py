@@ -104,13 +104,13 @@ class Worker:
             await self._patiently(runtime, self._leave(runtime))
         runtime.env.bus.emit(
             WorkerStopped(
-                worker_id=self.id,
+                worker=self.id,
                 processed=runtime.counters.succeeded + runtime.counters.failed,
                 abandoned=runtime.abandoned,
             )
         )
         return runtime.counters.report(
-            worker_id=self.id,
+            worker=self.id,
             name=self._options.name,
             uptime_s=self._env.clock.monotonic() - began,
             abandoned=runtime.abandoned,
@@ -167,9 +167,7 @@ class Worker:
         runtime.set_quiet(on=on)
         running = runtime.slots.running
         runtime.env.bus.emit(
-            WorkerQuiet(worker_id=self.id, running=running)
-            if on
-            else WorkerResumed(worker_id=self.id)
+            WorkerQuiet(worker=self.id, running=running) if on else WorkerResumed(worker=self.id)
         )
 
     async def _patiently(self, runtime: WorkerRuntime, step: Coroutine[Any, Any, None]) -> None:
@@ -207,7 +205,7 @@ class Worker:
         """Let what runs finish, stop what does not, and write what became of it."""
         slots, shutdown = runtime.slots, runtime.shutdown
         runtime.env.bus.emit(
-            WorkerStopping(worker_id=self.id, reason=shutdown.reason, running=slots.running)
+            WorkerStopping(worker=self.id, reason=shutdown.reason, running=slots.running)
         )
         for attempt in slots.running_attempts():
             if attempt.plan.is_tick:

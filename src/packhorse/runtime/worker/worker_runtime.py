@@ -241,7 +241,7 @@ class WorkerRuntime(Runtime):
             self._started = True
             self.env.bus.emit(
                 WorkerStarted(
-                    worker_id=self.worker,
+                    worker=self.worker,
                     queues=self.options.queues,
                     concurrency=self.options.concurrency,
                     store=self.env.store.label,
@@ -272,7 +272,7 @@ class WorkerRuntime(Runtime):
             self.supervisor.loop_blocked(culprit, stack)
         self.env.bus.emit(
             LoopBlocked(
-                worker_id=self.worker,
+                worker=self.worker,
                 seconds=seconds,
                 tasks=tuple(sorted(set(names))),
                 stack=stack,

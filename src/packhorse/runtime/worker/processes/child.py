@@ -181,6 +181,7 @@ class _Process:
                 attempt.job,
                 _ProcessHost(self, app, attempt, breakers),
                 worker=setup.worker,
+                worker_id=attempt.plan.worker_id,
                 state=state,
                 tools=attempt.plan.tools,
                 max_tokens=attempt.plan.max_tokens,
