@@ -79,3 +79,12 @@ def test_a_batch_is_cancelled_only_if_that_is_meant(project: Project, app: Packh
     }
     assert app.batches.get("five").progress().status in {"pending", "cancelled"}
     assert unknown.exit_code == ExitCode.NOTHING_MATCHED
+
+
+def test_a_part_of_its_id_names_a_batch(project: Project, app: Packhorse) -> None:
+    batch = app.batch(app.tasks["halve"], [2])
+
+    shown = project.run("batches", "show", batch.id[-8:])
+
+    assert batch.id in shown.stdout
+    assert batch.id[-8:] in project.run("batches", "list").stdout

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
-from packhorse.cli.output import age, ages, one_line, print_fields, print_table, span_ms
+from packhorse.cli.output import age, ages, one_line, print_fields, print_table, span_ms, the_one
 from tests.cli.project import Project
 
 ROWS = [("a", "short"), ("b", "a rather long remark about nothing in particular")]
@@ -116,3 +117,14 @@ def test_colours_are_used_only_where_they_are_wanted(
     result = project.run(*flags, "jobs", "list", env=environment)
 
     assert ("\x1b[36mqueued" in result.stdout) is colored
+
+
+def test_a_part_of_an_id_is_completed_if_only_one_fits() -> None:
+    known = ("01a1e9e0-ccaa", "01a1e9e0-f3f4", "nightly")
+
+    assert the_one("ccaa", known) == "01a1e9e0-ccaa"
+    assert the_one("nightly", known) == "nightly"
+    assert the_one("gone", known) == "gone"
+    assert the_one("caa", known) == "caa"  # too little of it
+    with pytest.raises(click.UsageError, match="part of several ids"):
+        the_one("01a1", known)

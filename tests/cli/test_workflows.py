@@ -49,7 +49,8 @@ def test_a_workflow_is_listed_drawn_and_tried_again(shop: Project) -> None:
     assert drawn[-1] == "  [cancelled] send <- charge"
     assert '"charge" -> "send";' in shop.run("workflows", "show", "order-17", "--dot").stdout
     assert "n1 --> n2" in shop.run("workflows", "show", "order-17", "--mermaid").stdout
-    assert "1 nodes" in shop.run("workflows", "retry", "order-17").stdout
+    run = listed.splitlines()[-1].split()[1]  # as the table shows it
+    assert "1 nodes" in shop.run("workflows", "retry", run).stdout
     assert "is cancelled" in shop.run("workflows", "cancel", "order-17").stdout
     assert "it is cancelled" in shop.run("workflows", "cancel", "order-17").stdout
     assert shop.run("workflows", "show", "order-18").exit_code == ExitCode.NOTHING_MATCHED

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import note, print_fields, print_json, print_table, print_text
+from packhorse.cli.output import note, print_fields, print_json, print_table, print_text, the_one
 from packhorse.core.durations import span_text
+from packhorse.core.text import short_id
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.batches.handle import Batch
     from packhorse.protocol import BatchProgress
 
 __all__ = ["batches", "cancel_batch", "list_batches", "retry_batch", "show_batch", "watch_batch"]
@@ -45,7 +47,7 @@ def list_batches(app: Packhorse, *, as_json: bool) -> None:
 
 def _row(progress: BatchProgress) -> tuple[object, ...]:
     return (
-        progress.batch_id,
+        short_id(progress.batch_id),
         progress.status,
         f"{progress.percentage:.0f} %",
         progress.processed,
@@ -60,7 +62,7 @@ def _row(progress: BatchProgress) -> tuple[object, ...]:
 @on_store
 def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Show one batch, and the first items that failed."""
-    batch = app.batches.get(batch_id)
+    batch = _found(app, batch_id)
     progress, document = batch.progress(), batch.document()
     failures, callbacks = batch.failures(), document.callback_states.items()
     if as_json:
@@ -83,7 +85,7 @@ def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
             ("callbacks", ", ".join(f"{kind} {state}" for kind, state in callbacks) or None),
         ]
     )
-    rows = [(each.index, each.type, each.message, each.job_id) for each in failures]
+    rows = [(each.index, each.type, each.message, short_id(each.job_id)) for each in failures]
     if rows:
         print_table(("ITEM", "ERROR", "MESSAGE", "JOB"), rows[:_FAILURES_SHOWN])
 
@@ -95,7 +97,7 @@ def watch_batch(app: Packhorse, *, batch_id: str) -> None:
     """Show how far a batch is until it has ended: a bar, or lines where it is piped."""
     import asyncio
 
-    asyncio.run(_watch(app, batch_id))
+    asyncio.run(_watch(app, _found(app, batch_id).id))
 
 
 async def _watch(app: Packhorse, batch_id: str) -> None:
@@ -139,7 +141,8 @@ def _bar(percentage: float) -> str:
 @on_store
 def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> None:
     """End a batch: nothing more starts, and what runs is stopped."""
-    batch = app.batches.get(batch_id)
+    batch = _found(app, batch_id)
+    batch_id = batch.id
     if not yes:
         click.confirm(f"Cancel batch {batch_id}?", abort=True, err=True)
     for step in batch.cancelling():
@@ -158,11 +161,25 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
 @on_store
 def retry_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Run the items of a batch once more that failed, and no others."""
-    retried = app.batches.get(batch_id).retry_failed()
+    batch = _found(app, batch_id)
+    batch_id, retried = batch.id, batch.retry_failed()
     if as_json:
         print_json({"batchId": batch_id, "retried": retried})
     else:
         print_text(f"Batch {batch_id}: {retried} jobs run again, for the items that failed.")
+
+
+def _found(app: Packhorse, part: str) -> Batch[Any]:
+    """The batch of an id, or of a part of it that no other has."""
+    from packhorse.group_errors import BatchNotFound
+
+    try:
+        return app.batches.get(part)
+    except BatchNotFound:
+        whole = the_one(part, (each.batch_id for each in app.batches.all()))
+        if whole == part:
+            raise
+        return app.batches.get(whole)
 
 
 def _document(value: Any) -> dict[str, Any]:

@@ -39,6 +39,7 @@ __all__ = [
     "show_progress",
     "span_ms",
     "tell_numbers",
+    "the_one",
 ]
 
 #: Columns are cut to the first of these, and only if that is not enough to the second.
@@ -91,6 +92,17 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Suggest the known name most like a mistyped one, or say something else."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def the_one(part: str, known: Iterable[str], *, least: int = 4) -> str:
+    """Complete the beginning or end of an id, if one alone fits; else return the text as given."""
+    ids = list(dict.fromkeys(known))
+    if part in ids or len(part) < least:
+        return part
+    found = [each for each in ids if each.startswith(part) or each.endswith(part)]
+    if len(found) > 1:
+        raise click.UsageError(f"{part!r} is part of several ids: {', '.join(found[:5])}")
+    return found[0] if found else part
 
 
 def note(text: str) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, duration, json_option, on_store
-from packhorse.cli.output import note, print_json, print_table, print_text
+from packhorse.cli.output import note, print_json, print_table, print_text, the_one
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -70,7 +71,11 @@ def list_tokens(app: Packhorse, *, as_json: bool) -> None:
         print_json({"tokens": [document_of(one) for one in found]})
     elif found:
         rows = [
-            (*(one.id, one.name, one.scopes), one.tenant, one.created_at, one.expires_at)
+            (
+                *(one.id, one.name, one.scopes),
+                one.tenant,
+                *map(_day, (one.created_at, one.expires_at)),
+            )
             for one in found
         ]
         print_table(("ID", "NAME", "SCOPES", "TENANT", "CREATED", "EXPIRES"), rows)
@@ -85,6 +90,12 @@ def revoke_token(app: Packhorse, *, token_id: str) -> None:
     """Let a token count no more, at once."""
     from packhorse.client.tokens import Tokens
 
-    if not Tokens(app.store).revoke(token_id):
+    kept = Tokens(app.store)
+    token_id = the_one(token_id, (one.id for one in kept.all()))
+    if not kept.revoke(token_id):
         raise NothingMatched(f"there is no token {token_id}; see 'packhorse tokens list'")
     print_text(f"Token {token_id} counts no more.")
+
+
+def _day(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment:%Y-%m-%d}"

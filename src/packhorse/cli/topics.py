@@ -110,4 +110,4 @@ def _document(topic: TopicInfo) -> dict[str, Any]:
 
 
 def _instant(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S}Z"
+    return f"{moment:%m-%d %H:%M}Z"

@@ -12,7 +12,7 @@ import click
 
 from packhorse.cli.exits import NothingMatched, exit_code_of
 from packhorse.cli.options import duration, json_option, on_store
-from packhorse.cli.output import age, note, print_json, print_table, print_text
+from packhorse.cli.output import age, note, print_json, print_table, print_text, the_one
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.durations import microseconds
 from packhorse.core.text import short_id
@@ -178,9 +178,7 @@ def _chosen(
 
 def _whole_id(live: Mapping[str, WorkerInfo], part: str) -> str:
     """Complete the beginning or end of a live worker's id."""
-    found = [each for each in live if each.startswith(part) or each.endswith(part)]
-    if part not in live and len(found) > 1:
-        raise click.UsageError(f"{part!r} is part of several ids: {', '.join(found)}")
-    if not found:
+    whole = the_one(part, live, least=1)
+    if whole not in live:
         raise NothingMatched(f"no live worker is {part}; see 'packhorse workers list'")
-    return part if part in live else found[0]
+    return whole

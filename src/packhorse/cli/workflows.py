@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import note, print_fields, print_json, print_table, print_text
+from packhorse.cli.output import note, print_fields, print_json, print_table, print_text, the_one
+from packhorse.core.text import short_id
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
-    from packhorse.workflows.info import NodeInfo
+    from packhorse.workflows.handle import Workflow
+    from packhorse.workflows.info import NodeInfo, WorkflowInfo
 
 __all__ = ["cancel_workflow", "list_workflows", "retry_workflow", "show_workflow", "workflows"]
 
 _NAME = click.argument("name", metavar="NAME")
+#: Characters of the id of a run that are shown.
+_RUN_SHOWN = 8
 
 
 @click.group()
@@ -37,17 +41,35 @@ def list_workflows(app: Packhorse, *, limit: int, as_json: bool) -> None:
     if as_json:
         print_json({"workflows": [document_of(each) for each in found]})
     elif found:
-        headers = ("WORKFLOW", "TENANT", "STATE", "NODES", "COMPLETED", "FAILED", "CREATED")
-        rows = (
-            (
-                *(each.id, each.tenant or "-", each.state, each.nodes, each.completed),
-                *(each.failed, f"{each.created_at:%Y-%m-%d %H:%M:%S}Z"),
-            )
-            for each in found
-        )
-        print_table(headers, rows)
+        headers = ("WORKFLOW", "RUN", "TENANT", "STATE", "NODES", "DONE", "FAILED", "CREATED")
+        print_table(headers, map(_row, found))
     else:
         note("No workflows. Start one with app.workflow(name).start().")
+
+
+def _row(workflow: WorkflowInfo) -> tuple[object, ...]:
+    name, _, run = workflow.id.partition("#")
+    return (
+        *(short_id(name), run[-_RUN_SHOWN:], workflow.tenant or "-", workflow.state),
+        *(workflow.nodes, workflow.completed, workflow.failed),
+        f"{workflow.created_at:%m-%d %H:%M}Z",
+    )
+
+
+def _found(app: Packhorse, name: str, tenant: str) -> Workflow:
+    """The workflow of a name or an id, or of a part of one that no other has."""
+    from packhorse.group_errors import WorkflowNotFound
+
+    try:
+        return app.workflows.get(name, tenant=tenant)
+    except WorkflowNotFound:
+        ids = [each.id for each in app.workflows.all() if each.tenant == tenant]
+        if (run := the_one(name, ids)) in ids:
+            return app.workflows.get(run, tenant=tenant)
+        whole = the_one(name, (each.partition("#")[0] for each in ids))
+        if whole == name:
+            raise
+        return app.workflows.get(whole, tenant=tenant)
 
 
 @workflows.command("show")
@@ -63,7 +85,7 @@ def show_workflow(
     """Show a workflow, by its name or id, and draw its graph."""
     from packhorse.client.documents import document_of
 
-    workflow = app.workflows.get(name, tenant=tenant)
+    workflow = _found(app, name, tenant)
     info, nodes = workflow.info(), workflow.nodes()
     if dot or mermaid:
         for line in _dot(nodes) if dot else _mermaid(nodes):
@@ -90,7 +112,7 @@ def show_workflow(
 @on_store
 def cancel_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) -> None:
     """Cancel the jobs of a workflow and what waits behind them."""
-    workflow = app.workflows.get(name, tenant=tenant)
+    workflow = _found(app, name, tenant)
     cancelled = workflow.cancel()
     if as_json:
         print_json({"workflow": workflow.id, "cancelled": cancelled})
@@ -106,7 +128,7 @@ def cancel_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) ->
 @on_store
 def retry_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) -> None:
     """Try dead and cancelled nodes of a workflow again, and what waits behind them."""
-    workflow = app.workflows.get(name, tenant=tenant)
+    workflow = _found(app, name, tenant)
     count = workflow.retry()
     if as_json:
         print_json({"workflow": workflow.id, "retried": count})
