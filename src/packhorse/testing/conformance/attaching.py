@@ -318,7 +318,7 @@ class TestDelivering:
         assert _deliver(trial, "a", "n", b"x") is DeliverAnswer.FULL
         assert _deliver(trial, "a", "n", b"") is _DELIVERED
 
-    def test_a_job_that_waits_for_one_takes_no_room_in_its_queue(self, trial: Trial) -> None:
+    def test_a_job_that_waits_for_one_is_no_depth_of_its_queue(self, trial: Trial) -> None:
         job = trial.take(new_job("a"))
         limit_queue(trial, max_depth=1, on_full="drop")
 
