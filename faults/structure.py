@@ -264,7 +264,15 @@ class _Rig:
             callbacks=[(batch, kind) for batch, kind in called],
             items=[(batch, int(number)) for batch, number in items],
             open=[one.id for one in records.values() if one.status is not JobStatus.COMPLETED],
+            lines=self._lines(app),
         )
+
+    def _lines(self, app: Packhorse) -> list[str]:
+        """Jobs with lines of the journal that are still there."""
+        store, left = app.store, list[str]()
+        for group in store.run(store.journal.journal_groups(limit=1_000)):
+            left += [each.job_id for each in store.run(store.journal.journal(group, limit=1_000))]
+        return left
 
     def _graph(self, app: Packhorse, given: _Round) -> Graph:
         workflow = app.workflows.get(given.workflow)
@@ -273,7 +281,8 @@ class _Rig:
         return Graph(given.parents, states, info.completed, str(info.state))
 
     def _counted(self, app: Packhorse, given: _Round) -> Counted:
-        at_last = app.batches.get(given.batch).progress()
+        batch = app.batches.get(given.batch)
+        at_last, document = batch.progress(), batch.document()
         return Counted(
             items=self._items,
             total=at_last.total,
@@ -281,6 +290,8 @@ class _Rig:
             succeeded=at_last.succeeded,
             percentage=at_last.percentage,
             status=at_last.status,
+            members=document.members,
+            ended=document.ended,
         )
 
 

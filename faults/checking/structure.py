@@ -36,6 +36,8 @@ class Counted(msgspec.Struct, frozen=True):
     succeeded: int
     percentage: float
     status: str
+    members: int = 0  #: its jobs
+    ended: int = 0  #: lines of the journal that told the end of one, less those taken back
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -48,6 +50,7 @@ class Happened(msgspec.Struct, frozen=True):
     callbacks: Sequence[tuple[str, str]] = ()  #: (batch, kind), once for each completed job
     items: Sequence[tuple[str, int]] = ()  #: (batch, item) for which a handler has ended
     open: Sequence[str] = ()  #: jobs that have not completed
+    lines: Sequence[str] = ()  #: of the journal, that were not folded: jobs
 
 
 def judge(happened: Happened) -> Verdict:
@@ -57,7 +60,9 @@ def judge(happened: Happened) -> Verdict:
     edges = sum(len(each) for graph in happened.graphs.values() for each in graph.parents.values())
     items = sum(batch.items for batch in happened.batches.values())
     callbacks = len(CALLBACKS) * len(happened.batches)
-    cases = (nodes, edges, items, callbacks, len(happened.batches) + len(happened.graphs), nodes)
+    members = nodes + sum(batch.members for batch in happened.batches.values())
+    groups = len(happened.batches) + len(happened.graphs)
+    cases = (nodes, edges, items, callbacks, groups, nodes, members)
     return Verdict(found, dict(zip(RULES, cases, strict=True)))
 
 
@@ -126,6 +131,19 @@ def left_open(happened: Happened) -> Iterator[str]:
         yield f"{job} has not completed"
 
 
+def lines_not_once(happened: Happened) -> Iterator[str]:
+    """The end of each member is told by one line of the journal, and that line was counted once."""
+    for name, batch in happened.batches.items():
+        if batch.ended != batch.members:
+            yield f"{name} has {batch.members} jobs, and was told of {batch.ended} ends"
+    for name, graph in happened.graphs.items():
+        ended = sum(state == "completed" for state in graph.states.values())
+        if graph.completed != ended:
+            yield f"{name} has {ended} nodes that completed, and counts {graph.completed}"
+    for job in happened.lines:
+        yield f"the line about the end of {job} was never folded"
+
+
 RULES: Final[Mapping[str, Callable[[Happened], Iterator[str]]]] = MappingProxyType(
     {
         "node not once completed": nodes_not_once,
@@ -134,5 +152,6 @@ RULES: Final[Mapping[str, Callable[[Happened], Iterator[str]]]] = MappingProxyTy
         "callback not once": callbacks_not_once,
         "progress not exact": progress_not_exact,
         "job left open": left_open,
+        "line of the journal not once": lines_not_once,
     }
 )

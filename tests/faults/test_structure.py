@@ -13,7 +13,7 @@ import pytest
 from faults.checking.structure import RULES, Counted, Graph, Happened, judge
 from faults.structure import page, run
 
-_BATCH: Final = Counted(2, 2, 2, 2, 100.0, "completed")
+_BATCH: Final = Counted(2, 2, 2, 2, 100.0, "completed", members=1, ended=1)
 _GRAPH: Final = Graph({"a": (), "b": ("a",)}, {"a": "completed", "b": "completed"}, 2, "completed")
 INNOCENT: Final = Happened(
     graphs={"g": _GRAPH},
@@ -48,6 +48,19 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "progress not exact",
         {"graphs": {"g": msgspec.structs.replace(_GRAPH, state="running")}},
     ),
+    "an end of which no line told": (
+        "line of the journal not once",
+        {"batches": {"i": msgspec.structs.replace(_BATCH, ended=0)}},
+    ),
+    "an end that was told twice": (
+        "line of the journal not once",
+        {"batches": {"i": msgspec.structs.replace(_BATCH, ended=2)}},
+    ),
+    "a node whose end was counted twice": (
+        "line of the journal not once",
+        {"graphs": {"g": msgspec.structs.replace(_GRAPH, completed=3)}},
+    ),
+    "a line that was left": ("line of the journal not once", {"lines": ("one",)}),
     "a job that did not end": ("job left open", {"open": ("one",)}),
 }
 
