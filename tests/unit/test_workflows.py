@@ -10,6 +10,7 @@ import pytest
 from packhorse import Node, PayloadError, Unique, UsageError, chain, gather
 from packhorse.core.job import NewJob
 from packhorse.core.workflows import (
+    DEPTH_MAX,
     NodeDocument,
     NodeState,
     OnFailure,
@@ -181,6 +182,14 @@ def test_a_chain_of_sixty_nodes_runs_to_its_end(packhorse_app: TestApp) -> None:
     app.run_jobs()
 
     assert running.result() == 60
+
+
+def test_a_chain_may_be_as_long_as_a_workflow_is_deep(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+
+    running = chain(shop.double.call(1), *[shop.double] * (DEPTH_MAX - 1)).start()
+
+    assert running.info().nodes == DEPTH_MAX
 
 
 def test_the_ends_of_workflows_and_batches_are_told_and_told_again_after_a_retry(

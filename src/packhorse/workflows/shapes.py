@@ -86,22 +86,43 @@ class _Then(Arrangement[S]):
     def __init__(self, first: Arrangement[Any], step: Any) -> None:
         if not isinstance(step, Call | Arrangement) and not hasattr(step, "call"):
             raise UsageError(f"{step!r} is neither a task nor a call; give one of those")
-        self._first = first
-        self._step = step
+        self.first = first
+        self.step = step
         self.many = isinstance(step, Arrangement) and step.many
 
+    def _links(self) -> list[_Then[Any]]:
+        """All of a chain, from its first: one by one, since it may have a thousand."""
+        links: list[_Then[Any]] = [self]
+        while isinstance(first := links[-1].first, _Then):
+            links.append(first)
+        return links[::-1]
+
     def add_to(self, graph: Graph, after: Sequence[Node[Any]] = ()) -> list[Node[Any]]:
-        before, step = self._first.add_to(graph, after), self._step
+        links = self._links()
+        before = links[0].first.add_to(graph, after)
+        for link in links:
+            before = link.behind(graph, before)
+        return before
+
+    def behind(self, graph: Graph, before: list[Node[Any]]) -> list[Node[Any]]:
+        """Add its own step behind these nodes."""
+        step = self.step
         if isinstance(step, Arrangement):
             return step.add_to(graph, before)
         if not isinstance(step, Call):
             results = [node.result for node in before]
-            step = step.call(results if self._first.many else results[0])
+            step = step.call(results if self.first.many else results[0])
         return [graph.place(step, before, "cancel", None)]
 
     def tasks(self) -> Iterable[Any]:
-        own = [] if isinstance(self._step, Call) else [self._step]
-        return [*self._first.tasks(), *own]
+        links = self._links()
+        found = list(links[0].first.tasks())
+        for link in links:
+            if isinstance(link.step, Arrangement):
+                found += link.step.tasks()
+            elif not isinstance(link.step, Call):
+                found.append(link.step)
+        return found
 
 
 class Gather(Arrangement[list[R]], Generic[R]):
