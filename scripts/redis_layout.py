@@ -28,6 +28,7 @@ POLICY = {
     "ALLOWANCE_US_MAX": ALLOWANCE_US_MAX,
     "HISTORY_EACH_END": layout.HISTORY_EACH_END,
     "SCHEMA": layout.SCHEMA,
+    "SCHEMA_OF_GROUPS": layout.SCHEMA_OF_GROUPS,
 }
 #: The largest array whose MessagePack header is one byte.
 SHORT_ARRAY_MAX = 15

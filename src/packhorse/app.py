@@ -32,6 +32,7 @@ from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
 from packhorse.core.redaction import Redact, redact_default
+from packhorse.core.sizes import Size
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
 from packhorse.events import Event, EventBus, ObserverFailed
@@ -71,6 +72,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
     `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
     PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
     is shown of them, and of exception text, passes `redact` before. `artifacts`: where they lie.
+    `max_bytes`: that unfinished jobs of the whole store may have, such as `"2GB"`.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         encryption: Encryption | None = None,
         redact: Redact | None = None,
         artifacts: str | os.PathLike[str] | None = None,
+        max_bytes: Size | None = None,
     ) -> None:
         self.bus = EventBus()
         self.bus.redact = redact_default if redact is None else redact
@@ -119,6 +122,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         self._keep_artifacts(artifacts)
         if require_tenant:
             self._connection.declarations.demand_tenants()
+        self._connection.declarations.bound_store(max_bytes)
         self._submission = Submission(self._connection)
         #: `@app.task`, or `@app.task(queue="mail", ...)`: declares a function as a task.
         self.task = TaskDecorator(self._take, self._submission)

@@ -20,7 +20,7 @@
     │   ├── TransactionRefused      the job cannot be completed by it: nothing was kept
     │   ├── ArtifactError           an artifact is gone or damaged, or was not taken
     │   └── ResultTimeout           no result yet; also a TimeoutError
-    ├── QueueFull                   the queue's depth limit was reached (has .queue, .depth, .limit)
+    ├── QueueFull                   queue or store is full (has .queue, .depth, .limit, .reason)
     ├── QueueClosed                 the queue takes no new jobs for now (has .queue)
     ├── ScheduleNotFound            the store holds no such schedule (has .name)
     ├── StepMismatch                the steps of a job are not those of an earlier attempt
@@ -125,8 +125,7 @@ class BudgetExceeded(ContractError):
             f"task {task} has spent {spent} tokens on this job, and its contract allows {limit} "
             "over all attempts; raise max_tokens, or use 'packhorse jobs retry --reset-budget'"
         )
-        self.spent = spent
-        self.limit = limit
+        self.spent, self.limit = spent, limit
 
 
 class ToolNotAllowed(ContractError):
@@ -139,8 +138,7 @@ class ToolNotAllowed(ContractError):
             f"task {task} may not use the tool {tool!r}: its contract allows "
             f"{', '.join(allowed) or 'none'}; add it to tools_allowed, or do without it"
         )
-        self.tool = tool
-        self.allowed = allowed
+        self.tool, self.allowed = tool, allowed
 
 
 class ToolNotFound(ContractError):
@@ -301,19 +299,23 @@ class WaitTimeout(PackhorseError, TimeoutError):
 
 
 class QueueFull(PackhorseError):
-    """The queue holds as many waiting jobs as it may; nothing of this submit was stored."""
+    """The queue or the store holds as much as it may; nothing of this submit was stored.
+
+    The `reason` is `depth`, and `depth` and `limit` are jobs, or `bytes` or `store_bytes`.
+    """
 
     code = "QUEUE_FULL"
 
-    def __init__(self, queue: str, *, depth: int, limit: int) -> None:
-        wait = "1 job waits" if depth == 1 else f"{depth} jobs wait"
+    def __init__(self, queue: str, *, depth: int, limit: int, reason: str = "depth") -> None:
+        held, setting = f"{depth} bytes are held", "max_bytes"
+        if reason == "depth":
+            held, setting = "1 job waits" if depth == 1 else f"{depth} jobs wait", "max_depth"
+        full = "the store" if reason == "store_bytes" else f"queue {queue!r}"
         super().__init__(
-            f"queue {queue!r} is full: {wait} and max_depth is {limit}; "
-            "nothing was stored: try later, add workers, or raise max_depth"
+            f"{full} is full: {held} and {setting} is {limit}; nothing was stored: try later, "
+            f"submit less, add workers, or raise {setting}"
         )
-        self.queue = queue
-        self.depth = depth
-        self.limit = limit
+        self.queue, self.depth, self.limit, self.reason = queue, depth, limit, reason
 
 
 class QueueClosed(PackhorseError):
@@ -339,8 +341,7 @@ class TenantRequired(PackhorseError):
             f"a job of task {task} was submitted to queue {queue!r}, which demands a tenant, "
             "without one; nothing was stored: use using(tenant=...), or app.tenant(...)"
         )
-        self.task = task
-        self.queue = queue
+        self.task, self.queue = task, queue
 
 
 class StoreError(PackhorseError):
@@ -362,8 +363,7 @@ class StoreUnavailable(StoreError):
         self, message: str, *, job_id: str | None = None, maybe_stored: bool = False
     ) -> None:
         super().__init__(message)
-        self.job_id = job_id
-        self.maybe_stored = maybe_stored
+        self.job_id, self.maybe_stored = job_id, maybe_stored
 
 
 class StoreCopied(StoreError):

@@ -30,6 +30,7 @@ from packhorse.core.info import JobInfo, execution_results, has_attachments, job
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
@@ -91,6 +92,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
     oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one
+    held_bytes: int | None = None  #: of unfinished jobs; None: it is not bounded by them
 
 
 class Insights:
@@ -154,6 +156,14 @@ class Insights:
     async def aqueues(self) -> tuple[QueueInfo, ...]:
         """As `queues`, without blocking the event loop."""
         return await self._arun(self._queues())
+
+    def store_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes that unfinished jobs have and may have; None: it is not bounded."""
+        return self._run(self._store_bytes())
+
+    async def astore_bytes(self) -> tuple[int, int] | None:
+        """As `store_bytes`, without blocking the event loop."""
+        return await self._arun(self._store_bytes())
 
     def workers(self) -> tuple[WorkerInfo, ...]:
         """List the known workers, live or not."""
@@ -227,13 +237,21 @@ class Insights:
 
     def _queues(self) -> _Reading[tuple[QueueInfo, ...]]:
         stored = yield self._store.queues.queues()
-        states = _with_declared(stored, self._declared)
+        named = [state for state in stored if state.settings.name != THE_STORE]
+        states = _with_declared(named, self._declared)
         counted = yield self._store.inspection.counts()
         counts = {each.queue: each for each in counted}
         now_us = self._clock.now_us()
         return tuple(
             _queue_info(state, counts.get(state.settings.name), now_us) for state in states
         )
+
+    def _store_bytes(self) -> _Reading[tuple[int, int] | None]:
+        states: Sequence[QueueState] = yield self._store.queues.queues()
+        for state in states:
+            if state.settings.name == THE_STORE and state.settings.max_bytes is not None:
+                return state.held_bytes or 0, state.settings.max_bytes
+        return None
 
     def _workers(self) -> _Reading[tuple[WorkerInfo, ...]]:
         records = yield self._store.leases.workers()
@@ -341,6 +359,7 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
         counts=dict(_in_order(held)),
         oldest_ready_s=max(waited_s.values(), default=None),
         oldest_ready_s_by_priority=waited_s,
+        held_bytes=state.held_bytes,
     )
 
 

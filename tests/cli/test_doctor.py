@@ -57,7 +57,12 @@ def schedule(overdue_s: float = 0.0, state: str = "active") -> ScheduleInfo:
 
 
 def queue(
-    name: str = "mail", *, paused: bool = False, closed: bool = False, **counts: int
+    name: str = "mail",
+    *,
+    paused: bool = False,
+    closed: bool = False,
+    held_bytes: int | None = None,
+    **counts: int,
 ) -> QueueInfo:
     by_status = {JobStatus(status): number for status, number in counts.items()}
     waiting = sum(number for status, number in by_status.items() if status != "dead")
@@ -71,7 +76,8 @@ def queue(
         overridden=False,
         paused_keys=(),
         paused_tenants=(),
-        settings=QueueSettings(name),
+        settings=QueueSettings(name, max_bytes=None if held_bytes is None else 1000),
+        held_bytes=held_bytes,
         depth=waiting,
         counts=by_status,
         oldest_ready_s=90.0 if "queued" in counts else None,
@@ -112,6 +118,9 @@ def test_a_sound_store_has_nothing_to_report() -> None:
 @pytest.mark.parametrize(
     ("changes", "check", "level", "text"),
     [
+        ({"queues": (queue(held_bytes=800),)}, "bytes", "warning", "800 B of 1 kB (80%); when"),
+        ({"queues": (queue(held_bytes=1001),)}, "bytes", "problem", "takes no more jobs"),
+        ({"store_bytes": (9, 10)}, "bytes", "warning", "the store holds 9 B of 10 B (90%)"),
         ({"skew_us": 5_000_000}, "clock", "warning", "5s ahead of this machine's"),
         ({"skew_us": -65_000_000}, "clock", "warning", "1m 5s behind this machine's"),
         ({"store_us": 10**15, "workers": ()}, "clock", "problem", "years behind"),
@@ -204,6 +213,13 @@ def test_a_queue_that_only_quiet_workers_serve_is_trouble() -> None:
     found = findings(survey(queues=(queue(queued=1),), workers=(worker(quiet=True),)))
 
     assert trouble(found) == [("queues", Severity.PROBLEM), ("workers", Severity.WARNING)]
+
+
+def test_a_queue_with_room_for_more_bytes_is_no_trouble() -> None:
+    found = findings(survey(queues=(queue(held_bytes=799),)))
+
+    assert trouble(found) == []
+    assert any(one.message == "queue mail holds 799 B of 1 kB (79%)" for one in found)
 
 
 def test_old_dead_letters_are_counted_and_no_trouble() -> None:

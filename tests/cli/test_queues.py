@@ -199,6 +199,7 @@ def test_limits_are_shown_and_set_and_unset(limited: Project, app: Packhorse) ->
         "rateLimit": {"max": 100, "windowMs": 60_000},
         "tenantRateLimit": None,
         "maxDepth": 50,
+        "maxBytes": None,
         "onFull": "wait",
         "softDepth": None,
         "fair": True,
@@ -265,7 +266,7 @@ def test_every_limit_can_be_written() -> None:
         [
             *("priority=1", "concurrency=2", "rate-limit=3/4s", "tenant_rate_limit=5/6m"),
             *("max_depth=7", "on_full=drop", "soft_depth=6", "fair=on", "weights=a:2,b:0.5"),
-            *("ageing=none", "on_dead=hold"),
+            *("ageing=none", "on_dead=hold", "max_bytes=1.5GB"),
         ]
     )
 
@@ -276,10 +277,52 @@ def test_every_limit_can_be_written() -> None:
         "3 in 4s",
         "5 in 6m a tenant",
         "7 waiting (drop)",
+        "1.5 GB unfinished (drop)",
         "filling from 6",
         "shares a 2, b 0.5",
         "dead jobs hold their line",
     ]
+
+
+# -------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.req("S2-27")
+def test_how_full_of_bytes_queues_and_the_store_are_is_shown_and_explained(
+    limited: Project, app: Packhorse
+) -> None:
+    payload = app.store.run(app.store.inspection.job("j1"))
+    assert payload is not None
+    held = len(payload.payload)
+    assert limited.document("explain", "--queue", "mail")["takesJobs"]
+    assert "BYTES" not in limited.run("queues", "list").stdout
+
+    limited.run("queues", "set", "mail", f"max_bytes={held}")
+    told = limited.run("queues", "set", "", f"max_bytes={10 * held}").stdout
+
+    shown = f"{held} B of {held} B (100%)"
+    assert told == f"The store holds {held} B of {10 * held} B (10%).\n"
+    for command in (("queues", "list"), ("stats",)):
+        text = limited.run(*command).stdout
+        assert shown in text
+        assert f"store holds {held} B of {10 * held} B (10%)" in text
+    document = limited.document("stats")
+    assert document["storeBytes"] == {"held": held, "max": 10 * held}
+    assert document["queues"]["mail"]["heldBytes"] == held
+    assert limited.run("explain", "--queue", "mail").stdout.splitlines() == [
+        "queue mail takes no new jobs:",
+        f"- it is full: {shown}; submits wait for room",
+    ]
+    assert "holds" in limited.run("doctor").stdout
+    limited.run("queues", "set", "", "max_bytes=none")
+    assert "storeBytes" not in limited.document("stats")
+
+
+def test_of_the_store_itself_nothing_but_bytes_is_set(limited: Project, app: Packhorse) -> None:
+    result = limited.run("queues", "set", "", "concurrency=1")
+
+    assert result.exit_code != 0
+    assert "of the store itself only max_bytes can be set" in result.stderr
 
 
 # -------------------------------------------------------------------------------------- stats

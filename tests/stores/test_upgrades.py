@@ -27,7 +27,7 @@ from packhorse.stores import open_store
 from packhorse.stores.postgres import migrate as postgres_migrate
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import ClaimRequest, JobFilter, Renewal
+from packhorse.stores.requests import ClaimRequest, JobFilter, QueueSettings, Renewal
 from packhorse.stores.sqlite import migrate as sqlite_migrate
 from packhorse.stores.sqlite import runner as runners
 from packhorse.stores.sqlite.submit import unload_jobs
@@ -147,6 +147,11 @@ def _work(store: Store) -> list[str]:
     return ended
 
 
+def _held(store: Store) -> int:
+    states = store.run(store.queues.queues())
+    return sum(state.held_bytes or 0 for state in states)
+
+
 def test_an_upgrade_leaves_every_job_in_its_lane_and_all_run_to_their_end(
     version2: Version2,
 ) -> None:
@@ -154,7 +159,7 @@ def test_an_upgrade_leaves_every_job_in_its_lane_and_all_run_to_their_end(
     assert {lane for _, lane, *_ in before.values()} == {0, 1, 2, 3, 4, 5, 6, None}
 
     store = open_store(version2.url, clock=version2.clock)
-    assert store.migrate() == 3
+    assert store.migrate() == 4
     assert version2.lanes() == before
 
     finished = {name for name, (_, lane, *_) in before.items() if lane in (5, None)}
@@ -183,6 +188,12 @@ def test_a_process_of_the_old_release_goes_on_beside_the_new_one_and_no_other_ma
     assert done is not None
     assert done.status is JobStatus.COMPLETED
     assert version2.lanes()["running"][1] == 4
+    store.run(store.queues.declare([QueueSettings("other", max_bytes=100_000)]))
+    before = _held(store)
+    store.run(store.jobs.submit([new_job("bounded", queue="other")]))
+    assert _held(store) == before + len(new_job().payload)
+    old.run(old.jobs.cancel("bounded"))
+    assert _held(store) == before
     with pytest.raises(SchemaOutOfDate, match="upgrade Packhorse here"):
         version2.opened_by_old()
     old.close()

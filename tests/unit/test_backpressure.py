@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from packhorse import (
+    ConfigError,
     FunctionTask,
     JobStatus,
     Packhorse,
@@ -22,6 +23,8 @@ from packhorse import (
     UsageError,
 )
 from packhorse.client.backpressure import SETTINGS_AGE_S_MAX
+from packhorse.core.outcome import Succeeded
+from packhorse.core.sizes import size_in_bytes
 from packhorse.events import QueueFilling
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
@@ -59,6 +62,58 @@ def test_a_full_queue_refuses_with_its_depth_and_limit_and_stores_nothing(app: P
     assert (raised.value.queue, raised.value.depth, raised.value.limit) == ("default", 1, 2)
     assert app.depth("default") == 1
     work.enqueue()
+
+
+@pytest.mark.req("S2-27")
+def test_a_queue_or_a_store_full_of_bytes_refuses_and_says_so(
+    app: Packhorse, tmp_path: Path
+) -> None:
+    app.queue("default", max_bytes="0.2kB")
+    work = work_of(app)
+    with pytest.raises(QueueFull, match="max_bytes is 200"):
+        work.enqueue_many([{"number": number} for number in range(100)])
+    work.enqueue()
+
+    full = Packhorse(store=app.store, max_bytes="16 B")
+    other = work_of(full, "other")
+    with pytest.raises(QueueFull, match="the store is full") as raised:
+        other.enqueue_many([{"number": 1}, {"number": 2}])
+
+    assert (raised.value.queue, raised.value.reason) == ("other", "store_bytes")
+    assert "" not in full.known_queues
+    assert [queue.name for queue in full.insights.queues()] == ["default"]
+    assert full.insights.store_bytes() == (raised.value.depth, 16)
+    full.set_limits("", max_bytes=None)
+    other.enqueue()
+
+
+def test_a_submit_that_waits_for_bytes_goes_on_when_a_job_has_ended(app: Packhorse) -> None:
+    app.queue("default", max_bytes=20, on_full="wait", wait_timeout="10s")
+    work = work_of(app)
+    work.enqueue(1)
+    worker = HandWorker(app.store, "work")
+    job = worker.claim()  # its bytes stay
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(work.enqueue, 2)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        worker.settle(job, Succeeded("null"))
+        assert waiting.result(20).id != job.id
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(5, 5), ("5", 5), ("1kB", 1_000), ("1.5 MiB", 1_572_864), (" 2gb ", 2 * 10**9)],
+)
+def test_bytes_are_written_as_people_write_them(given: int | str, meant: int) -> None:
+    assert size_in_bytes(given, "max_bytes") == meant
+
+
+@pytest.mark.parametrize("given", ["", "many", "-5", "5 XB", True, None, 1.5])
+def test_bytes_that_cannot_be_read_are_refused_by_name(given: Any) -> None:
+    with pytest.raises(ConfigError, match="max_bytes is "):
+        size_in_bytes(given, "max_bytes")
 
 
 @pytest.mark.req("S2-15")

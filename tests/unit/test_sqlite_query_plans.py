@@ -39,6 +39,8 @@ INTENDED: Final = (
     ("settle_rows", "jobs", "INDEX sqlite_autoindex_packhorse_jobs_1 (id=?)"),
     ("settle_one", "jobs", "INTEGER PRIMARY KEY (rowid=?)"),
     ("depth", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue=?)"),
+    ("bytes", "jobs", "COVERING INDEX packhorse_bytes (queue=? AND bytes>?)"),
+    ("bytes_begin", "jobs", "INDEX packhorse_lanes (lane=? AND queue=?)"),
     ("expired_records", "jobs", "INDEX packhorse_finished (expires_us>? AND expires_us<?)"),
     ("deadlines_passed", "deadlines", "PRIMARY KEY (deadline_us<?)"),
     ("deadlines_passed", "jobs", "INTEGER PRIMARY KEY (rowid=?)"),
@@ -51,6 +53,7 @@ PAGES: Final = ("carry_out", "chosen_finished")
 PARTS: Final = MappingProxyType(
     {
         "scope": "",
+        "bounded": "queue = ?",
         "columns": "*",
         "column": "seq",
         "conditions": "job.queue = 'mail'",
@@ -82,7 +85,8 @@ class Explained:
     def _fill(self) -> list[Job]:
         """A third each due, scheduled and with a deadline; then some finished, failed and held."""
         store, now_us = self.store, self.clock.now_us()
-        store.run(store.queues.declare([QueueSettings(QUEUE)]))
+        bounded = QueueSettings("bounded", max_bytes=1)
+        store.run(store.queues.declare([QueueSettings(QUEUE), bounded]))
         store.run(store.leases.renew(renewing()))
         kinds: list[dict[str, Any]] = [
             *({}, {"delay_us": SECOND_US}, {"deadline_us": now_us + SECOND_US})
@@ -173,7 +177,7 @@ def plans_of(store: SqliteStore, held: list[Job]) -> dict[str, Plan[Any]]:
         "orphans": store.leases.orphans([ANNA], limit=10),
         "depth": store.queues.depth(QUEUE),
         "queues": store.queues.queues(),
-        "declare": store.queues.declare([QueueSettings("other")]),
+        "declare": store.queues.declare([QueueSettings("other", max_bytes=1)]),
         "promote": store.upkeep.promote(limit=10),
         "expire": store.upkeep.expire(limit=10),
         "park": store.upkeep.park(after_us=1, limit=10),

@@ -17,6 +17,7 @@ from packhorse.client.sealed_store import SealedStore
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.job import JobRecord, JobStatus
 from packhorse.core.sealing import key_of
+from packhorse.core.sizes import fill_text
 from packhorse.core.text import counted
 from packhorse.insights import Insights, QueueInfo, WorkerInfo
 from packhorse.stores.protocol import Store
@@ -34,6 +35,8 @@ _SAMPLE_MAX: Final = 1_000
 _OLDEST_MAX: Final = 20
 #: A drained outbox has nothing older than this.
 _OUTBOX_S_MAX: Final = 60.0
+#: From this part of its bytes on a queue or store is nearly full.
+_FILLED: Final = 0.8
 #: Dead letters younger than this are news.
 _RECENT_US: Final = 3_600 * SECOND_US
 
@@ -44,6 +47,7 @@ class Survey:
 
     facts: Mapping[str, str]
     queues: tuple[QueueInfo, ...] = ()
+    store_bytes: tuple[int, int] | None = None  #: that it has and may have
     workers: tuple[WorkerInfo, ...] = ()
     store_us: int  #: the store's clock
     skew_us: int  #: how far it is ahead of this machine's
@@ -76,6 +80,7 @@ def take_survey(
     return Survey(
         facts=store.facts(),
         queues=queues,
+        store_bytes=view.store_bytes(),
         workers=view.workers(),
         store_us=store_us,
         skew_us=skew_us,
@@ -229,6 +234,25 @@ def _queues(survey: Survey) -> Iterator[_Result]:
             )
 
 
+def _bytes(survey: Survey) -> Iterator[_Result]:
+    bounded = [
+        (f"queue {queue.name}", queue.held_bytes, queue.settings.max_bytes)
+        for queue in survey.queues
+    ]
+    if survey.store_bytes is not None:
+        bounded.append(("the store", *survey.store_bytes))
+    for what, held, limit in bounded:
+        if held is None or limit is None:
+            continue
+        told = f"{what} holds {fill_text(held, limit)}"
+        if held >= limit:
+            yield _problem(f"{told} and takes no more jobs; add workers, or raise max_bytes")
+        elif held >= limit * _FILLED:
+            yield _warning(f"{told}; when it is full, submits are refused, wait or drop others")
+        else:
+            yield Severity.OK, told
+
+
 def _unserved(queue: QueueInfo) -> _Result:
     ready = queue.counts.get(JobStatus.QUEUED, 0)
     waited = "" if queue.oldest_ready_s is None else f", the oldest for {age(queue.oldest_ready_s)}"
@@ -358,6 +382,7 @@ _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = 
     ("clock", _clock),
     ("durability", _durability),
     ("queues", _queues),
+    ("bytes", _bytes),
     ("tasks", _tasks),
     ("keys", _keys),
     ("transactions", _intake),

@@ -13,6 +13,7 @@ import msgspec
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.output import did_you_mean
 from packhorse.core.job import JobStatus
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.journal import CARRIED_LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import CHANGE_BYTES_MAX, Carry, Record
 from packhorse.errors import StoreError
@@ -113,7 +114,7 @@ class CopyPlan(msgspec.Struct, frozen=True):
 
 def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
     """Refuse a mistyped queue: without jobs both stores would compare equal."""
-    known = {one.settings.name for one in source.run(source.queues.queues())}
+    known = {one.settings.name for one in source.run(source.queues.queues())} - {THE_STORE}
     for name in queues:
         if name not in known:
             hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
@@ -270,7 +271,7 @@ def carry_settings(source: Store, target: Store, queues: Sequence[str]) -> list[
         if one.declared and not one.overridden and not _set(theirs.get(one.settings.name))
     ]
     target.run(target.queues.declare(declared))
-    carried = [f"queue {one.name}" for one in declared]
+    carried = [f"queue {one.name}" if one.name else "max_bytes of the store" for one in declared]
     for one in chosen:
         carried += _carry_state(target, one, theirs.get(one.settings.name))
     return carried + _carry_tasks(source, target)

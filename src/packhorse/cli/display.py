@@ -26,6 +26,7 @@ from packhorse.cli.output import (
 )
 from packhorse.cli.selection import whole_id
 from packhorse.client.documents import (
+    bytes_document,
     document_of,
     job_document,
     queue_document,
@@ -50,6 +51,7 @@ from packhorse.insights import JobPage
 from packhorse.protocol import to_wire
 
 __all__ = [
+    "bytes_document",
     "document_of",
     "job_with_history",
     "print_job",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,6 +13,8 @@ from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, json_option, on_store, queue_choices
 from packhorse.cli.output import ages, did_you_mean, note, print_json, print_table, print_text
 from packhorse.core.durations import span_text
+from packhorse.core.policies.depth import THE_STORE
+from packhorse.core.sizes import fill_text, size_text
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -33,6 +35,7 @@ __all__ = [
     "queues",
     "resume_queue",
     "set_queue",
+    "with_bytes",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +59,11 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
         print_json({"queues": [queue_document(queue) for queue in found]})
     elif found:
         headers = ("QUEUE", "STATE", "WAITING", "READY", "RUNNING", "DONE", "DEAD", "OLDEST")
-        print_table((*headers, "LIMITS"), map(_row, found))
+        rows = with_bytes(map(_row, found), found)
+        print_table((*headers, "LIMITS", "BYTES")[: len(rows[0])], rows)
+        held = app.insights.store_bytes()
+        if held is not None:
+            print_text(f"The store holds {fill_text(*held)}.")
     else:
         note("No queues.")
 
@@ -158,17 +165,23 @@ def set_queue(
 ) -> None:
     """Set limits of a queue for all workers, at once; they beat what is declared.
 
-    What is not named stays as it is; none takes a limit away.
+    What is not named stays as it is; none takes a limit away. The store itself has the empty name,
+    and max_bytes.
 
         packhorse queues set mail concurrency=5 rate_limit=100/60s max_depth=none
 
         packhorse queues set mail --unset
+
+        packhorse queues set "" max_bytes=2GB
     """
     if unset == bool(limits):
         raise click.UsageError("give limits as name=value, or --unset, and not both")
     _refuse_unknown(app, queue)
     chosen: Any = parse_limits(limits)
     changed = app.set_limits(queue, None) if unset else app.set_limits(queue, **chosen)
+    if queue == THE_STORE:
+        _tell_store(app, changed=changed, as_json=as_json)
+        return
     state = _found(app, queue)
     if state is None:  # tasks name it, but it was never used
         raise NothingMatched(f"no limits of queue {queue!r} are set")
@@ -179,6 +192,17 @@ def set_queue(
         return
     shown = "; ".join(_limits(state)) or "none"
     print_text(f"Queue {queue}: {'' if changed else 'nothing changed; '}limits are {shown}.")
+
+
+def _tell_store(app: Packhorse, *, changed: bool, as_json: bool) -> None:
+    held = app.insights.store_bytes()
+    if as_json:
+        from packhorse.cli.display import bytes_document
+
+        print_json({**bytes_document(held), "changed": changed})
+        return
+    shown = "holds any number of bytes" if held is None else f"holds {fill_text(*held)}"
+    print_text(f"The store {shown}{'' if changed else '; nothing changed'}.")
 
 
 def _row(queue: QueueInfo) -> tuple[object, ...]:
@@ -198,6 +222,21 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
     )
 
 
+def with_bytes(
+    rows: Iterable[tuple[object, ...]], found: Sequence[QueueInfo | None]
+) -> list[tuple[object, ...]]:
+    """Say behind each row how full its queue is, if some queue is bounded by bytes."""
+    if not any(queue is not None and queue.held_bytes is not None for queue in found):
+        return list(rows)
+    return [(*row, _bytes(queue)) for row, queue in zip(rows, found, strict=True)]
+
+
+def _bytes(queue: QueueInfo | None) -> str:
+    if queue is None or queue.held_bytes is None or queue.settings.max_bytes is None:
+        return "-"
+    return fill_text(queue.held_bytes, queue.settings.max_bytes)
+
+
 def queue_state(queue: QueueInfo) -> str:
     """Say in a word whether a queue gives out and takes jobs."""
     states = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
@@ -215,7 +254,7 @@ def _limits(queue: QueueInfo) -> Iterator[str]:
 def _refuse_unknown(app: Packhorse, queue: str) -> None:
     """Refuse a mistyped name: it must not look like a paused queue."""
     names = sorted({*app.known_queues, *(known.name for known in app.insights.queues())})
-    if queue not in names:
+    if queue not in (*names, THE_STORE):
         hint = did_you_mean(queue, names, f"known are: {', '.join(names) or 'none'}")
         raise NothingMatched(f"no queue {queue!r} is declared here or holds a job; {hint}")
 
@@ -311,6 +350,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = MappingProxyTy
         "rate_limit": _RATE,
         "tenant_rate_limit": _RATE,
         "max_depth": _NUMBER,
+        "max_bytes": (str, "bytes, such as 500MB or 2GiB"),
         "on_full": (str, "reject, wait or drop"),
         "soft_depth": _NUMBER,
         "fair": (_switch, "true or false"),
@@ -331,6 +371,8 @@ def limit_texts(settings: QueueSettings) -> Iterator[str]:
         yield f"{_rate_text(settings.tenant_rate)} a tenant"
     if settings.max_depth is not None:
         yield f"{settings.max_depth} waiting ({settings.on_full})"
+    if settings.max_bytes is not None:
+        yield f"{size_text(settings.max_bytes)} unfinished ({settings.on_full})"
     if settings.soft_depth is not None:
         yield f"filling from {settings.soft_depth}"
     if settings.ageing_us is not None:

@@ -16,6 +16,7 @@ from packhorse.cli.output import did_you_mean, note
 from packhorse.cli.worker import set_up_logs, shows_banner
 from packhorse.client.run_options import RunOptions, run_options
 from packhorse.core.durations import span_text
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.events import WorkerStarted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS
@@ -111,7 +112,7 @@ def unknown_queues(
     strange = [name for name in queues if name not in declared]
     if not strange:
         return
-    stored = {state.settings.name for state in store.run(store.queues.queues())}
+    stored = {state.settings.name for state in store.run(store.queues.queues())} - {THE_STORE}
     known = sorted({*declared, *stored})
     for name in strange:
         if name not in stored:

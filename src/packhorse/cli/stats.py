@@ -11,6 +11,8 @@ import click
 from packhorse.cli.breakers import breaker_rows
 from packhorse.cli.options import json_option, on_store
 from packhorse.cli.output import age, ages, print_json, print_table, print_text, span_ms
+from packhorse.cli.queues import with_bytes
+from packhorse.core.sizes import fill_text
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -39,7 +41,7 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
 
     With --range: attempts over that time, and how long 50, 95 and 99 % of them waited and ran.
     """
-    from packhorse.cli.display import document_of
+    from packhorse.cli.display import bytes_document, document_of
     from packhorse.protocol import to_wire
 
     view = app.insights
@@ -50,11 +52,20 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
     waited = {queue.name: queue for queue in view.queues()}
     for name, queue in document.get("queues", {}).items():
         queue.update(_oldest(waited.get(name)))
+        queue.update(_bytes(waited.get(name)))
     tripped = view.breakers()
     signals = {signal.queue: document_of(signal) for signal in view.scaling()}
+    held = view.store_bytes()
     if as_json:
         found = [document_of(one) for one in tripped]
-        print_json({**document, "scaling": list(signals.values()), "breakers": found})
+        print_json(
+            {
+                **document,
+                **bytes_document(held),
+                "scaling": list(signals.values()),
+                "breakers": found,
+            }
+        )
         return
     print_text(
         f"processed {document['totalProcessed']}: succeeded {document['succeeded']}, "
@@ -63,13 +74,13 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
     if document.get("queues"):
         print_text("")
         headers = ("QUEUE", "PENDING", "ACTIVE", "COMPLETED", "FAILED", "OLDEST")
-        print_table(
-            (*headers, "DEMAND", "WORKERS", "WANTED"),
-            [
-                _row(name, queue, signals.get(name, {}))
-                for name, queue in document["queues"].items()
-            ],
-        )
+        named = document["queues"].items()
+        rows = [_row(name, queue, signals.get(name, {})) for name, queue in named]
+        rows = with_bytes(rows, [waited.get(name) for name, _ in named])
+        columns = (*headers, "DEMAND", "WORKERS", "WANTED", "BYTES")
+        print_table(columns[: len(rows[0])], rows)
+    if held is not None:
+        print_text(f"\nthe store holds {fill_text(*held)}")
     if tripped:
         print_text("")
         breaker_rows(tripped)
@@ -109,6 +120,13 @@ def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
     from packhorse.cli.display import waited_document
 
     return waited_document(queue)
+
+
+def _bytes(queue: QueueInfo | None) -> dict[str, Any]:
+    """How many bytes a queue has and may have; absent where it is not bounded by them."""
+    if queue is None or queue.held_bytes is None:
+        return {}
+    return {"heldBytes": queue.held_bytes, "maxBytes": queue.settings.max_bytes}
 
 
 def _speed(document: Mapping[str, Any]) -> str:

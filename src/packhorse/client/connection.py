@@ -306,7 +306,7 @@ class Connection:
             return
         self.declarations.check_all()
         yield from self._refusing_copied()
-        queues = tuple(self.queues.values())
+        queues = (*self.queues.values(), *self.declarations.of_the_store)
         if queues:
             before = yield lambda store: store.queues.declare(queues)
             for was, now in _conflicts(before, queues):

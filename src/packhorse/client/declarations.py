@@ -32,10 +32,11 @@ from packhorse.core.options import (
     retry_rule,
 )
 from packhorse.core.policies.autoscale import ScaleRule, check_scale
-from packhorse.core.policies.depth import check_depth
+from packhorse.core.policies.depth import THE_STORE, check_depth
 from packhorse.core.policies.fairness import check_fairness
 from packhorse.core.policies.gates import check_concurrency, check_on_dead
 from packhorse.core.policies.retention import DAY_US, Retention
+from packhorse.core.sizes import Size, size_in_bytes
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, TaskSettings
 
@@ -73,6 +74,7 @@ class Declarations:
         self.require_tenant = False  #: of every queue
         self.demanding = False  #: whether any queue demands a tenant; asked at every submit
         self.tracing = False  #: whether any queue has unique traces; asked at every submit
+        self.of_the_store: tuple[QueueSettings, ...] = ()  #: what it is told of itself, if anything
         self.told_at = 0.0  #: when it heard them, by the monotonic clock
         self._limiting: frozenset[str] = frozenset()  # queues and tasks by whose limits it goes
 
@@ -87,6 +89,14 @@ class Declarations:
             self.demanding = self.demanding or declaration.require_tenant
             self.tracing = self.tracing or declaration.unique_traces
             self._registry.note_news()
+
+    def bound_store(self, max_bytes: Size | None) -> None:
+        """Let all jobs of the store together have so many bytes; with None nothing is said."""
+        if max_bytes is None:
+            return
+        settings = QueueSettings(THE_STORE, max_bytes=size_in_bytes(max_bytes, "max_bytes"))
+        self.of_the_store = (checked_settings(settings, "the store"),)
+        self._registry.note_news()
 
     @property
     def queues(self) -> dict[str, QueueSettings]:
@@ -155,13 +165,15 @@ class Declarations:
         """The store has heard all up to these `news`, at that time by the monotonic clock."""
         queues = [name for name, one in self.queues.items() if one != QueueSettings(name)]
         tasks = [settings.name for settings in self.limits(everything=False)]
-        self._limiting = frozenset(queues + tasks)
+        self._limiting = frozenset(queues + tasks + [one.name for one in self.of_the_store])
         self.told, self.told_at = news, at
 
     def limit(self, jobs: Sequence[NewJob]) -> bool:
         """Whether the store may have been told something it goes by when it takes these jobs."""
         known = self._limiting  # a queue and a task of one name are rare, and no harm
-        return bool(known) and any(job.queue in known or job.task in known for job in jobs)
+        if not known:
+            return False
+        return THE_STORE in known or any(job.queue in known or job.task in known for job in jobs)
 
     def renew_lock(self) -> None:
         """In a forked child: some thread of the parent may have held it."""
@@ -255,12 +267,19 @@ def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
     """Settings whose parts do not contradict each other."""
     try:
         check_depth(
-            max_depth=settings.max_depth, soft_depth=settings.soft_depth, on_full=settings.on_full
+            max_depth=settings.max_depth,
+            soft_depth=settings.soft_depth,
+            on_full=settings.on_full,
+            max_bytes=settings.max_bytes,
         )
         check_fairness(fair=settings.fair, weights=settings.weights, ageing_us=settings.ageing_us)
         check_on_dead(settings.on_dead)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if settings.name == THE_STORE and settings != QueueSettings(
+        THE_STORE, max_bytes=settings.max_bytes
+    ):
+        raise ConfigError(f"{where}: of the store itself only max_bytes can be set")
     if settings.background_only and settings.ageing_us is not None:
         raise ConfigError(
             f"{where}: ageing lets background jobs overtake others, and background_only lets them "
@@ -332,6 +351,7 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "rate_limit": ("rate", rate_rule),
         "tenant_rate_limit": ("tenant_rate", rate_rule),
         "max_depth": ("max_depth", _as_given),
+        "max_bytes": ("max_bytes", size_in_bytes),
         "on_full": ("on_full", _as_given),
         "soft_depth": ("soft_depth", _as_given),
         "fair": ("fair", _flag),

@@ -21,6 +21,7 @@ from packhorse.protocol import to_wire, wire_datetime
 from packhorse.stores.requests import QueueSettings
 
 __all__ = [
+    "bytes_document",
     "document_of",
     "job_document",
     "queue_document",
@@ -73,6 +74,11 @@ def waited_document(queue: QueueInfo) -> dict[str, Any]:
     }
 
 
+def bytes_document(held: tuple[int, int] | None) -> dict[str, Any]:
+    """Describe how full a store is; nothing of one that is not bounded by bytes."""
+    return {} if held is None else {"storeBytes": {"held": held[0], "max": held[1]}}
+
+
 def _limits_document(settings: QueueSettings) -> dict[str, Any]:
     """Describe a queue's limits; null is no limit."""
     ageing_us = settings.ageing_us
@@ -81,6 +87,7 @@ def _limits_document(settings: QueueSettings) -> dict[str, Any]:
         "rateLimit": _rate_document(settings.rate),
         "tenantRateLimit": _rate_document(settings.tenant_rate),
         "maxDepth": settings.max_depth,
+        "maxBytes": settings.max_bytes,
         "onFull": settings.on_full,
         "softDepth": settings.soft_depth,
         "fair": settings.fair,

@@ -12,6 +12,7 @@ from packhorse.client.connection import Ask
 from packhorse.client.declarations import changed_settings
 from packhorse.client.outbox_verbs import OutboxVerbs
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, QueueState
 
@@ -141,7 +142,7 @@ class QueueAdmin(OutboxVerbs):
         self, queue: str, states: tuple[QueueState, ...], options: dict[str, Any]
     ) -> QueueSettings:
         """Settings as they hold, or would once this app's declarations were told, and changed."""
-        name = name_text(queue, "the name of a queue")
+        name = queue if queue == THE_STORE else name_text(queue, "the name of a queue")
         known = {state.settings.name: state for state in states}.get(name)
         if known is not None and (known.declared or known.overridden):
             return changed_settings(known.settings, options)

@@ -39,7 +39,7 @@ class Constraint(Flag):
     DELAY = auto()  #: the job is not due at once
     DEADLINE = auto()  #: the job has a deadline
     TAGS = auto()  #: the job has tags
-    DEPTH = auto()  #: the queue has a maximum depth
+    DEPTH = auto()  #: the queue is bounded in jobs or bytes, or the store in bytes
     AGEING = auto()  #: waiting raises the priority in this queue
     CLOSED = auto()  #: the queue takes no jobs: it is closed, or a dead-letter shelf
 
@@ -78,6 +78,8 @@ class QueueRules(Protocol):
     def tenant_rate(self) -> RateRule | None: ...
     @property
     def max_depth(self) -> int | None: ...
+    @property
+    def max_bytes(self) -> int | None: ...
     @property
     def ageing_us(self) -> int | None: ...
 
@@ -123,17 +125,18 @@ def queue_constraints(
     shelf: bool = False,
     tenanted: bool = False,
     limited_tasks: bool = False,
+    full_store: bool = False,
 ) -> Constraint:
     """Return the constraints that a queue adds to its jobs.
 
     `shelf`: it is a dead-letter shelf. `tenanted`: jobs of tenants were submitted to it.
-    `limited_tasks`: a task of its jobs has a limit.
+    `limited_tasks`: a task of its jobs has a limit. `full_store`: the store may be full.
     """
     limits = (settings.concurrency, settings.rate, settings.tenant_rate)
     found = UNCONSTRAINED
     if limited_tasks or any(limit is not None for limit in limits):
         found |= Constraint.LIMIT
-    if settings.max_depth is not None:
+    if full_store or settings.max_depth is not None or settings.max_bytes is not None:
         found |= Constraint.DEPTH
     if settings.ageing_us is not None:
         found |= Constraint.AGEING

@@ -25,6 +25,7 @@ from packhorse.core.policies.depth import OnFull
 from packhorse.core.policies.gates import OnDead
 from packhorse.core.policies.rate_limit import check_rate, check_weight
 from packhorse.core.policies.retry import RetryPolicy
+from packhorse.core.sizes import Size
 from packhorse.errors import ConfigError
 from packhorse.unique import Unique
 
@@ -135,6 +136,7 @@ class LimitOptions(TypedDict, total=False):
     rate_limit: RateLimit | None
     tenant_rate_limit: RateLimit | None
     max_depth: int | None
+    max_bytes: Size | None
     on_full: OnFull | None
     soft_depth: int | None
     fair: bool | None

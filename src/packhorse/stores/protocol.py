@@ -78,10 +78,11 @@ class JobStore(Protocol):
         idempotency key (`policies.uniqueness`) is the answer, or the submit is
         `IdempotencyMismatch` if its digest is another; a holder of the unique key is dealt with as
         `policies.uniqueness.conflict` says, and is the answer; where more would wait than
-        `max_depth`, the submit is `QueueFull`, or, if the queue drops, those that
-        `policies.depth.shed` names are dead `shed` and told. Jobs of one call meet each other as if
-        submitted one by one. A job stored takes its keys, and a number at the end of its line. A
-        stashed job is submitted, whatever the depth, when the holder of its key ends.
+        `max_depth`, or be unfinished than `max_bytes`, the submit is `QueueFull`, or, if the queue
+        drops, those that `policies.depth.shed` names are dead `shed` and told. Jobs of one call
+        meet each other as if submitted one by one. A job stored takes its keys, and a number at the
+        end of its line. A stashed job is submitted, whatever the depth, when the holder of its key
+        ends.
         """
         ...
 

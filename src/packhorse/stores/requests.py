@@ -188,6 +188,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     on_dead: OnDead = "release"  #: what a job that dies at the head of its line does to the line
     autoscale: ScaleRule | None = None  #: for scalers; a store keeps it and does nothing with it
     background_only: bool = False  #: workers take `background` jobs while nothing else waits
+    max_bytes: int | None = None  #: that payloads of unfinished jobs may have
 
 
 class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -208,6 +209,7 @@ class QueueState(msgspec.Struct, frozen=True):
     overridden: bool = False  #: an operator's settings hold instead of the declared ones
     paused_keys: tuple[str, ...] = ()
     paused_tenants: tuple[str, ...] = ()
+    held_bytes: int | None = None  #: of payloads of unfinished jobs; None: it is not bounded so
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -11,7 +11,12 @@ import msgspec
 from starlette.responses import PlainTextResponse
 
 from packhorse.client.audit import AuditLog
-from packhorse.client.documents import document_of, queue_document, worker_document
+from packhorse.client.documents import (
+    bytes_document,
+    document_of,
+    queue_document,
+    worker_document,
+)
 from packhorse.client.stacks import aask_stacks, read_stacks, stacks_id
 from packhorse.client.worker_signals import QUIET, RESUME, WorkerGone, signal_worker
 from packhorse.contract import Contract
@@ -74,6 +79,7 @@ class LimitsOrder(
     rate_limit: str | msgspec.UnsetType | None = msgspec.UNSET  #: such as `100/60s`
     tenant_rate_limit: str | msgspec.UnsetType | None = msgspec.UNSET
     max_depth: int | msgspec.UnsetType | None = msgspec.UNSET
+    max_bytes: int | str | msgspec.UnsetType | None = msgspec.UNSET  #: such as `500MB`
     on_full: str | msgspec.UnsetType | None = msgspec.UNSET
     soft_depth: int | msgspec.UnsetType | None = msgspec.UNSET
     fair: bool | msgspec.UnsetType | None = msgspec.UNSET
@@ -268,7 +274,8 @@ async def _worker(call: ApiCall) -> WorkerInfo:
 
 async def stats(call: ApiCall) -> ApiAnswer:
     """What was done and what waits, in the shape of the worker protocol."""
-    return ApiAnswer(body=to_wire(await call.insights.astats()))
+    body = to_wire(await call.insights.astats())
+    return ApiAnswer(body={**body, **bytes_document(await call.insights.astore_bytes())})
 
 
 async def breakers(call: ApiCall) -> ApiAnswer:

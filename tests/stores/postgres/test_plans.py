@@ -57,6 +57,7 @@ NARROW: Final = {
     "jobs_pkey": r"\bid = ",
     "seqs": r"\bseq = ",
     "ready": r"\bqueue = ",
+    "bytes": r"\bqueue = ",
     "lanes": r"\bqueue [=>] |\(?lane = [24]\)?",  # those that run or are parked are few
     "finished": r"expires_us <= ",
     "holds": r"hold_us > .*hold_us <= ",
@@ -106,6 +107,7 @@ PARTS: Final = {
     "handed_columns": HANDED_COLUMNS,
     "survey_columns": SURVEYED,
     "scope": "",
+    "bounded": "queue = 'mail'",
     "looked": "job.id = any(:seen::text[])",
     "task": "'task'",
 }

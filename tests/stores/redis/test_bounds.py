@@ -40,6 +40,7 @@ BOUNDED: Final = {
     "tag .. KEY.pauses": "keys and tenants that an operator has paused",
     "tag .. KEY.tasks": "tasks with limits",
     "tag .. KEY.counts": "queues, and the eight statuses of each",
+    "tag .. KEY.bytes": "queues",
     "tag .. KEY.holders": "workers that hold jobs",
     "tag .. KEY.workers": "workers",
     "tag .. KEY.due_queues": "queues",
@@ -131,23 +132,23 @@ def test_a_raised_limit_lets_go_more_lines_than_one_script_opens(store: RedisSto
     waiting=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50))),
     arriving=st.lists(st.integers(0, 4), max_size=40),
     room=st.integers(0, 20),
+    size=st.integers(0, 200),
 )
 @settings(max_examples=200, deadline=None)
 def test_a_full_queue_turns_away_whom_the_policy_does(
-    waiting: list[tuple[int, int]], arriving: list[int], room: int
+    waiting: list[tuple[int, int]], arriving: list[int], room: int, size: int
 ) -> None:
-    standing = [(*one, f"waiting-{at}") for at, one in enumerate(waiting)]
-    coming = [(priority, 100 + at, f"job-{at}") for at, priority in enumerate(arriving)]
+    standing = [(*one, f"waiting-{at}", 1 + at % 7) for at, one in enumerate(waiting)]
+    coming = [(priority, 100 + at, f"job-{at}", at % 9) for at, priority in enumerate(arriving)]
     text = SOURCES["depth.lua"] + (
         "local away, told, given = {}, {}, cjson.decode(ARGV[1])\n"
-        "depth.turned_away(given[1], given[2], given[3], away)\n"
+        "depth.turned_away(given[1], given[2], given[3], given[4], away)\n"
         "for id in pairs(away) do told[#told + 1] = id end return told"
     )
-    room = room if len(standing) >= len(coming) else max(room, len(coming) - len(standing))
     with redis.Redis.from_url(redis_url()) as client:
-        told = client.eval(text, 0, msgspec.json.encode([standing, coming, room]))
+        told = client.eval(text, 0, msgspec.json.encode([standing, coming, room, size]))
 
-    assert {one.decode() for one in told} == turned_away(standing, coming, room)
+    assert {one.decode() for one in told} == turned_away(standing, coming, room, size)
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Workers of a release without groups are kept from ending members without a line."""
+"""Workers of releases that would end members unseen, or jobs uncounted, are kept out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from packhorse.errors import SchemaOutOfDate
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.redis import store as redis_store
 from packhorse.stores.redis.store import RedisStore
+from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.journaling import BATCH, member
 from packhorse.testing.conformance.samples import ANNA, new_job
 from tests.stores.redis.support import asking, names_in, renewing
@@ -64,3 +65,27 @@ def test_a_process_of_an_older_release_is_refused_once_there_are_members(
             older.run(older.jobs.cancel("a"))
     finally:
         older.close()
+
+
+def test_no_bound_by_bytes_is_kept_while_an_older_worker_lives_nor_such_a_worker_after_it(
+    store: RedisStore, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = QueueSettings("default", max_bytes=1)
+    store.run(store.leases.renew(renewing(ANNA)))
+    _become_old(store, namespace, ANNA)
+
+    told = "worker anna is of a release that knows no bounds"
+    with pytest.raises(SchemaOutOfDate, match=told):
+        store.run(store.queues.declare([bounded]))
+    with pytest.raises(SchemaOutOfDate, match=told):
+        store.run(store.queues.override("default", bounded))
+    assert (store.run(store.queues.queues()), store.migrate()) == ((), 1)
+    store.run(store.leases.leave(ANNA))
+    store.run(store.queues.declare([bounded]))
+
+    assert store.migrate() == 3
+    monkeypatch.setattr(redis_store, "SCHEMA", 2)
+    older = RedisStore(store._settings)
+    with pytest.raises(SchemaOutOfDate, match="upgrade packhorse"):
+        older.run(older.queues.depth("default"))
+    older.close()

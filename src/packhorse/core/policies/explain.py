@@ -15,6 +15,7 @@ from packhorse.core.durations import span_text
 from packhorse.core.job import (
     RETRY_WAITING,
     TERMINAL,
+    DeadReason,
     JobRecord,
     JobStatus,
     Priority,
@@ -143,6 +144,8 @@ def explain(facts: JobFacts) -> tuple[Obstacle, ...]:
 def _finished(facts: JobFacts) -> Obstacle:
     record = facts.record
     detail = "" if record.dead_reason is None else f" ({record.dead_reason})"
+    if record.dead_reason is DeadReason.SHED:
+        detail = " (shed: its queue was full of jobs or bytes, and others were more urgent)"
     at_us = record.finished_us or record.updated_us
     return Obstacle(
         ReasonCode.FINISHED, f"it is over: {record.status}{detail} since {_moment(at_us)}", at_us

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import msgspec
 
 from packhorse.core import lifecycle
 from packhorse.core.job import WAITING, DeadReason, IdempotencyRule, JobStatus, NewJob
-from packhorse.core.policies.depth import Waiting, excess, shed, turned_away
+from packhorse.core.policies.depth import THE_STORE, Waiting, excess, room, shed, turned_away
 from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import (
     Conflict,
@@ -230,16 +229,24 @@ class _Intake:
 
     def refuse_full(self) -> None:
         """Refuse what does not fit, unless the queue is to drop something for it."""
-        for queue, arriving in self._arriving().items():
-            settings, depth = self._access.state.settings(queue), self._depth(queue)
-            limit = settings.max_depth
-            if limit is None or settings.on_full == "drop":
+        state, arriving = self._access.state, self._arriving()
+        for queue, news in arriving.items():
+            settings, depth = state.settings(queue), state.depth(queue)
+            if settings.on_full == "drop":
                 continue
-            if excess(depth, arriving, limit):
+            limit = settings.max_depth
+            if limit is not None and excess(depth, len(news), limit):
                 raise QueueFull(queue, depth=depth, limit=limit)
+            _refuse_bytes(settings.max_bytes, state.held_bytes(queue), news, "bytes")
+        everything = [new for news in arriving.values() for new in news]
+        limit = state.settings(THE_STORE).max_bytes
+        _refuse_bytes(limit, state.held_bytes(THE_STORE), everything, "store_bytes")
 
-    def _arriving(self) -> Counter[str]:
-        return Counter(new.queue for new in self._arrivals.values())
+    def _arriving(self) -> dict[str, list[NewJob]]:
+        arriving: dict[str, list[NewJob]] = {}
+        for new in self._arrivals.values():
+            arriving.setdefault(new.queue, []).append(new)
+        return arriving
 
     # -------------------------------------------------------------------------------- storing
 
@@ -264,31 +271,41 @@ class _Intake:
         """Of the queues that drop: who has to go, and of these who takes no place at all."""
         doomed: list[str] = []
         away: set[str] = set()
-        for queue, count in {} if self._unbounded else self._arriving().items():
-            limit, depth = self._access.state.settings(queue).max_depth, self._depth(queue)
-            too_many = excess(depth, count, limit)
-            if limit is not None and too_many:
-                waiting, arriving = self._waiting(queue), self._numbered(queue, numbered)
-                doomed += shed([*waiting, *arriving], too_many)
-                away |= turned_away(waiting, arriving, limit - depth)
+        state = self._access.state
+        for queue, news in {} if self._unbounded else self._arriving().items():
+            settings = state.settings(queue)
+            jobs = room(state.depth(queue), settings.max_depth)
+            size = room(state.held_bytes(queue), settings.max_bytes)
+            too_many, too_large = len(news) - jobs, _bytes_of(news) - size
+            if settings.on_full == "drop" and (too_many > 0 or too_large > 0):
+                waiting = self._waiting(queue)
+                arriving = [_waiting(numbered[new.id], new) for new in news]
+                doomed += shed([*waiting, *arriving], too_many, too_large)
+                away |= turned_away(waiting, arriving, jobs, size)
         return tuple(doomed), frozenset(away)
-
-    def _depth(self, queue: str) -> int:
-        return self._access.state.depth(queue)
 
     def _waiting(self, queue: str) -> list[Waiting]:
         return [
-            (row.new.priority, row.sequence, row.new.id)
+            _waiting(row.sequence, row.new)
             for row in self._access.state.jobs.values()
             if row.new.queue == queue and row.status in WAITING and not row.awaits_signal
         ]
 
-    def _numbered(self, queue: str, numbered: dict[str, int]) -> list[Waiting]:
-        arrivals = [new for new in self._arrivals.values() if new.queue == queue]
-        return [(new.priority, numbered[new.id], new.id) for new in arrivals]
-
     def _drop(self, row: JobRow) -> None:
         finish_waiting(self._access, row, JobStatus.DEAD, DeadReason.SHED)
+
+
+def _waiting(sequence: int, new: NewJob) -> Waiting:
+    return new.priority, sequence, new.id, len(new.payload)
+
+
+def _bytes_of(news: Sequence[NewJob]) -> int:
+    return sum(len(new.payload) for new in news)
+
+
+def _refuse_bytes(limit: int | None, held: int, news: Sequence[NewJob], reason: str) -> None:
+    if limit is not None and excess(held, _bytes_of(news), limit):
+        raise QueueFull(news[0].queue, depth=held, limit=limit, reason=reason)
 
 
 def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> None:

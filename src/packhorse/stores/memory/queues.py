@@ -154,9 +154,15 @@ def _queues(access: Access) -> tuple[QueueState, ...]:
             overridden=queue in state.overrides,
             paused_keys=_paused_names(pauses, queue, "key"),
             paused_tenants=_paused_names(pauses, queue, "tenant"),
+            held_bytes=_held_bytes(access, queue),
         )
         for queue in sorted(known | {queue for queue, _, _ in pauses})
     )
+
+
+def _held_bytes(access: Access, queue: str) -> int | None:
+    bounded = access.state.settings(queue).max_bytes is not None
+    return access.state.held_bytes(queue) if bounded else None
 
 
 def _paused_names(pauses: Iterable[tuple[str, ...]], queue: str, what: str) -> tuple[str, ...]:

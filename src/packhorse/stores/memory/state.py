@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, Member, NewJob
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
@@ -132,6 +133,7 @@ class MemoryState:
         self.closed: set[str] = set()
         self.counts: Counter[tuple[str, JobStatus]] = Counter()  # no zeros in it
         self.suspended: Counter[str] = Counter()  # jobs of each queue that wait in a step
+        self.bytes: Counter[str] = Counter()  # payloads of each queue's unfinished jobs
         self.next_sequence = count(1).__next__
         self.next_place = count(1).__next__
         self.next_line_number = count(1).__next__
@@ -184,6 +186,10 @@ class MemoryState:
         """How many jobs wait in a queue, those that wait in a step not among them."""
         return sum(self.counts[queue, status] for status in WAITING) - self.suspended[queue]
 
+    def held_bytes(self, queue: str) -> int:
+        """How many bytes the payloads of a queue's unfinished jobs have, or of the store's."""
+        return self.bytes.total() if queue == THE_STORE else self.bytes[queue]
+
     def insert(self, row: JobRow) -> None:
         """Keep a new job."""
         self.jobs[row.new.id] = row
@@ -227,6 +233,8 @@ class MemoryState:
     def _enter(self, row: JobRow) -> None:
         self.counts[row.new.queue, row.status] += 1
         self.suspended[row.new.queue] += row.awaits_signal
+        if not row.status.is_final:
+            self.bytes[row.new.queue] += len(row.new.payload)
         for index, group, key in self._entries(row):
             index.add(group, key)
 
@@ -234,6 +242,8 @@ class MemoryState:
         counted = (row.new.queue, row.status)
         self.counts[counted] -= 1
         self.suspended[row.new.queue] -= row.awaits_signal
+        if not row.status.is_final:
+            self.bytes[row.new.queue] -= len(row.new.payload)
         if not self.counts[counted]:
             del self.counts[counted]
         for index, group, key in self._entries(row):
@@ -296,9 +306,14 @@ class Access:
             if name == task:
                 self.wake(f"queue:{queue}")
 
-    def wake_room(self, row: JobRow) -> None:
-        """Wake submits that wait for room in a job's queue, if that has a limit."""
-        if self.state.settings(row.new.queue).max_depth is not None:
+    def wake_room(self, row: JobRow, *, waited: bool = True) -> None:
+        """Wake submits that wait for room in a job's queue, if that has a limit.
+
+        `waited`: the job waits no longer. Only one that has ended makes room in bytes.
+        """
+        settings = self.state.settings(row.new.queue)
+        in_jobs = waited and settings.max_depth is not None
+        if in_jobs or (row.status.is_final and settings.max_bytes is not None):
             self.wake(f"room:{row.new.queue}")
 
     def visible(self, job_id: str, tenant: str | None) -> JobRow | None:

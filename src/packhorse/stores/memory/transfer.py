@@ -71,7 +71,8 @@ class MemoryTransfer:
         def work(access: Access) -> bool:
             row = access.state.jobs.get(job_id)
             if row is not None:
-                _exchange(row, tuple(texts.items()))
+                with access.state.changing(row, row.updated_us):
+                    _exchange(row, tuple(texts.items()))
             return row is not None
 
         return plan("exchange", work)

@@ -207,6 +207,7 @@ def apply(access: Access, row: JobRow, settlement: Settlement) -> Verdict:
             _end_as_settled(access, row, settlement, resolved)
         else:
             _wait_again(access, row, settlement, resolved)
+    access.wake_room(row, waited=False)
     _close_gate(access, row, settlement)
     _wake_held_back(access, row)
     return resolved.verdict

@@ -13,6 +13,7 @@ import msgspec
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.retention import first_expiry_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import PayloadError
@@ -52,7 +53,9 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     constrained = memory.constrained
     if not jobs or not are_alike(jobs) or job_constraints(jobs[0]) & ~_KNOWN:
         return None
-    if jobs[0].queue in constrained.queues or jobs[0].task in constrained.tasks:
+    if not constrained.queues.isdisjoint((THE_STORE, jobs[0].queue)):
+        return None
+    if jobs[0].task in constrained.tasks:
         return None
     topics = (f"queue:{jobs[0].queue}",)
     row = _row(jobs)
@@ -83,7 +86,7 @@ def submit_in_one(jobs: Sequence[NewJob], level: LockLevel) -> Steps[tuple[Submi
     text = sql("submit_fast", conflict=_LEAVE)
     [(unconstrained, added, ready, *constrained)] = yield Once(text, {**row, **_rare(jobs)})
     if not unconstrained:
-        level.expect([jobs[0].queue], Constrained.of(constrained))
+        level.expect([THE_STORE, jobs[0].queue], Constrained.of(constrained))
         return None
     status = JobStatus.QUEUED if ready else JobStatus.PENDING
     if added is None:

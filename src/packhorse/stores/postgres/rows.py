@@ -93,8 +93,9 @@ def queue_rows(queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
             shelf=shelf,
             limited_tasks=limited_tasks,
             lined=lined,
+            store_bytes=queue_settings("", bounding).max_bytes,
         )
-        for name, settings, closed, tenanted, lined, shelf, limited_tasks in rows
+        for name, settings, closed, tenanted, lined, shelf, limited_tasks, bounding in rows
     }
 
 

@@ -133,6 +133,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "has_ends": "(starts_with({0}, {1}::text) or right({0}, length({1}::text)) = {1}::text)",
         "payload": "payload",
         # The planner takes no index for these, and looks into no subquery with an offset.
+        "payload_bytes": "octet_length(payload)",
         "unindexed": "coalesce({0}, -1)",
         "unsorted": "{0} + 0",
         "apart": "offset 0",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.dialect import POSTGRES
@@ -123,7 +124,7 @@ def submit_plan(
 
 def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:
     level = LockLevel(memory, keys=[key for job in jobs for key in keys_of(job)])
-    level.expect([job.queue for job in jobs])
+    level.expect([THE_STORE, *[job.queue for job in jobs]])
     return level
 
 
@@ -133,7 +134,7 @@ def _submit(
     if not jobs:
         return ()
     yield from level.enter()
-    level.allow([job.queue for job in jobs])
+    level.allow([THE_STORE, *[job.queue for job in jobs]])
     yield from refuse_known(POSTGRES, jobs, ids_are_new=ids_are_new)
     answers: tuple[Submitted, ...] = yield from submit_general(POSTGRES, jobs, level)
     pairs = zip(jobs, answers, strict=True)

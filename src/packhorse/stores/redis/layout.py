@@ -24,7 +24,8 @@ __all__ = [
     "KEYS",
     "RECORD_FIELDS",
     "SCHEMA",
-    "SCHEMA_WITHOUT_GROUPS",
+    "SCHEMA_AT_FIRST",
+    "SCHEMA_OF_GROUPS",
     "STATUS",
     "VERDICTS",
     "Definition",
@@ -34,10 +35,12 @@ __all__ = [
     "SharedState",
 ]
 
-#: The newest version of the layout that this release knows: with members of groups.
-SCHEMA: Final = 2
-#: The one that a store has until the first member comes: older releases may share it so long.
-SCHEMA_WITHOUT_GROUPS: Final = 1
+#: The newest version of the layout that this release knows: with bounds by bytes.
+SCHEMA: Final = 3
+#: The one that a store has from the first member of a group on.
+SCHEMA_OF_GROUPS: Final = 2
+#: The one that a store has before anything needs a newer one: older releases may share it so long.
+SCHEMA_AT_FIRST: Final = 1
 
 #: Statuses by their stored code.
 STATUS: Final[tuple[JobStatus, ...]] = (
@@ -68,6 +71,7 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "job": ":j:",  # <id>: hash, see FIELDS
         "all": ":all",  # job ids by sequence
         "counts": ":counts",  # <status>:<queue>: number of jobs
+        "bytes": ":bytes",  # <queue>, and nothing: of unfinished jobs that are counted so
         # Ready jobs: see lua/lines.lua.
         "line": ":l:",  # <queue><task><signature>: ready jobs in claim order
         "group": ":g:",  # <queue><task><gate>: heads of the lines that a gate holds back
@@ -172,6 +176,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "delivery": "i",  # <number>: that of a sender
         "waits": "w",  # the fence with which it was left to wait for a signal
         "counted": "k",  # items and failed of the end of a member
+        "bytes": "z",  # of the payload, as they were counted
     }
 )
 #: The fields that `rows.as_record` reads, in this order.

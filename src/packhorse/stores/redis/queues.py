@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.core.policies.gates import Gate, GateKind
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, SchemaOutOfDate
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.layout import GATES
 from packhorse.stores.redis.scripts import Argument, Script
@@ -85,6 +85,8 @@ def _declare(queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | Non
         args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
     reply = yield Script("declare", args)
     _refuse_clash(reply, "no declaration was kept")
+    for settings in queues:
+        yield from _weigh_waiting(settings)
     yield from _reopen()
     return tuple(_read_queue(text) if text else None for text in reply[1:])
 
@@ -95,6 +97,8 @@ def _override(queue: str, settings: QueueSettings | None) -> Steps[bool]:
     text = b"" if settings is None else _text(settings)
     reply = yield Script("override", [queue, text, _text(QueueSettings(queue))])
     _refuse_clash(reply, "no declaration was kept")
+    if settings is not None:
+        yield from _weigh_waiting(settings)
     yield from _reopen()
     return bool(reply[1])
 
@@ -108,6 +112,13 @@ def _index_waiting(settings: QueueSettings) -> Steps[None]:
         after = yield Script("index_waiting", [settings.name, after])
 
 
+def _weigh_waiting(settings: QueueSettings) -> Steps[None]:
+    """Count the jobs that a bound by bytes finds there."""
+    after: Any = b"0" if settings.max_bytes is not None else b""
+    while after:
+        after = yield Script("weigh_waiting", [settings.name, after])
+
+
 def _reopen() -> Steps[None]:
     """Let claims look again at what the old settings held back, in parts."""
     for _ in range(_REOPENINGS_MAX):
@@ -117,6 +128,11 @@ def _reopen() -> Steps[None]:
 
 
 def _refuse_clash(reply: Sequence[Any], consequence: str) -> None:
+    if reply[0] == b"older":
+        raise SchemaOutOfDate(
+            f"worker {reply[1].decode()} is of a release that knows no bounds by bytes, and would "
+            f"end jobs uncounted; {consequence}: upgrade or stop it first"
+        )
     if reply[0] == b"clash":
         queue, shelf = reply[1].decode(), reply[2].decode()
         raise ConfigError(
@@ -136,22 +152,25 @@ def _declare_tasks(tasks: Sequence[TaskSettings]) -> Steps[tuple[TaskSettings | 
 
 
 def _queues() -> Steps[tuple[QueueState, ...]]:
-    flags, declarations, wishes, counts, paused_gates = yield Script("queues")
+    flags, declarations, wishes, counts, paused_gates, sizes = yield Script("queues")
+    held = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
     declared, overrides = _settings(declarations), _settings(wishes)
     paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
     closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
     holding = {field.decode().partition(":")[2] for field in counts}
     pauses = {gate_of(name.decode()).name for name in paused_gates}
     known = {*declared, *overrides, *paused, *closed, *holding, *(name[0] for name in pauses)}
+    settings = {queue: overrides.get(queue) or declared.get(queue) for queue in known}
     return tuple(
         QueueState(
-            settings=overrides.get(queue) or declared.get(queue) or QueueSettings(queue),
+            settings=(one := settings[queue] or QueueSettings(queue)),
             paused=queue in paused,
             declared=queue in declared,
             closed=queue in closed,
             overridden=queue in overrides,
             paused_keys=_names(pauses, queue, "key"),
             paused_tenants=_names(pauses, queue, "tenant"),
+            held_bytes=None if one.max_bytes is None else held.get(queue.encode(), 0),
         )
         for queue in sorted(known)
     )

@@ -22,7 +22,7 @@ from packhorse.stores.redis.facts import INFO, ServerFacts, read_info
 from packhorse.stores.redis.faults import Lost, ReplyError, translated
 from packhorse.stores.redis.inspection import RedisInspection
 from packhorse.stores.redis.jobs import RedisJobs
-from packhorse.stores.redis.layout import KEYS, SCHEMA, SCHEMA_WITHOUT_GROUPS
+from packhorse.stores.redis.layout import KEYS, SCHEMA, SCHEMA_AT_FIRST
 from packhorse.stores.redis.leases import RedisLeases
 from packhorse.stores.redis.listener import RedisWakeups, in_its_loop
 from packhorse.stores.redis.pipeline import SharedConnection
@@ -198,7 +198,7 @@ def _check_schema(connection: RedisConnection, settings: RedisSettings) -> int:
     Many processes may do so at once: the first one writes.
     """
     key = settings.tag + KEYS["schema"]
-    _asked(connection, "SET", key, SCHEMA_WITHOUT_GROUPS, "NX")
+    _asked(connection, "SET", key, SCHEMA_AT_FIRST, "NX")
     found = int(_asked(connection, "GET", key))
     if found > SCHEMA:
         raise SchemaOutOfDate(

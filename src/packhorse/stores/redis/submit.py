@@ -272,8 +272,8 @@ def _stranger(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
 
 
 def _full(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    queue, depth, limit = told
-    raise QueueFull(queue.decode(), depth=depth, limit=limit)
+    queue, depth, limit, reason = told
+    raise QueueFull(queue.decode(), depth=depth, limit=limit, reason=reason.decode())
 
 
 def _older(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:

@@ -43,17 +43,19 @@ from packhorse.stores.sql.rows import (
     payload_text,
     read_extra,
 )
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW
 from packhorse.stores.sql.submit import (
-    depth_of,
     due_us_of,
     insert_jobs,
     is_keyed,
     known_as,
     known_jobs,
+    least_urgent,
+    note_bytes,
     refuse_full,
     refuse_known,
     refuse_queues,
+    room_in,
     store_all,
 )
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
@@ -87,13 +89,14 @@ def _one_by_one(
 ) -> Steps[tuple[Submitted, ...]]:
     """Submit jobs of which some want keys of their own."""
     answers = []
+    held: dict[str, int] = {}
     for job in jobs:
-        answer = yield from _admit(dialect, job, level)
+        answer = yield from _admit(dialect, job, level, held)
         answers.append(answer)
     pairs = zip(jobs, answers, strict=True)
     stored = [job for job, (_, again) in pairs if not again]
     queues = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in stored))
-    yield from refuse_full(dialect, stored, queues, stored=True)
+    yield from refuse_full(dialect, stored, queues, stored=True, held=held)
     shed = yield from _shed_all(dialect, queues, level)
     statuses = yield from known_jobs(dialect, [job_id for job_id, _ in answers])
     told = [Submitted(job_id, again, statuses[job_id]) for job_id, again in answers]
@@ -131,7 +134,7 @@ def admit_each(
             try:
                 payload_text(job)
                 yield from refuse_known(dialect, [job])
-                answer = yield from _admit(dialect, job, level, unbounded=True)
+                answer = yield from _admit(dialect, job, level)
                 answers.append(answer)
             except PackhorseError as error:  # raised before anything was written about the job
                 answers.append(RefusedJob(job.id, error.code, str(error)))
@@ -151,7 +154,7 @@ def _admit_together(
     """As `_admit` for each, of jobs that want no keys, whatever their queues hold."""
     known: dict[str, KnownJob] = yield from known_as(dialect, [job.id for job in jobs])
     rows = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in jobs))
-    queues = {name: row.without_depth() for name, row in rows.items()}
+    queues = {name: row.unbounded() for name, row in rows.items()}
     answers: list[tuple[str, bool] | RefusedJob] = []
     fresh = []
     for job in jobs:
@@ -174,19 +177,22 @@ def _admit_together(
 
 
 def _admit(
-    dialect: Dialect, job: NewJob, level: Isolation, *, unbounded: bool = False
+    dialect: Dialect, job: NewJob, level: Isolation, held: dict[str, int] | None = None
 ) -> Steps[tuple[str, bool]]:
     """The id of the job that answers for this one, and whether it was there already.
 
-    With `unbounded`, neither depth nor a closed queue keeps it out.
+    The bytes that its queue and the store held before are added to `held`. Without that, neither
+    bounds nor a closed queue keep it out.
     """
     known = yield from known_jobs(dialect, [job.id])
     if known:
         return job.id, True
     now_us: int = yield NOW
     queues = yield from dialect.queue_rows([job.queue])
-    if unbounded:
-        queues = {name: row.without_depth() for name, row in queues.items()}
+    if held is None:
+        queues = {name: row.unbounded() for name, row in queues.items()}
+    else:
+        yield from note_bytes(dialect, queues, held)
     yield from refuse_queues(dialect, [job], queues)
     holder = yield from _same(dialect, job)
     holder = holder or (yield from _rival(dialect, job, now_us, level))
@@ -225,7 +231,8 @@ def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Isolation) -> Step
         yield dialect.write(dialect.sql("stash_keep"), (holder.seq, json_text(job)))
     elif met is not Conflict.ANSWER:
         yield dialect.write(dialect.sql("stash_forget"), (holder.seq,))
-        replaced = (payload_text(job), now_us, holder.seq)
+        own = {"payload": payload_text(job), "bytes": len(job.payload)}
+        replaced = {**own, "now": now_us, "seq": holder.seq}
         yield dialect.write(dialect.sql("payload_replace"), replaced)
         if met is Conflict.RESCHEDULE:
             yield from _reschedule(dialect, holder, job, now_us)
@@ -262,13 +269,10 @@ def _shed_all(dialect: Dialect, names: Iterable[str], level: Isolation) -> Steps
 
 def _shed(dialect: Dialect, queue: str, row: QueueRow, level: Isolation) -> Steps[tuple[str, ...]]:
     now_us: int = yield NOW
-    limit = row.settings.max_depth
-    if limit is None:
-        return ()
-    too_many = (yield from depth_of(dialect, queue, limit)) - limit
-    if too_many <= 0:
+    jobs, size = yield from room_in(dialect, queue, row.settings, 0)
+    if jobs >= 0 and size >= 0:
         return ()
     level.go_alone()
-    rows = yield Rows(dialect.sql("shed"), (queue, too_many))
+    rows = yield from least_urgent(dialect, queue, -jobs, -size)
     shed: tuple[str, ...] = yield from give_up(dialect, rows, DeadReason.SHED, now_us)
     return shed

@@ -116,12 +116,14 @@ class _Over(NamedTuple):
 
 
 def _make_room(over: Sequence[_Over], *, waited: bool) -> Steps[None]:
-    """Tell workers of queues that bound them, and producers if jobs wait no longer."""
+    """Tell workers of queues that bound them, and producers if jobs wait no longer, or end."""
+    ended = {one.keys.queue for one in over if one.ended}
     for queue, text in dict.fromkeys((one.keys.queue, one.settings) for one in over):
         settings = queue_settings(queue, text)
         if settings.concurrency is not None:
             yield Wake(f"queue:{queue}")
-        if waited and settings.max_depth is not None:
+        in_jobs = waited and settings.max_depth is not None
+        if in_jobs or (queue in ended and settings.max_bytes is not None):
             yield Wake(f"room:{queue}")
 
 
@@ -154,7 +156,7 @@ def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
         if known or same is not None:
             continue
         queues = yield from dialect.queue_rows([job.queue])
-        unbounded = {name: row.without_depth() for name, row in queues.items()}
+        unbounded = {name: row.unbounded() for name, row in queues.items()}
         yield from insert_jobs(dialect, [job], unbounded, now_us, level)
         yield from take_keys(dialect, job.id, keys_wanted(job))
 

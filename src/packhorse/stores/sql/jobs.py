@@ -16,7 +16,7 @@ from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
 from packhorse.stores.sql.inspection import chosen_finished
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
-from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
 from packhorse.stores.sql.settle import settle_each
@@ -217,6 +217,8 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     rank = yield from rank_of(dialect, newcomer, queues, now_us)
     again = {"seq": row.seq, "rank": rank, "place": place, "now": now_us}
     yield dialect.write(dialect.sql("redrive"), again)
+    if queues[row.keys.queue].counts_bytes:
+        yield from count_bytes(dialect, [row.id])
     if finished:  # not before: the journal tells what the end had counted
         completed = STATUS[row.status] is JobStatus.COMPLETED
         sql = dialect.sql

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What limits depend on: the settings of tasks, and what rate limits have granted.
+"""What limits depend on: settings of tasks, what rate limits have granted, and bytes.
 
 A log of grants goes when nothing in it counts any more. No index tells which are over, since claims
 write them and would have to pay for it. So each run of upkeep looks at a page of them, in the order
@@ -8,12 +8,13 @@ of their limits, and the next goes on behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate
 from packhorse.core.policies.rate_limit import RateLog, is_over
 from packhorse.core.policies.retention import DAY_US
@@ -24,7 +25,16 @@ from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["any_log_to_do", "forget_logs", "read_log", "read_task_settings", "task_settings"]
+__all__ = [
+    "any_log_to_do",
+    "bytes_of",
+    "count_bytes",
+    "forget_logs",
+    "read_log",
+    "read_task_settings",
+    "scoped",
+    "task_settings",
+]
 
 
 def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, TaskSettings]]:
@@ -118,3 +128,22 @@ def _longest_window_us(dialect: Dialect) -> Steps[int]:
 
 def _decoded(text: str) -> RateLog:
     return msgspec.json.decode(text, type=tuple[tuple[int, int], ...])
+
+
+def bytes_of(dialect: Dialect, queue: str) -> Steps[int]:
+    """How many bytes the payloads of a queue's unfinished jobs have, or of the store's."""
+    [(held,)] = yield Rows(*scoped(dialect, "bytes", queue))
+    return int(held)
+
+
+def scoped(dialect: Dialect, query: str, queue: str) -> tuple[str, tuple[str, ...]]:
+    """A query about a queue or the store, and its parameters."""
+    if queue == THE_STORE:
+        return dialect.sql(query, bounded="true"), ()
+    return dialect.sql(query, bounded="queue = ?"), (queue,)
+
+
+def count_bytes(dialect: Dialect, job_ids: Sequence[str]) -> Steps[None]:
+    """Jobs are counted in bytes from now on."""
+    if job_ids:
+        yield dialect.write(dialect.sql("bytes_keep"), (dialect.many(job_ids),))

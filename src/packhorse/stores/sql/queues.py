@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packhorse.core.constraints import queue_constraints
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate, pause_gate
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.limit_state import read_task_settings
+from packhorse.stores.sql.limit_state import bytes_of, read_task_settings, scoped
 from packhorse.stores.sql.ordering import gate_text, read_gate, unblock_all
 from packhorse.stores.sql.rows import json_text, queue_settings
 from packhorse.stores.sql.statements import Change, Rows
@@ -117,11 +118,12 @@ def _hold(
     _, _, before = yield from _known(dialect, name)
     held = overridden or declared
     settings = held or QueueSettings(name)
+    limits = (settings.concurrency, settings.max_depth, settings.max_bytes)
     values = {
         "name": name,
         "priority": settings.priority,
         "dead_letter": settings.dead_letter,
-        "limited": settings.concurrency is not None or settings.max_depth is not None,
+        "limited": name != THE_STORE and any(limit is not None for limit in limits),
         "special": bool(queue_constraints(settings)),
         "declared": None if declared is None else json_text(declared),
         "overridden": None if overridden is None else json_text(overridden),
@@ -129,6 +131,8 @@ def _hold(
     }
     yield dialect.write(dialect.sql("queue_hold"), values)
     yield from dialect.settings_changed()
+    if settings.max_bytes is not None:
+        yield dialect.write(*scoped(dialect, "bytes_begin", name))
     if (before or QueueSettings(name)) != settings:
         yield from unblock_all(dialect, "queue", name)
         yield Wake(f"queue:{name}")
@@ -227,6 +231,10 @@ def _queues(dialect: Dialect) -> Steps[tuple[QueueState, ...]]:
     rows = yield Rows(dialect.sql("queues"))
     pauses = yield Rows(dialect.sql("pauses"))
     gates = [read_gate(text).name for (text,) in pauses]
+    held: dict[str, int] = {}
+    for name, settings, *_ in rows:
+        if queue_settings(name, settings).max_bytes is not None:
+            held[name] = yield from bytes_of(dialect, name)
     return tuple(
         QueueState(
             queue_settings(name, settings),
@@ -236,6 +244,7 @@ def _queues(dialect: Dialect) -> Steps[tuple[QueueState, ...]]:
             overridden=bool(overridden),
             paused_keys=_names(gates, name, "key"),
             paused_tenants=_names(gates, name, "tenant"),
+            held_bytes=held.get(name),
         )
         for name, settings, paused, declared, closed, overridden in rows
     )

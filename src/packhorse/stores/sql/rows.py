@@ -35,6 +35,7 @@ __all__ = [
     "CODE",
     "DECODED_MAX",
     "HISTORY_EACH_END",
+    "NO_BOUND",
     "PASSES",
     "STATUS",
     "UNCLAIMED",
@@ -65,6 +66,8 @@ CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATU
 PASSES: Final = 2**56
 #: Above every rank by priority, so that a queue that begins to age keeps the order it had.
 AGED: Final = (max(Priority) + 1) * PASSES
+#: More bytes than there are.
+NO_BOUND: Final = 2**62
 #: Lines of history kept from each end.
 HISTORY_EACH_END: Final = 25
 _KINDS: Final = 16
@@ -258,6 +261,8 @@ class QueueRow(NamedTuple):
     limited_tasks: bool  #: some task has limits of its own
     last: int = 0  #: the last number given out, as sequence or place, where the store keeps it here
     lined: bool = False  #: jobs that gates may hold back were submitted to it, where that matters
+    #: The bytes that all jobs of the store may have; NO_BOUND for one that is let in anyway.
+    store_bytes: int | None = None
 
     @property
     def constraints(self) -> Constraint:
@@ -268,11 +273,13 @@ class QueueRow(NamedTuple):
             shelf=self.shelf,
             tenanted=self.tenanted,
             limited_tasks=self.limited_tasks,
+            full_store=self.store_bytes is not None,
         )
 
     @property
-    def may_refuse(self) -> bool:
-        return self.shelf or self.closed or self.settings.max_depth is not None
+    def counts_bytes(self) -> bool:
+        """Whether those of its jobs are counted."""
+        return self.settings.max_bytes is not None or self.store_bytes is not None
 
     @property
     def ranks_specially(self) -> bool:
@@ -286,12 +293,15 @@ class QueueRow(NamedTuple):
 
     @property
     def drops(self) -> bool:
-        return self.settings.on_full == "drop" and self.settings.max_depth is not None
+        settings = self.settings
+        bounded = settings.max_depth is not None or settings.max_bytes is not None
+        return bounded and settings.on_full == "drop"
 
-    def without_depth(self) -> QueueRow:
+    def unbounded(self) -> QueueRow:
         """For a job that is let in however many wait, and though the queue is closed."""
-        settings = msgspec.structs.replace(self.settings, max_depth=None)
-        return self._replace(settings=settings, closed=False)
+        settings = msgspec.structs.replace(self.settings, max_depth=None, max_bytes=None)
+        counted = NO_BOUND if self.counts_bytes else None
+        return self._replace(settings=settings, closed=False, store_bytes=counted)
 
     @property
     def deals_passes(self) -> bool:

@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from packhorse.core.constraints import Constraint, job_constraints
-from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.job import NUMBER_MAX, JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
-from packhorse.core.policies.depth import excess, turned_away
+from packhorse.core.policies.depth import THE_STORE, excess, room, turned_away
 from packhorse.core.policies.gates import concurrency_gate
 from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import KnownJob, refuse_strangers
 from packhorse.errors import ConfigError, QueueClosed, QueueFull
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.requests import Submitted, TaskSettings
+from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.limit_state import bytes_of, count_bytes, task_settings
 from packhorse.stores.sql.ordering import gate_text, join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read_extra
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
@@ -34,16 +34,21 @@ __all__ = [
     "is_keyed",
     "known_as",
     "known_jobs",
+    "least_urgent",
+    "note_bytes",
     "place_of",
     "refuse_full",
     "refuse_known",
     "refuse_queues",
+    "room_in",
     "store_all",
 ]
 
 #: Jobs of a bounded line that are ready at least, and lines looked at in one submit.
 _LINE_READY_MIN: Final = 32
 _LINES_CAPPED_MAX: Final = 50
+#: Jobs that are looked at together for those a full queue gives up.
+_SHED_PAGE: Final = 100
 _PENDING: Final = CODE[JobStatus.PENDING]
 _QUEUED: Final = CODE[JobStatus.QUEUED]
 _READY: Final = int(Lane.READY)
@@ -96,15 +101,44 @@ def refuse_full(
     queues: dict[str, QueueRow],
     *,
     stored: bool = False,
+    held: Mapping[str, int] | None = None,
 ) -> Steps[None]:
-    """Refuse what does not fit into a queue that does not drop; some have it `stored` already."""
+    """Refuse what does not fit into a queue that does not drop; some have it `stored` already.
+
+    `held` are the bytes that there were before, where that was asked.
+    """
+    jobs = list(jobs)
     for queue, arriving in Counter(job.queue for job in jobs).items():
         limit = queues[queue].settings.max_depth
         if limit is not None and not queues[queue].drops:
             depth = yield from depth_of(dialect, queue, limit if stored else limit - arriving)
-            before = depth - arriving if stored else depth
-            if excess(before, arriving, limit):
-                raise QueueFull(queue, depth=before, limit=limit)
+            waited = depth - arriving if stored else depth
+            if excess(waited, arriving, limit):
+                raise QueueFull(queue, depth=waited, limit=limit)
+    before = dict(held or {})
+    yield from note_bytes(dialect, queues, before)
+    for name, limit in _byte_bounds(queues).items():
+        chosen = [job for job in jobs if name in (job.queue, THE_STORE)]
+        arriving = sum([len(job.payload) for job in chosen])
+        dropping = name != THE_STORE and queues[name].drops
+        if not dropping and excess(before[name], arriving, limit):
+            reason = "bytes" if name != THE_STORE else "store_bytes"
+            raise QueueFull(chosen[0].queue, depth=before[name], limit=limit, reason=reason)
+
+
+def _byte_bounds(queues: Mapping[str, QueueRow]) -> dict[str, int]:
+    """How many bytes these queues may have, and last the store, as far as they are bounded."""
+    bounds = {queue: row.settings.max_bytes for queue, row in queues.items()}
+    bounds[THE_STORE] = next((row.store_bytes for row in queues.values()), None)
+    return {name: limit for name, limit in bounds.items() if limit is not None}
+
+
+def note_bytes(
+    dialect: Dialect, queues: Mapping[str, QueueRow], held: dict[str, int]
+) -> Steps[None]:
+    """Add what these queues and the store hold, as far as they are bounded and not noted yet."""
+    for name in _byte_bounds(queues).keys() - held.keys():
+        held[name] = yield from bytes_of(dialect, name)
 
 
 def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
@@ -117,6 +151,24 @@ def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
         return int(depth)
     [(in_steps,)] = yield Rows(dialect.sql("depth_in_steps"), (queue,))
     return int(depth - in_steps)
+
+
+def least_urgent(
+    dialect: Dialect, queue: str, jobs: int, size: int
+) -> Steps[list[tuple[Any, ...]]]:
+    """Rows of those that a queue gives up until so many jobs and bytes have gone."""
+    found: list[tuple[Any, ...]] = []
+    page = max(jobs, _SHED_PAGE)
+    while jobs > 0 or size > 0:
+        rows = yield Rows(dialect.sql("shed"), (queue, page, len(found)))
+        for row in rows:
+            if jobs <= 0 and size <= 0:
+                break
+            found.append(row)
+            jobs, size = jobs - 1, size - row[-1]
+        if len(rows) < page:
+            break
+    return found
 
 
 def _refuse_heavy(dialect: Dialect, job: NewJob, row: QueueRow) -> Steps[None]:
@@ -143,6 +195,7 @@ def insert_jobs(
         where = yield from _special_places(dialect, jobs, queues, seqs, now_us)
     inserted: int = yield from dialect.insert_rows(jobs, seqs, where, now_us)
     yield from dialect.index_rare(jobs, seqs)
+    yield from count_bytes(dialect, [job.id for job in jobs if queues[job.queue].counts_bytes])
     gated = bool(level.gated_tasks) or any(row.gates_every_job for row in queues.values())
     if gated or any(has_keys(job) for job in jobs):
         yield from _keep_keys(dialect, jobs, queues, seqs, level)
@@ -194,19 +247,31 @@ def _doomed(
     for queue, row in queues.items():
         if not row.drops:
             continue
-        arriving = sum(job.queue == queue for job in jobs)
-        depth = yield from depth_of(dialect, queue, (row.settings.max_depth or 0) - arriving)
-        too_many = excess(depth, arriving, row.settings.max_depth)
-        if too_many:
-            least = yield Rows(dialect.sql("shed"), (queue, too_many))
-            waiting = [(priority, seq, "") for seq, _, _, priority in least]
-            mine = [
-                (job.priority, seq, job.id)
-                for seq, job in zip(seqs, jobs, strict=True)
-                if job.queue == queue
-            ]
-            doomed |= turned_away(waiting, mine, (row.settings.max_depth or 0) - depth)
+        mine = [
+            (job.priority, seq, job.id, len(job.payload))
+            for seq, job in zip(seqs, jobs, strict=True)
+            if job.queue == queue
+        ]
+        size = sum(own for *_, own in mine)
+        more, larger = yield from room_in(dialect, queue, row.settings, len(mine))
+        if len(mine) > more or size > larger:
+            least = yield from least_urgent(dialect, queue, len(mine) - more, size - larger)
+            waiting = [(priority, seq, "", own) for seq, _, _, priority, own in least]
+            doomed |= turned_away(waiting, mine, more, larger)
     return frozenset(doomed)
+
+
+def room_in(
+    dialect: Dialect, queue: str, settings: QueueSettings, arriving: int
+) -> Steps[tuple[int, int]]:
+    """How many more jobs and bytes may wait; below `arriving`, the former may be too small."""
+    jobs = size = NUMBER_MAX
+    if settings.max_depth is not None:
+        depth = yield from depth_of(dialect, queue, settings.max_depth - arriving)
+        jobs = room(depth, settings.max_depth)
+    if settings.max_bytes is not None:
+        size = room((yield from bytes_of(dialect, queue)), settings.max_bytes)
+    return jobs, size
 
 
 def known_jobs(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, JobStatus]]:

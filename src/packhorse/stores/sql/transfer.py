@@ -17,7 +17,7 @@ from packhorse.stores.sql.attachments import attachment_rows, read_attachments
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.inspection import CONDITIONS
 from packhorse.stores.sql.keys import Holder, holder_of, take_keys
-from packhorse.stores.sql.limit_state import task_settings
+from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import (
     AGED,
@@ -123,6 +123,7 @@ class SqlTransfer:
                 yield ChangeMany(dialect.sql("exchange_job"), pairs)
                 yield ChangeMany(dialect.sql("exchange_history"), pairs)
                 yield ChangeMany(dialect.sql("exchange_attached"), pairs)
+                yield dialect.write(dialect.sql("bytes_again"), (job_id,))
             return bool(rows)
 
         return Plan("exchange", steps)
@@ -228,6 +229,8 @@ def carry_in_steps(
     queues = yield from dialect.queue_rows({one.job.queue: None for one in chosen})
     rows: list[dict[str, Any]] = yield from _rows(dialect, chosen, queues)
     yield dialect.write_rows(dialect.sql("carry_in"), rows)
+    counted = [one.job.id for one in chosen if queues[one.job.queue].counts_bytes]
+    yield from count_bytes(dialect, counted)
     yield dialect.write(dialect.sql("carry_numbers"), (highest_number(chosen),))
     yield from _index(dialect, chosen, [row["seq"] for row in rows])
     for one in chosen:

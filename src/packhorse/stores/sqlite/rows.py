@@ -81,8 +81,9 @@ def queue_rows(queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
             shelf=bool(shelf),
             limited_tasks=bool(limited_tasks),
             last=last,
+            store_bytes=queue_settings("", bounding).max_bytes,
         )
-        for name, settings, closed, tenanted, shelf, last, limited_tasks in rows
+        for name, settings, closed, tenanted, shelf, last, limited_tasks, bounding in rows
     }
 
 

@@ -40,6 +40,10 @@ _FRAGMENTS: Final = MappingProxyType(
             "case payload when '' then (select body from packhorse_bodies where job_seq = seq) "
             "else payload end"
         ),
+        "payload_bytes": (
+            "length(cast(case payload when '' then (select body from packhorse_bodies "
+            "where job_seq = seq) else payload end as blob))"
+        ),
         "unindexed": "+{0}",
         "unsorted": "{0}",
         "apart": "",

@@ -112,12 +112,13 @@ plain_wishes = st.fixed_dictionaries(
 
 
 def as_new_job(job_id: str, wish: dict[str, Any], now_us: int) -> NewJob:
-    """The job a wish is for, at an instant."""
+    """The job a wish is for, at an instant; `padding` makes its payload longer."""
     values = {"queue": QUEUES[0], "task": TASKS[0]} | wish
+    padding = b',"":"%s"' % (b"x" * size) if (size := values.pop("padding", 0)) else b""
     for name in ("scheduled_us", "deadline_us"):
         if name in wish:
             values[name] = now_us + wish[name]
-    return NewJob(id=job_id, payload=b'{"id":"%s"}' % job_id.encode(), **values)
+    return NewJob(id=job_id, payload=b'{"id":"%s"%s}' % (job_id.encode(), padding), **values)
 
 
 _failures = st.builds(

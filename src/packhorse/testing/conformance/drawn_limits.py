@@ -18,6 +18,7 @@ from packhorse.core.job import (
     UniqueScope,
 )
 from packhorse.core.outcome import Limited, Outcome
+from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.retention import Retention
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.testing.conformance import drawn
@@ -63,6 +64,7 @@ wishes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     optional={
         "queue": st.sampled_from([*QUEUES, *QUEUES, SHELF]),
         "task": st.sampled_from(TASKS),
+        "padding": st.sampled_from([1, 20, 3000]),
         "priority": st.sampled_from([Priority.CRITICAL, Priority.NORMAL, Priority.LOW]),
         "delay_us": _delays_us,
         "deadline_us": st.sampled_from([1, LEASE_US, 3600 * SECOND_US]),
@@ -102,10 +104,16 @@ _limits = st.builds(
     rate=_rates,
     tenant_rate=_rates,
     max_depth=st.sampled_from([None, None, 2, 4]),
+    max_bytes=st.sampled_from([None, None, 4, 60, 3050]),
     on_full=st.sampled_from(["reject", "wait", "drop", "drop"]),
     on_dead=st.sampled_from(["release", "hold"]),
 )
-queue_settings = st.builds(_with_order, _limits, st.sampled_from(["fair", "fair", "aged", "plain"]))
+_of_the_store = st.builds(
+    QueueSettings, name=st.just(THE_STORE), max_bytes=st.sampled_from([None, 100, 6200])
+)
+queue_settings = _of_the_store | st.builds(
+    _with_order, _limits, st.sampled_from(["fair", "fair", "aged", "plain"])
+)
 task_settings = st.builds(
     TaskSettings, name=st.sampled_from(TASKS), concurrency=_concurrency, rate=_rates
 )

@@ -12,6 +12,7 @@ import pytest
 from packhorse.testing.conformance.ageing import TestAgeing
 from packhorse.testing.conformance.attaching import TestAttaching, TestDelivering
 from packhorse.testing.conformance.attachments_machine import TestAttachmentsMachine
+from packhorse.testing.conformance.byte_bounds import TestByteBounds, TestDroppingBytes
 from packhorse.testing.conformance.cancelling import TestCancelling, TestProgress
 from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects, TestTenantsOfClaims
 from packhorse.testing.conformance.concurrency import TestConcurrency
@@ -88,6 +89,8 @@ TOPICS: Final[tuple[type, ...]] = (
     TestLines,
     TestFullQueues,
     TestDropping,
+    TestByteBounds,
+    TestDroppingBytes,
     TestIdempotency,
     TestUniqueness,
     TestKeepLatest,

@@ -124,7 +124,8 @@ select
     coalesce(queue.tenanted, false),
     coalesce(queue.lined, false),
     exists (select 1 from {queues} as other where other.dead_letter = asked.queue),
-    exists (select 1 from {tasks})
+    exists (select 1 from {tasks}),
+    (select settings from {queues} where name = '') -- of the store itself
 from unnest(?::text[]) as asked (queue)
 left join {queues} as queue on queue.name = asked.queue
 

@@ -9,7 +9,8 @@ local function known_ids(queue, names)
   local CHUNK = 1000 -- names that go in one command
   for from = 1, #names, CHUNK do
     local last = math.min(from + CHUNK - 1, #names)
-    if redis.call('EXISTS', tag .. KEY.shelf .. queue, tag .. KEY.copied, unpack(names, from, last)) > 0 then
+    if redis.call('EXISTS', tag .. KEY.shelf .. queue, tag .. KEY.copied, tag .. KEY.queue,
+      unpack(names, from, last)) > 0 then -- KEY.queue alone: settings of the store itself
       return true
     end
   end
@@ -234,7 +235,7 @@ end
 
 -- The verdict about one job, and what becomes of it if it ends now; no verdict: the general route.
 local function decide(id, fence, settlement, ended)
-  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own)
+  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own, FIELD.bytes)
   local job = found[1] and outcome(found[1], settlement)
   if not job then
     return VERDICT.STALE
@@ -242,7 +243,7 @@ local function decide(id, fence, settlement, ended)
     return ended[id] == fence and VERDICT.APPLIED or VERDICT.STALE
   elseif job.current == fence then
     ended[id] = fence
-    return not job.general and VERDICT.APPLIED or nil, {id = id, job = job, own = found[2]}
+    return not job.general and not found[3] and VERDICT.APPLIED or nil, {id = id, job = job, own = found[2]}
   end
   return job.last_fence == fence and job.last_kind == KIND.COMPLETED and VERDICT.APPLIED or VERDICT.STALE
 end

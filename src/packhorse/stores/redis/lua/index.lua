@@ -104,6 +104,24 @@ local function follow_pass(job, there)
   end
 end
 
+-- Count the bytes of a job that is unfinished, if its queue or the store is bounded by them; not one that
+-- is `gone`. What was counted is kept with the job, so that just that is taken back.
+function index.weigh(job, gone)
+  local key, bytes = keys.job(job.id), 0
+  local counted = tonumber(redis.call('HGET', key, FIELD.bytes) or 0)
+  if not gone and not TERMINAL[job.status] and (counted > 0 or queues.bounds_bytes(job.queue)) then
+    bytes = redis.call('HSTRLEN', key, FIELD.payload)
+  end
+  if bytes ~= counted then
+    pending.weigh(job.queue, bytes - counted)
+    if bytes > 0 then
+      redis.call('HSET', key, FIELD.bytes, bytes)
+    else
+      redis.call('HDEL', key, FIELD.bytes)
+    end
+  end
+end
+
 -- Take a job out of every index, as it stands.
 function index.leave(job)
   pending.count(job.queue, job.status, -1)
@@ -143,6 +161,9 @@ function index.enter(job)
   end
   follow(job, pending.put)
   follow_pass(job, true)
+  if TERMINAL[job.status] or queues.bounds_bytes(job.queue) then
+    index.weigh(job)
+  end
   if signatures.read(job.signature).ordering then
     index.follow_order(job)
   end

@@ -49,7 +49,7 @@ end
 -- Of several changes to one member the last counts.
 local pending = {}
 local ARGUMENTS_MAX = 2000 -- of one command; Lua cannot unpack many more
-local sets, counts, running, suspended, named = {}, {}, {}, {}, {}
+local sets, counts, running, suspended, weighed, named = {}, {}, {}, {}, {}, {}
 
 -- Put a member into a sorted set. `registry` is a set that names the sorted sets which are not
 -- empty, and `name` what it calls this one.
@@ -84,6 +84,12 @@ end
 -- Count jobs of a queue that wait in a step.
 function pending.suspend(queue, by)
   suspended[queue] = (suspended[queue] or 0) + by
+end
+
+-- Count bytes of a queue, and of the store.
+function pending.weigh(queue, by)
+  weighed[queue] = (weighed[queue] or 0) + by
+  weighed[''] = (weighed[''] or 0) + by
 end
 
 local function flush_counts(key, changed)
@@ -136,6 +142,7 @@ function pending.flush()
   flush_counts(tag .. KEY.counts, counts)
   flush_counts(tag .. KEY.running, running)
   flush_counts(tag .. KEY.suspended, suspended)
+  flush_counts(tag .. KEY.bytes, weighed)
 end
 
 -- Topics to publish, each once, at the end of the script.

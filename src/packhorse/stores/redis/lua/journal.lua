@@ -12,23 +12,25 @@ function journal.member(job)
   end
 end
 
--- A live worker of a release that would end members without a line, until the first member has come;
--- from then on such workers find a layout that they do not know.
-function journal.older_worker()
-  if tonumber(redis.call('GET', tag .. KEY.schema) or 0) >= POLICY.SCHEMA then
+-- A live worker of a release that does not know a layout, until it is needed for the first time; from
+-- then on such workers are refused. Of groups: it would end members without a line.
+function journal.older_worker(needed)
+  if tonumber(redis.call('GET', tag .. KEY.schema) or 0) >= needed then
     return
   end
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', tag .. KEY.leases,
     '(' .. keys.number(clock.now), '+inf')) do
-    if (cmsgpack.unpack(redis.call('HGET', tag .. KEY.workers, worker))[7] or 1) < POLICY.SCHEMA then
+    if (cmsgpack.unpack(redis.call('HGET', tag .. KEY.workers, worker))[7] or 1) < needed then
       return worker
     end
   end
 end
 
--- Note that there are members from now on.
-function journal.begin()
-  redis.call('SET', tag .. KEY.schema, POLICY.SCHEMA)
+-- Note that a layout is needed from now on.
+function journal.begin(needed)
+  if tonumber(redis.call('GET', tag .. KEY.schema) or 0) < needed then
+    redis.call('SET', tag .. KEY.schema, needed)
+  end
 end
 
 -- Append a line: job, node, status, what it was, items, failed.

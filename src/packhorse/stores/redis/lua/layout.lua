@@ -26,29 +26,30 @@ local DEAD_REASON = {
 }
 local POLICY = {
   HOLD_GRACE_US = 30000000, DAY_US = 86400000000, STRIDE = 1048576, REDEALT_MAX = 10000, SLOTS = 64,
-  ALLOWANCE_US_MAX = 1000000, HISTORY_EACH_END = 25, SCHEMA = 2,
+  ALLOWANCE_US_MAX = 1000000, HISTORY_EACH_END = 25, SCHEMA = 3, SCHEMA_OF_GROUPS = 2,
 }
 local KEY = {
-  schema = ':schema', numbers = ':n', job = ':j:', all = ':all', counts = ':counts', line = ':l:',
-  group = ':g:', groups = ':gr:', gate_pairs = ':gq:', heads = ':lm:', ready_tasks = ':t:',
-  task_queues = ':tq:', since = ':since:', suspects = ':sus:', suspect_tasks = ':sust:',
-  suspect_queues = ':susq:', overdue = ':late:', overdue_tasks = ':latet:', parked = ':pk:',
-  parked_pairs = ':pkt', reopen = ':reopen', due = ':due:', due_queues = ':dueq', retries = ':rt:',
-  retry_tasks = ':rtt:', deadlines = ':dl', held = ':held:', holders = ':holders',
-  expiring = ':exp', dead = ':dead', droppable = ':shed:', unique = ':uniq', idempotency = ':idem',
-  stash = ':stash', order = ':o:', queue = ':q:', queues = ':queues', shelf = ':shelf:',
-  declared = ':declared', overrides = ':overrides', tasks = ':tasks', leases = ':leases',
-  workers = ':workers', running = ':busy', suspended = ':suspended', closed_gates = ':shut',
-  closed_until = ':shuts', pauses = ':pauses', rate_log = ':log:', rate_logs = ':logs',
-  passes = ':pass:', running_passes = ':run:', last_pass = ':last:', highest_pass = ':high',
-  dealt = ':dealt', record = ':rec:', records = ':recs', records_in_order = ':reco:',
-  records_expiring = ':recx', removed_records = ':recv', journal = ':jg', journal_lines = ':jl:',
-  journal_numbers = ':jn', copied = ':copied', wake = ':wake:',
+  schema = ':schema', numbers = ':n', job = ':j:', all = ':all', counts = ':counts',
+  bytes = ':bytes', line = ':l:', group = ':g:', groups = ':gr:', gate_pairs = ':gq:',
+  heads = ':lm:', ready_tasks = ':t:', task_queues = ':tq:', since = ':since:', suspects = ':sus:',
+  suspect_tasks = ':sust:', suspect_queues = ':susq:', overdue = ':late:',
+  overdue_tasks = ':latet:', parked = ':pk:', parked_pairs = ':pkt', reopen = ':reopen',
+  due = ':due:', due_queues = ':dueq', retries = ':rt:', retry_tasks = ':rtt:', deadlines = ':dl',
+  held = ':held:', holders = ':holders', expiring = ':exp', dead = ':dead', droppable = ':shed:',
+  unique = ':uniq', idempotency = ':idem', stash = ':stash', order = ':o:', queue = ':q:',
+  queues = ':queues', shelf = ':shelf:', declared = ':declared', overrides = ':overrides',
+  tasks = ':tasks', leases = ':leases', workers = ':workers', running = ':busy',
+  suspended = ':suspended', closed_gates = ':shut', closed_until = ':shuts', pauses = ':pauses',
+  rate_log = ':log:', rate_logs = ':logs', passes = ':pass:', running_passes = ':run:',
+  last_pass = ':last:', highest_pass = ':high', dealt = ':dealt', record = ':rec:',
+  records = ':recs', records_in_order = ':reco:', records_expiring = ':recx',
+  removed_records = ':recv', journal = ':jg', journal_lines = ':jl:', journal_numbers = ':jn',
+  copied = ':copied', wake = ':wake:',
 }
 local FIELD = {
   state = 's', own = 'b', definition = 'd', payload = 'p', result = 'r', error = 'e',
   progress = 'o', attempt = 'a', value = 'v', signal = 'g', signals = 'n', attached = '#n',
-  attached_bytes = '#b', delivered = '#s', delivery = 'i', waits = 'w', counted = 'k',
+  attached_bytes = '#b', delivered = '#s', delivery = 'i', waits = 'w', counted = 'k', bytes = 'z',
 }
 local GATE = {
   pause = 'P', order = 'O', task_concurrency = 'C', task_concurrency_key = 'K',
@@ -64,7 +65,7 @@ local NEW = {
   id = 1, definition = 2, payload = 3, queue = 4, task = 5, priority = 6, signature = 7, due = 8,
   deadline_us = 9, timeout_us = 10, rules = 11,
 }
-local CONSTRAINING = {'concurrency', 'rate', 'tenant_rate', 'max_depth', 'ageing_us'}
+local CONSTRAINING = {'concurrency', 'rate', 'tenant_rate', 'max_depth', 'max_bytes', 'ageing_us'}
 local NEW_PARTS = 11
 
 local function named_settlement(_,

@@ -47,7 +47,7 @@ function new_jobs.enter(new, sequence, place, ready)
     uniqueness.take(job, rules.unique_id, rules.idempotency_id)
   end
   if rules and rules.member then
-    journal.begin()
+    journal.begin(POLICY.SCHEMA_OF_GROUPS)
   end
   wakes.queue(job.queue)
   return job

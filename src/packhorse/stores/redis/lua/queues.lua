@@ -25,6 +25,16 @@ function queues.get(queue)
   return known
 end
 
+-- The bytes that jobs of a queue may have, or of the store, which is the queue without a name.
+function queues.bounds_bytes(queue)
+  return queues.get(queue).conf.max_bytes or queues.get('').conf.max_bytes
+end
+
+-- How many bytes they have.
+function queues.held_bytes(queue)
+  return tonumber(redis.call('HGET', tag .. KEY.bytes, queue) or 0)
+end
+
 -- Forget what was read, since it was changed.
 function queues.forget(queue)
   known_queues[queue] = nil
@@ -121,7 +131,7 @@ return queues.depth(ARGV[2])
 
 -- script: queues
 -- Reads all that is known of queues: flags of those that have some, declarations, an operator's
--- settings, the statuses of their jobs, and paused gates.
+-- settings, the statuses of their jobs, paused gates, and bytes.
 -- needs: keys
 local flags = {}
 for _, queue in ipairs(redis.call('SMEMBERS', tag .. KEY.queues)) do
@@ -134,6 +144,7 @@ return {
   redis.call('HGETALL', tag .. KEY.overrides),
   redis.call('HKEYS', tag .. KEY.counts),
   redis.call('SMEMBERS', tag .. KEY.pauses),
+  redis.call('HGETALL', tag .. KEY.bytes),
 }
 
 -- script: tasks

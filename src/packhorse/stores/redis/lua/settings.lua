@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Settings of queues and tasks: an operator's beat what was declared.
--- needs: index
+-- needs: index journal
 local settings = {}
 
 -- What was declared and set, as maps of queue to settings.
@@ -59,6 +59,11 @@ function settings.hold(queue, before, plain)
   if text then
     local conf = cjson.decode(text)
     queues.note(queue, 'conf', cmsgpack.pack(conf), 'priority', conf.priority or 0)
+    if conf.max_bytes then
+      journal.begin(POLICY.SCHEMA)
+    else
+      redis.call('HDEL', tag .. KEY.queue .. queue, 'weighed')
+    end
     if settings.constrain(conf) then -- see `queues.get`
       queues.note(queue, 'hard', '1')
     else
@@ -68,12 +73,18 @@ function settings.hold(queue, before, plain)
       redis.call('SADD', tag .. KEY.shelf .. conf.dead_letter, queue)
     end
   else
-    redis.call('HDEL', tag .. KEY.queue .. queue, 'conf', 'hard', 'priority')
+    redis.call('HDEL', tag .. KEY.queue .. queue, 'conf', 'hard', 'priority', 'weighed')
     queues.forget(queue)
   end
   if (text or plain) ~= (before or plain) then
     changed(queue)
   end
+end
+
+-- The refusal of a bound by bytes while a worker lives that would end jobs without counting them.
+function settings.too_early(text)
+  local older = cjson.decode(text).max_bytes and journal.older_worker(POLICY.SCHEMA)
+  return older and {'older', older}
 end
 
 -- The longest window of a rate limit there is.
@@ -96,10 +107,14 @@ end
 -- Keeps declarations of queues.
 -- Arguments: for each queue its name, its settings as JSON text, and that text for a queue with
 -- nothing set. Answer: "ok", then for each the text it replaced where that differed, or ""; or
--- "clash" queue shelf.
+-- "clash" queue shelf, or "older" and a worker.
 -- needs: settings
 local configured = settings.all()
 for at = 2, #ARGV, 3 do
+  local early = settings.too_early(ARGV[at + 1])
+  if early then
+    return early
+  end
   if redis.call('HEXISTS', tag .. KEY.overrides, ARGV[at]) == 0 then
     configured[ARGV[at]] = cjson.decode(ARGV[at + 1])
   end
@@ -147,7 +162,7 @@ return answer
 -- script: override
 -- Lets an operator's settings hold instead of every declaration, or ends that.
 -- Arguments: queue, settings as JSON text or "", that text for a queue with nothing set.
--- Answer: "ok" and 1 if that changed anything, else 0; or "clash" queue shelf.
+-- Answer: "ok" and 1 if that changed anything, else 0; or "clash" queue shelf, or "older" and a worker.
 -- needs: settings
 local queue, text, plain = ARGV[2], ARGV[3], ARGV[4]
 local before, held = redis.call('HGET', tag .. KEY.overrides, queue) or '', settings.text(queue)
@@ -156,7 +171,7 @@ if text == '' then
 else
   local configured = settings.all()
   configured[queue] = cjson.decode(text)
-  local clash = settings.clash(configured)
+  local clash = settings.too_early(text) or settings.clash(configured)
   if clash then
     return clash
   end
@@ -204,3 +219,28 @@ for at = 1, #found, 2 do
 end
 pending.flush()
 return #found == 2 * LOOKED_AT and found[#found] or ''
+
+-- script: weigh_waiting
+-- Counts the bytes of the unfinished jobs of a queue, or of all, some at a time; those that come
+-- meanwhile are counted as they come.
+-- Arguments: queue, the sequence after which to look. Answer: the sequence to go on after, or "".
+-- needs: index
+local LOOKED_AT = 500 -- jobs that one script looks at
+local queue, after = ARGV[2], ARGV[3]
+if after == '0' and redis.call('HEXISTS', tag .. KEY.queue .. queue, 'weighed') == 1 then
+  return ''
+end
+local found = redis.call('ZRANGEBYSCORE', tag .. KEY.all, '(' .. after, '+inf', 'WITHSCORES',
+  'LIMIT', 0, LOOKED_AT)
+for at = 1, #found, 2 do
+  local job = jobs.load(found[at])
+  if queue == '' or job.queue == queue then
+    index.weigh(job)
+  end
+end
+pending.flush()
+if #found < 2 * LOOKED_AT then
+  queues.note(queue, 'weighed', '1')
+  return ''
+end
+return found[#found]

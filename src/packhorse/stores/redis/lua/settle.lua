@@ -77,9 +77,10 @@ local function finish(job, status, reason, keep, counted)
   end
 end
 
--- Wake producers that wait for room in a queue, if it has a limit.
-function settle.wake_room(queue)
-  if queues.get(queue).conf.max_depth then
+-- Wake producers that wait for room in a queue, if it has a limit. Only an end makes room in bytes.
+function settle.wake_room(queue, waited)
+  local conf = queues.get(queue).conf
+  if conf.max_bytes or (waited and conf.max_depth) then
     wakes.add('room:' .. queue)
   end
 end
@@ -93,7 +94,7 @@ function settle.finish_waiting(job, status, reason)
   index.enter(job)
   jobs.save(job)
   new_jobs.unstash(job)
-  settle.wake_room(job.queue)
+  settle.wake_room(job.queue, true)
   if signatures.read(job.signature).ordering then
     wakes.queue(job.queue)
   end
@@ -194,6 +195,7 @@ function settle.apply(job, settled, result)
   jobs.save(job, unpack(fields))
   if TERMINAL[status] then
     new_jobs.unstash(job)
+    settle.wake_room(job.queue, false)
   end
   if settled.kind == KIND.LIMITED then
     close_gate(job, settled)
@@ -234,6 +236,7 @@ end
 -- Remove a finished job, with its history; a line it held goes on.
 function settle.forget(job)
   index.leave(job)
+  index.weigh(job, true)
   if job.holds_line then
     index.forget_order(job)
     wakes.queue(job.queue)

@@ -95,7 +95,7 @@ local function admit(new, rules)
   arrivals[new[NEW.id]] = {new = new, rules = rules}
   order[#order + 1] = new[NEW.id]
   deeds[#deeds + 1] = {kind = 'arrive', id = new[NEW.id]}
-  arriving[new[NEW.queue]] = (arriving[new[NEW.queue]] or 0) + 1
+  depth.arrive(arriving, new[NEW.queue], new[NEW.payload])
   if rules and rules.unique_id then
     unique_of[rules.unique_id] = new[NEW.id]
   end
@@ -116,7 +116,7 @@ local function consider(new)
     return problem
   end
   local rules, holder = new_jobs.rules(new), nil
-  local older = rules and rules.member and journal.older_worker()
+  local older = rules and rules.member and journal.older_worker(POLICY.SCHEMA_OF_GROUPS)
   if older then
     return {'older', older}
   end
@@ -132,15 +132,6 @@ local function consider(new)
   else
     admit(new, rules)
     answers[#answers + 1] = {id, false}
-  end
-end
-
-local function refuse_full()
-  for queue, count in pairs(arriving) do
-    local problem = depth.refuse_full(queue, count)
-    if problem then
-      return problem
-    end
   end
 end
 
@@ -162,7 +153,7 @@ local function give_up(queue, numbered, doomed, away)
   for _, id in ipairs(order) do
     local new = arrivals[id].new
     if new[NEW.queue] == queue then
-      arrived[#arrived + 1] = {tonumber(new[NEW.priority]), numbered[id], id}
+      arrived[#arrived + 1] = {tonumber(new[NEW.priority]), numbered[id], id, #new[NEW.payload]}
     end
   end
   depth.give_up(queue, arrived, doomed, away)
@@ -185,6 +176,7 @@ local function change(deed)
     index.enter(job)
     jobs.save(job, FIELD.payload, new[NEW.payload])
   end
+  index.weigh(job)
   entered[job.id] = job
   wakes.queue(job.queue)
 end
@@ -278,7 +270,7 @@ local function decide(given)
       end
     end
   end
-  return refuse_full() or deal_first()
+  return depth.refuse_full(arriving) or deal_first()
 end
 
 -- script: submit

@@ -63,7 +63,7 @@ return {clock.now, reached and last, told}
 -- script: exchange
 -- Puts other texts in the place of those that the values of a job have.
 -- Arguments: its id, then each text and the one that comes in its place. Answer: 1, or 0: no such job.
--- needs: keys
+-- needs: index
 local key = keys.job(ARGV[2])
 
 local function exchanged(text)
@@ -96,6 +96,10 @@ for at = 1, #hash, 2 do
   if other ~= value then
     redis.call('HSET', key, field, other)
   end
+end
+if #hash > 0 then
+  index.weigh(jobs.load(ARGV[2]))
+  index.flush()
 end
 return #hash > 0 and 1 or 0
 
@@ -161,7 +165,7 @@ local function take_over(id, definition, payload, state, flags, fields, stashed)
   index.enter(job)
   uniqueness.take(job, unique, idempotency)
   if journal.member(job) then
-    journal.begin()
+    journal.begin(POLICY.SCHEMA_OF_GROUPS)
   end
   if unique and #stashed > 0 then
     redis.call('HSET', tag .. KEY.stash, unique, cmsgpack.pack(stashed))

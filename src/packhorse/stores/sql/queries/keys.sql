@@ -16,8 +16,11 @@ on conflict (kind, tenant, task, key) do update set seq = excluded.seq
 select 1 from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?} limit 1
 
 -- name: payload_replace
--- A waiting holder is given the payload of a newcomer.
-update {jobs} set payload = ?, updated_us = ? where seq = ?
+-- A waiting holder is given the payload of a newcomer, of so many bytes.
+update {jobs} set
+    payload = :payload, updated_us = :now,
+    bytes = case when bytes is not null then {number :bytes} end
+where seq = :seq
 
 -- name: stash_forget
 -- No job waits behind a holder any more.

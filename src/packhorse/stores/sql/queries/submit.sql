@@ -8,7 +8,7 @@ where seq = ? and id = ?
 
 -- name: shed
 -- The least urgent jobs that wait in a queue, latest first, with their queue's settings.
-select job.seq, queue.settings, job.id, job.priority
+select job.seq, queue.settings, job.id, job.priority, coalesce(job.bytes, 0)
 from {jobs} as job
 left join {queues} as queue on queue.name = job.queue
 where job.lane in ({lanes.unclaimed}) and job.queue = ? and not (
@@ -18,7 +18,25 @@ where job.lane in ({lanes.unclaimed}) and job.queue = ? and not (
     ) is not null
 )
 order by job.priority desc, job.seq desc
-limit ?
+limit ? offset ?
+
+-- name: bytes
+-- Bytes of the payloads of unfinished jobs that are counted: those of a queue, or all.
+select cast(coalesce(sum(bytes), 0) as bigint) from {jobs}
+where bytes is not null and lane <> {lane.dead} and <bounded>
+
+-- name: bytes_begin
+-- Count the unfinished jobs of a queue, or all.
+update {jobs} set bytes = {payload_bytes}
+where lane in ({lanes.unclaimed}, {lane.held}) and bytes is null and <bounded>
+
+-- name: bytes_keep
+-- Count jobs, or count them again.
+update {jobs} set bytes = {payload_bytes} where id {in_texts ?}
+
+-- name: bytes_again
+-- Count a job again if it was counted.
+update {jobs} set bytes = {payload_bytes} where id = ? and bytes is not null
 
 -- name: depth
 -- Jobs of a queue that wait: ready or held back, suspect, parked and not yet due.

@@ -33,7 +33,8 @@ select
         coalesce((select max(seq) from {jobs}), 0),
         (select value from {sequence})
     ),
-    exists (select 1 from {tasks})
+    exists (select 1 from {tasks}),
+    (select settings from {queues} where name = '') -- of the store itself
 from json_each(?) as asked
 left join {queues} as queue on queue.name = asked.value
 
@@ -54,7 +55,7 @@ insert or ignore into {intake} (
     ?1, ?2, ?3,
     case
         when exists (
-            select 1 from {queues} where name = ?5 and (closed or tenanted or special)
+            select 1 from {queues} where name in (?5, '') and (closed or tenanted or special)
         )
         or exists (select 1 from {queues} where dead_letter = ?5)
         or exists (select 1 from {tasks} where name = ?4)
