@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packhorse import ConfigError, RetryPolicy
+from packhorse import ConfigError, Packhorse, RetryPolicy
 from packhorse.client.history import History, read_history
 from packhorse.core.clock import SystemChance
 from packhorse.core.driving import adrive
@@ -19,7 +20,8 @@ from packhorse.errors import StoreUnavailable
 from packhorse.insights import Insights
 from packhorse.runtime.services.history import HistoryKeeper
 from packhorse.stores.plan import Plan
-from packhorse.testing import TestApp
+from packhorse.testing import TestApp, use
+from packhorse.testing.virtual_clock import VirtualClock
 from tests.worker.schedule_support import every_store
 
 __all__ = ["every_store"]  # pytest finds the fixture here
@@ -259,6 +261,22 @@ async def test_a_page_that_is_read_while_parts_are_folded_counts_them_once(
 
     assert counted(found) == (3, 0, 0)
     assert len(ran) > 4  # it was read again
+
+
+async def test_a_store_that_is_closed_and_opened_again_has_forgotten_nothing(
+    tmp_path: Path,
+) -> None:
+    clock, url = VirtualClock(), f"sqlite:///{tmp_path}/jobs.db"
+    found = []
+    for number in range(3):
+        with use(Packhorse(), url, clock=clock) as app:
+            hand = Hand(app, f"worker-{number}")
+            hand.does(success=number + 1)
+            await hand.keeper.run_once()  # it is killed after that
+            clock.advance(90)
+            found.append(counted(await app.insights.ahistory()))
+
+    assert found == [(1, 0, 0), (3, 0, 0), (6, 0, 0)]
 
 
 async def test_the_history_of_all_tenants_is_not_for_one_of_them(packhorse_app: TestApp) -> None:

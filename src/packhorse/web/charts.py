@@ -74,6 +74,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def throughput_chart(history: History) -> Chart:
     """Attempts a minute, by what they came to."""
+    if history.points[-1].span_ms < history.step_ms / 2:  # as good as nothing is known of it yet
+        history = msgspec.structs.replace(history, points=history.points[:-1])
     points = history.points
     bands: dict[str, _Values] = {
         "succeeded": [_rate(point.succeeded, point.span_ms) for point in points],
