@@ -134,7 +134,7 @@ def test_an_unknown_event_is_refused_with_a_suggestion(bus: EventBus) -> None:
 
 
 def test_every_event_has_a_name_of_its_own_and_is_listed() -> None:
-    families = {"Event", "JobEvent", "JobEnded"}
+    families = {"Event", "JobEvent", "JobEnded", "EndedBatch", "EndedWorkflow"}
     kinds = [
         kind
         for kind in vars(events).values()
