@@ -103,6 +103,7 @@ def installed(folder: Path) -> Path:
     subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=PATIENCE_S)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         wheel.extractall(site)
+    assert (site / "packhorse" / "cli" / "main.py").is_file()  # else this environment's would run
     return site
 
 
