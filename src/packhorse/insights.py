@@ -93,6 +93,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
     oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one
     held_bytes: int | None = None  #: of unfinished jobs; None: it is not bounded by them
+    at_least: tuple[JobStatus, ...] = ()  #: of these not all were counted
 
 
 class Insights:
@@ -146,16 +147,17 @@ class Insights:
         """As `job`, without blocking the event loop."""
         return await self._arun(self._job(job_id))
 
-    def queues(self) -> tuple[QueueInfo, ...]:
+    def queues(self, *, most: int | None = None) -> tuple[QueueInfo, ...]:
         """List every queue declared, paused, or holding a job, by name.
 
         The store's settings hold; the app's own are shown while the store does not know the queue.
+        With `most`, no more than about so many jobs of a kind are counted: `at_least` says which.
         """
-        return self._run(self._queues())
+        return self._run(self._queues(most))
 
-    async def aqueues(self) -> tuple[QueueInfo, ...]:
+    async def aqueues(self, *, most: int | None = None) -> tuple[QueueInfo, ...]:
         """As `queues`, without blocking the event loop."""
-        return await self._arun(self._queues())
+        return await self._arun(self._queues(most))
 
     def store_bytes(self) -> tuple[int, int] | None:
         """Return the bytes that unfinished jobs have and may have; None: it is not bounded."""
@@ -235,12 +237,14 @@ class Insights:
             kept = yield self._store.attachments.attachments(job_id)
         return JobDetail(job_info(record, kept), execution_results(record, history))
 
-    def _queues(self) -> _Reading[tuple[QueueInfo, ...]]:
-        stored = yield self._store.queues.queues()
-        named = [state for state in stored if state.settings.name != THE_STORE]
-        states = _with_declared(named, self._declared)
-        counted = yield self._store.inspection.counts()
+    def _queues(self, most: int | None) -> _Reading[tuple[QueueInfo, ...]]:
+        stored = yield self._store.queues.queues(holding=most is None)
+        counted = yield self._store.inspection.counts(most=most)
         counts = {each.queue: each for each in counted}
+        names = counts.keys() - {state.settings.name for state in stored}
+        held = [QueueState(QueueSettings(name), declared=False) for name in names]
+        named = [state for state in stored if state.settings.name != THE_STORE]
+        states = _with_declared([*named, *held], self._declared)
         now_us = self._clock.now_us()
         return tuple(
             _queue_info(state, counts.get(state.settings.name), now_us) for state in states
@@ -360,6 +364,7 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
         oldest_ready_s=max(waited_s.values(), default=None),
         oldest_ready_s_by_priority=waited_s,
         held_bytes=state.held_bytes,
+        at_least=tuple(sorted(held.at_least)),
     )
 
 

@@ -41,6 +41,10 @@ INTENDED: Final = (
     ("depth", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue=?)"),
     ("bytes", "jobs", "COVERING INDEX packhorse_bytes (queue=? AND bytes>?)"),
     ("bytes_begin", "jobs", "INDEX packhorse_lanes (lane=? AND queue=?)"),
+    ("counts_stands", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue>?)"),
+    ("counts_stand", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue=?)"),
+    ("counts_newest", "jobs", "INDEX packhorse_finished (expires_us>?)"),
+    ("counts_lasting", "jobs", "INDEX packhorse_finished (expires_us=?)"),
     ("expired_records", "jobs", "INDEX packhorse_finished (expires_us>? AND expires_us<?)"),
     ("deadlines_passed", "deadlines", "PRIMARY KEY (deadline_us<?)"),
     ("deadlines_passed", "jobs", "INTEGER PRIMARY KEY (rowid=?)"),
@@ -185,6 +189,7 @@ def plans_of(store: SqliteStore, held: list[Job]) -> dict[str, Plan[Any]]:
         "job": store.inspection.job(some[0].id),
         "history": store.inspection.history(some[0].id),
         "counts": store.inspection.counts(),
+        "counts_some": store.inspection.counts(most=100),
         "outlook": store.inspection.outlook(ANNA, [QUEUE], [TASK]),
         "search": store.inspection.search(JobFilter(), limit=10),
     }

@@ -104,7 +104,7 @@ async def test_a_read_that_timed_out_is_no_costly_read(
     outage = [1]
     queues = yard.store.queues.queues
 
-    def slow_at_first() -> Plan[tuple[QueueState, ...]]:
+    def slow_at_first(*, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
         if outage:
             outage.pop()
             time.sleep(0.5)  # a store that stands still, until the call is given up

@@ -223,8 +223,8 @@ class _Inspection:
 
         return _opened(self._inspection.search(chosen, limit=limit, after=after), opening)
 
-    def counts(self) -> Plan[tuple[Counts, ...]]:
-        return self._inspection.counts()
+    def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
+        return self._inspection.counts(most=most)
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
         return self._inspection.outlook(worker, queues, tasks)

@@ -246,8 +246,8 @@ class QueueStore(Protocol):
         """
         ...
 
-    def queues(self) -> Plan[tuple[QueueState, ...]]:
-        """Every queue declared, set, paused, closed, or holding a job, by name. Reads only."""
+    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
+        """Every queue declared, set, paused, closed, or, if asked for, `holding` a job, by name."""
         ...
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
@@ -309,12 +309,13 @@ class InspectionStore(Protocol):
         """The jobs meant, newest first, a page at a time; payload and result are left out."""
         ...
 
-    def counts(self) -> Plan[tuple[Counts, ...]]:
+    def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
         """Jobs per status for every queue that holds one, by name.
 
         Ready jobs are queued ones that are not set aside, suspects and those that a gate holds
         back too. Where more than 10,000 of one priority are ready, a store may look for the oldest
-        among those only that rank first.
+        among those only that rank first. With `most`, it may look at so many jobs that stand alike,
+        and so many finished ones; `at_least` tells the statuses of which it saw only a part.
         """
         ...
 

@@ -219,6 +219,8 @@ class Counts(msgspec.Struct, frozen=True):
     by_status: dict[JobStatus, int]
     #: Since when the longest-waiting ready job of each priority waits; those with none are absent.
     oldest_ready_us_by_priority: dict[int, int] = {}
+    #: Of these not all were looked at: there are so many at least.
+    at_least: frozenset[JobStatus] = frozenset()
 
     @property
     def oldest_ready_us(self) -> int | None:

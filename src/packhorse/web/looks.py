@@ -22,6 +22,8 @@ __all__ = ["FleetLooks", "Look"]
 
 T = TypeVar("T")
 
+#: Jobs of one lane of a queue, and finished ones in all, that are counted for a page.
+_COUNTED_MAX: Final = 10_000
 #: A look is kept for so long, or for so many times what it took.
 _KEPT_S: Final = 1.0
 _TIMES: Final = 10.0
@@ -99,7 +101,10 @@ class FleetLooks:
 
     async def queues(self) -> tuple[QueueInfo, ...]:
         """Every queue, and what it holds."""
-        return await self._queues.get(lambda: self.apart(self._app.insights.queues))
+        return await self._queues.get(lambda: self.apart(self._read_queues))
+
+    def _read_queues(self) -> tuple[QueueInfo, ...]:
+        return self._app.insights.queues(most=_COUNTED_MAX)
 
     def apart(self, read: Callable[[], T]) -> Awaitable[T]:
         """Read in a thread of its own, one at a time."""

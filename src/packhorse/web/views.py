@@ -59,6 +59,7 @@ async def overview(call: ApiCall) -> ApiAnswer:
     for group in groups:
         failing[group.task] += group.count
     counts = Counter[str]()
+    more = {status.value for queue in queues for status in queue.at_least}
     for queue in queues:
         counts.update({status.value: number for status, number in queue.counts.items()})
     return ApiAnswer(
@@ -66,6 +67,7 @@ async def overview(call: ApiCall) -> ApiAnswer:
             "health": health_sentence(queues, workers),
             "queues": [queue_document(queue) for queue in queues],
             "counts": {status.value: counts[status.value] for status in JobStatus},
+            "more": more,
             "failing": failing.most_common(_TOP),
             "workers": sum(worker.live for worker in workers),
             "counted_s": call.looks.age_s,

@@ -43,7 +43,11 @@ class MemoryInspection:
         work = partial(_search, chosen=chosen, limit=limit, below=below)
         return plan("search", work, writes=False)
 
-    def counts(self) -> Plan[tuple[Counts, ...]]:
+    def counts(
+        self,
+        *,
+        most: int | None = None,  # noqa: ARG002 - it keeps numbers
+    ) -> Plan[tuple[Counts, ...]]:
         return plan("counts", _counts, writes=False)
 
     def outlook(

@@ -39,8 +39,8 @@ class MemoryQueues:
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return plan("close_queue", partial(_close, queue=queue, closed=closed))
 
-    def queues(self) -> Plan[tuple[QueueState, ...]]:
-        return plan("queues", _queues, writes=False)
+    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
+        return plan("queues", partial(_queues, holding=holding), writes=False)
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
         def work(access: Access) -> tuple[TaskSettings, ...]:
@@ -140,11 +140,11 @@ def _close(access: Access, queue: str, *, closed: bool) -> bool:
     return True
 
 
-def _queues(access: Access) -> tuple[QueueState, ...]:
+def _queues(access: Access, *, holding: bool) -> tuple[QueueState, ...]:
     state = access.state
-    holding = {queue for queue, _ in state.counts}
+    held = {queue for queue, _ in state.counts} if holding else set()
     pauses = [gate.name for gate in state.shut if gate.kind is GateKind.PAUSE]
-    known = {*state.configured, *state.paused, *state.closed, *holding}
+    known = {*state.configured, *state.paused, *state.closed, *held}
     return tuple(
         QueueState(
             settings=state.settings(queue),

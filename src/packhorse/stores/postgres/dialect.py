@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
-from packhorse.core.job import Job, NewJob
+from packhorse.core.job import Job, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
@@ -30,7 +31,7 @@ from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.dialect import AttachedRow, Column, Dialect, Needs, Promoted, scope
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
-from packhorse.stores.sql.rows import QueueRow, json_text
+from packhorse.stores.sql.rows import AGED, PASSES, QueueRow, json_text
 from packhorse.stores.sql.statements import Parameters, Rows
 from packhorse.stores.sql.submit import is_keyed
 
@@ -95,6 +96,10 @@ _TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
 _LINE_DIGITS: Final = 32
 
 
+#: With a bound: ready jobs of a queue and priority among which the oldest is looked for.
+_OLDEST_SOME: Final = 500
+
+
 class _Postgres:
     """See `Dialect`."""
 
@@ -157,9 +162,32 @@ class _Postgres:
         rows: list[tuple[str, int, int]] = yield Rows(sql("counts"))
         return rows
 
-    def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
-        del queues  # all of them are read in one go
-        rows = yield Rows(sql("oldest_ready"))
+    def counted_some(self, most: int) -> Steps[list[tuple[str, int, int, bool]]]:
+        stands = yield Rows(sql("counts_some"), {"most": most})
+        looked: Counter[tuple[int, str]] = Counter()
+        for lane, queue, _, number in stands:
+            looked[lane, queue] += number
+        found = [
+            (queue, status, number, looked[lane, queue] >= most)
+            for lane, queue, status, number in stands
+        ]
+        newest = yield Rows(sql("counts_newest"), {"most": most})
+        more = sum(number for *_, number in newest) >= most
+        (_, _, seen), *lasting = yield Rows(sql("counts_lasting"), {"most": most})
+        found += [(*row, more) for row in newest]
+        return found + [(*row, seen >= most) for row in lasting]
+
+    def oldest_ready(
+        self, queues: Collection[str], most: int | None = None
+    ) -> Steps[dict[str, dict[int, int]]]:
+        if most is None:
+            rows = yield Rows(sql("oldest_ready"))
+        else:
+            # By priority, and by age beyond all of them.
+            lows = [*(int(priority) * PASSES for priority in Priority), AGED]
+            highs = [*(low + PASSES for low in lows[:-1]), 2**63 - 1]
+            asked = {"queues": list(queues), "lows": lows, "highs": highs, "most": _OLDEST_SOME}
+            rows = yield Rows(sql("oldest_some"), asked)
         oldest: dict[str, dict[int, int]] = {}
         for queue, priority, ready_us in rows:
             oldest.setdefault(queue, {})[priority] = ready_us

@@ -58,7 +58,11 @@ class RedisInspection:
         below = "" if after is None else str(cursor_of(after))
         return Plan("search", lambda: _search(chosen, max(0, limit), below), writes=False)
 
-    def counts(self) -> Plan[tuple[Counts, ...]]:
+    def counts(
+        self,
+        *,
+        most: int | None = None,  # noqa: ARG002 - it keeps numbers
+    ) -> Plan[tuple[Counts, ...]]:
         return Plan("counts", _counts, writes=False)
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:

@@ -54,8 +54,8 @@ class RedisQueues:
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return Plan("close_queue", partial(_said, "close_queue", [queue, int(closed)]))
 
-    def queues(self) -> Plan[tuple[QueueState, ...]]:
-        return Plan("queues", _queues, writes=False)
+    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
+        return Plan("queues", lambda: _queues(holding=holding), writes=False)
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
         def steps() -> Steps[tuple[TaskSettings, ...]]:
@@ -151,15 +151,15 @@ def _declare_tasks(tasks: Sequence[TaskSettings]) -> Steps[tuple[TaskSettings | 
     return tuple(_read_task(text) if text else None for text in reply)
 
 
-def _queues() -> Steps[tuple[QueueState, ...]]:
+def _queues(*, holding: bool) -> Steps[tuple[QueueState, ...]]:
     flags, declarations, wishes, counts, paused_gates, sizes = yield Script("queues")
     held = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
     declared, overrides = _settings(declarations), _settings(wishes)
     paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
     closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
-    holding = {field.decode().partition(":")[2] for field in counts}
+    holds = {field.decode().partition(":")[2] for field in counts if holding}
     pauses = {gate_of(name.decode()).name for name in paused_gates}
-    known = {*declared, *overrides, *paused, *closed, *holding, *(name[0] for name in pauses)}
+    known = {*declared, *overrides, *paused, *closed, *holds, *(name[0] for name in pauses)}
     settings = {queue: overrides.get(queue) or declared.get(queue) for queue in known}
     return tuple(
         QueueState(

@@ -133,7 +133,13 @@ class Keeping(Protocol):
         """Queue, status and number of jobs, where there are any."""
         ...
 
-    def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
+    def counted_some(self, most: int) -> Steps[list[tuple[str, int, int, bool]]]:
+        """The same of `most` jobs of a lane, and of those completed; whether there may be more."""
+        ...
+
+    def oldest_ready(
+        self, queues: Collection[str], most: int | None = None
+    ) -> Steps[dict[str, dict[int, int]]]:
         """Per queue and priority, since when the first of the next ready jobs waits."""
         ...
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
 from types import MappingProxyType
@@ -81,8 +82,8 @@ class SqlInspection:
 
         return Plan("search", steps, writes=False)
 
-    def counts(self) -> Plan[tuple[Counts, ...]]:
-        return Plan("counts", lambda: _counts(self._dialect), writes=False)
+    def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
+        return Plan("counts", lambda: _counts(self._dialect, most), writes=False)
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
         del worker  # jobs of lapsed leases count for every worker
@@ -104,14 +105,20 @@ def _looking_for(
     return Named(job_id, lambda answer: answer is None, lambda other: verb(other, tenant=tenant))
 
 
-def _counts(dialect: Dialect) -> Steps[tuple[Counts, ...]]:
-    rows = yield from dialect.counted()
-    counted: dict[str, dict[JobStatus, int]] = {}
-    for queue, status, number in rows:
-        counted.setdefault(queue, {})[STATUS[status]] = number
-    oldest = yield from dialect.oldest_ready(counted)
+def _counts(dialect: Dialect, most: int | None) -> Steps[tuple[Counts, ...]]:
+    rows: list[tuple[str, int, int, bool]]
+    if most is None:
+        rows = [(*row, False) for row in (yield from dialect.counted())]
+    else:
+        rows = yield from dialect.counted_some(most)
+    counted: dict[str, Counter[JobStatus]] = {}
+    at_least: dict[str, set[JobStatus]] = {}
+    for queue, status, number, more in rows:
+        counted.setdefault(queue, Counter())[STATUS[status]] += number
+        at_least.setdefault(queue, set()).update({STATUS[status]} if more else ())
+    oldest = yield from dialect.oldest_ready(counted, most)
     return tuple(
-        Counts(queue, by_status, oldest.get(queue, {}))
+        Counts(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue]))
         for queue, by_status in sorted(counted.items())
     )
 

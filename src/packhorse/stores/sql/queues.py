@@ -55,8 +55,9 @@ class SqlQueues:
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return Plan("close_queue", lambda: _flag(self._dialect, queue, "closed", on=closed))
 
-    def queues(self) -> Plan[tuple[QueueState, ...]]:
-        return Plan("queues", lambda: _queues(self._dialect), writes=False)
+    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
+        name = "queues" if holding else "queues_set"
+        return Plan("queues", lambda: _queues(self._dialect, name), writes=False)
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
         def steps() -> Steps[tuple[TaskSettings, ...]]:
@@ -227,8 +228,8 @@ def _pause_gate(dialect: Dialect, gate: Gate, *, paused: bool) -> Steps[bool]:
     return bool(changed > 0)
 
 
-def _queues(dialect: Dialect) -> Steps[tuple[QueueState, ...]]:
-    rows = yield Rows(dialect.sql("queues"))
+def _queues(dialect: Dialect, query: str) -> Steps[tuple[QueueState, ...]]:
+    rows = yield Rows(dialect.sql(query))
     pauses = yield Rows(dialect.sql("pauses"))
     gates = [read_gate(text).name for (text,) in pauses]
     held: dict[str, int] = {}

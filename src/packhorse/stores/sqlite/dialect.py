@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.job import Job, NewJob, Priority
+from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
@@ -28,7 +28,7 @@ from packhorse.stores.sql.dialect import (
 from packhorse.stores.sql.finish import lifetimes
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
-from packhorse.stores.sql.rows import AGED, PASSES, Lane, QueueRow, json_text
+from packhorse.stores.sql.rows import AGED, CODE, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
     RECORD_COLUMNS,
@@ -130,8 +130,25 @@ def _counted_jobs() -> Steps[list[tuple[str, int, int]]]:
     return [(queue, status, number) for (queue, status), number in found.items() if number]
 
 
+def _counted_some(most: int) -> Steps[list[tuple[str, int, int, bool]]]:
+    found: list[tuple[str, int, int, bool]] = []
+    for lane, queue in (yield Rows(sql("counts_stands"))):
+        asked = {"lane": lane, "queue": queue, "most": most}
+        rows = yield Rows(sql("counts_stand"), asked)
+        more = sum(number for _, number in rows) >= most
+        found += [(queue, status, number, more) for status, number in rows]
+    for name in ("counts_newest", "counts_lasting"):
+        rows = yield Rows(sql(name), {"most": most})
+        more = sum(number for _, _, number in rows) >= most
+        # Dead ones stand in a lane, and were counted there.
+        found += [(*row, more) for row in rows if row[1] != CODE[JobStatus.DEAD]]
+    return found
+
+
 #: How many of a queue's ready jobs of a priority are looked at for the one that waits longest.
 _OLDEST_WINDOW: Final = 10_000
+#: The same where a bound is asked for.
+_OLDEST_SOME: Final = 500
 
 
 def nothing() -> Steps[None]:
@@ -181,6 +198,7 @@ class _Sqlite:
     hand_over = staticmethod(_hand_over_jobs)
     complete = staticmethod(_complete_jobs)
     counted = staticmethod(_counted_jobs)
+    counted_some = staticmethod(_counted_some)
 
     # ------------------------------------------------------------------------------- statements
 
@@ -235,13 +253,15 @@ class _Sqlite:
         removed: int = yield Change(sql("remove", table="jobs"), chosen)
         return removed
 
-    def oldest_ready(self, queues: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
+    def oldest_ready(
+        self, queues: Collection[str], most: int | None = None
+    ) -> Steps[dict[str, dict[int, int]]]:
         asked = {
             "queues": json_text(list(queues)),
             "levels": json_text([int(priority) for priority in Priority]),
             "passes": PASSES,
             "aged": AGED,
-            "window": _OLDEST_WINDOW,
+            "window": _OLDEST_WINDOW if most is None else _OLDEST_SOME,
         }
         rows = yield Rows(sql("oldest_ready"), asked)
         oldest: dict[str, dict[int, int]] = {}

@@ -184,6 +184,18 @@ class TestCounts:
         assert _nonzero(counted["a"]) == {JobStatus.QUEUED: 1, JobStatus.PENDING: 1}
         assert _nonzero(counted["done"]) == {JobStatus.COMPLETED: 1}
 
+    def test_with_a_bound_a_status_that_has_more_says_so(self, trial: Trial) -> None:
+        trial.submit(*(new_job(queue="a") for _ in range(5)), new_job(queue="z"))
+        trial.finish(new_job(queue="done"))
+
+        found = trial.run(trial.store.inspection.counts(most=3))
+
+        seen = {each.queue: each.by_status[JobStatus.QUEUED] for each in found[::2]}
+        assert [each.queue for each in found] == ["a", "done", "z"]
+        assert seen in ({"a": 3, "z": 1}, {"a": 5, "z": 1})  # some keep numbers
+        more = [JobStatus.QUEUED] if seen["a"] < 5 else []
+        assert [sorted(each.at_least) for each in found] == [more, [], []]
+
     @pytest.mark.parametrize("status", JobStatus)
     def test_every_status_is_counted(self, trial: Trial, status: JobStatus) -> None:
         bring_to(trial, status, "job")
@@ -366,7 +378,10 @@ def _all_pages(trial: Trial, chosen: JobFilter, size: int) -> list[str]:
 
 
 def _counts(trial: Trial) -> dict[str, Counts]:
-    return {counts.queue: counts for counts in trial.run(trial.store.inspection.counts())}
+    counted = trial.run(trial.store.inspection.counts())
+    # A bound that is not reached changes nothing.
+    assert trial.run(trial.store.inspection.counts(most=1_000)) == counted
+    return {counts.queue: counts for counts in counted}
 
 
 def _nonzero(counts: Counts) -> dict[JobStatus, int]:

@@ -113,6 +113,9 @@ class TestOverriding:
 
         assert [state.settings.name for state in found] == ["closed", "partly", "set"]
         assert not any(state.declared for state in found)
+        trial.submit(new_job(queue="holds"))
+        assert [one.settings.name for one in trial.run(queues.queues())][1] == "holds"
+        assert trial.run(queues.queues(holding=False)) == found
 
     def test_a_shelf_that_is_a_queue_is_refused_and_nothing_is_kept(self, trial: Trial) -> None:
         limit_queue(trial)

@@ -13,6 +13,72 @@ from (
 left join {queues} as queue on queue.name = known.name
 order by known.name
 
+-- name: queues_set
+-- Every queue declared, set, paused or closed.
+select
+    known.name, queue.settings, coalesce(queue.paused, false), queue.declared is not null,
+    coalesce(queue.closed, false), queue.overridden is not null
+from (
+    select name from {queues} where settings is not null or paused or closed
+    union
+    select queue from {shut} where queue is not null
+) as known
+left join {queues} as queue on queue.name = known.name
+order by known.name
+
+-- name: counts_some
+-- Of each lane of each queue the first jobs, by status; one look into the index finds the next lane.
+with recursive heads as (
+    (select lane, queue from {jobs} where lane is not null order by lane, queue limit 1)
+    union all
+    select next.lane, next.queue from heads
+    cross join lateral (
+        select lane, queue from {jobs}
+        where lane is not null and (lane, queue) > (heads.lane, heads.queue)
+        order by lane, queue
+        limit 1
+    ) as next
+)
+select heads.lane, heads.queue, part.status, count(*)
+from heads
+cross join lateral (
+    select status from {jobs} where lane = heads.lane and queue = heads.queue limit :most
+) as part
+group by heads.lane, heads.queue, part.status
+
+-- name: counts_newest
+-- Of finished jobs those that are kept longest, per queue and status.
+select part.queue, part.status, count(*)
+from (
+    select queue, status from {jobs} where expires_us is not null order by expires_us desc limit :most
+) as part
+group by part.queue, part.status
+
+-- name: counts_lasting
+-- Of the oldest jobs those that are finished and kept for ever; how many were looked at comes first.
+select null, null, count(*) from (select 1 from {jobs} order by seq limit :most) as looked
+union all
+select part.queue, part.status, count(*)
+from (select queue, status, lane, expires_us from {jobs} order by seq limit :most) as part
+where part.lane is null and part.expires_us is null
+group by part.queue, part.status
+
+-- name: oldest_some
+-- Since when the longest-waiting of the next ready jobs of each queue and priority waits.
+select asked.queue, part.priority, min(part.ready_us)
+from unnest(:queues::text[]) as asked (queue)
+cross join unnest('{{lane.ready}, {lane.suspect}, {lane.blocked}}'::smallint[]) as stands (lane)
+cross join unnest(:lows::bigint[], :highs::bigint[]) as level (low, high)
+cross join lateral (
+    select priority, ready_us from {jobs}
+    where
+        lane = stands.lane and queue = asked.queue
+        and rank >= level.low and rank < level.high
+    order by rank
+    limit :most
+) as part
+group by asked.queue, part.priority
+
 -- name: counts
 -- Jobs per queue and status.
 select queue, status, count(*) from {jobs} group by queue, status order by 1, 2

@@ -15,6 +15,69 @@ from (
 left join {queues} as queue on queue.name = known.name
 order by known.name
 
+-- name: queues_set
+-- Every queue declared, set, paused or closed.
+select
+    known.name, queue.settings, coalesce(queue.paused, 0), queue.declared is not null,
+    coalesce(queue.closed, 0), queue.overridden is not null
+from (
+    select name from {queues} where settings is not null or paused = 1 or closed = 1
+    union
+    select queue from {shut} where queue is not null
+) as known
+left join {queues} as queue on queue.name = known.name
+order by known.name
+
+-- name: counts_stands
+-- Where unfinished and dead jobs stand, lane and queue: one look into the index for each.
+with recursive heads (seq) as (
+    select (
+        select seq from {jobs} indexed by {lanes} where lane is not null order by lane, queue limit 1
+    )
+    union all
+    select coalesce(
+        (
+            select seq from {jobs} indexed by {lanes}
+            where lane = own.lane and queue > own.queue order by queue limit 1
+        ),
+        (
+            select seq from {jobs} indexed by {lanes}
+            where lane > own.lane order by lane, queue limit 1
+        )
+    )
+    from heads cross join {jobs} as own on own.seq = heads.seq
+)
+select own.lane, own.queue from heads cross join {jobs} as own on own.seq = heads.seq
+
+-- name: counts_stand
+-- The first jobs of a lane of a queue, by status.
+select status, count(*)
+from (
+    select status from {jobs} indexed by {lanes} where lane = :lane and queue = :queue limit :most
+)
+group by status
+
+-- name: counts_newest
+-- Of finished jobs those that are kept longest, per queue and status.
+select queue, status, count(*)
+from (
+    select queue, status from {jobs} indexed by {finished}
+    where finished_us is not null and expires_us is not null
+    order by expires_us desc
+    limit :most
+)
+group by queue, status
+
+-- name: counts_lasting
+-- Some of the finished jobs that are kept for ever, per queue and status.
+select queue, status, count(*)
+from (
+    select queue, status from {jobs} indexed by {finished}
+    where finished_us is not null and expires_us is null
+    limit :most
+)
+group by queue, status
+
 -- name: counts
 -- Unfinished jobs per lane and queue, by status, in the order of the index: nothing is sorted.
 select
