@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from packhorse import Packhorse
 from packhorse.stores.postgres.settings import PostgresSettings
 
-__all__ = ["ASYNC", "SYNC", "Orders", "Transaction"]
+__all__ = ["ASYNC", "SYNC", "Orders", "Transaction", "configured_django"]
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,13 @@ def dsn(url: str) -> str:
 
 
 @cache
-def _configured() -> None:
+def configured_django() -> None:
+    """Set Django up, once in a process, for every test that needs it."""
     import django
     from django.conf import settings
 
-    settings.configure(DATABASES={}, USE_TZ=True)
+    site = {"ROOT_URLCONF": "tests.web.test_mounted", "ALLOWED_HOSTS": ["*"]}
+    settings.configure(DATABASES={}, USE_TZ=True, SECRET_KEY="of tests", **site)
     django.setup()
 
 
@@ -241,7 +243,7 @@ def use_django(orders: Orders) -> None:
     """Let the alias `orders` of Django name the database of these orders."""
     from django.db import connections
 
-    _configured()
+    configured_django()
     where: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": orders.path}
     if not orders.is_sqlite:
         parts = urlsplit(orders.url)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,14 +97,21 @@ async def _asked(served: Any, scope: dict[str, Any], body: bytes) -> Got:
     begun: dict[str, Any] = {}
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
+    ended = asyncio.Event()
+
     async def receive() -> dict[str, Any]:
-        return unread.pop() if unread else {"type": "http.disconnect"}
+        if unread:
+            return unread.pop()
+        await ended.wait()  # who asks stays until there is an answer
+        return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             begun.update(message)
         else:
             parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                ended.set()
 
     await served(scope, receive, send)
     headers = {name.decode().lower(): value.decode() for name, value in begun["headers"]}

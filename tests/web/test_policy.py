@@ -96,6 +96,8 @@ async def test_every_answer_has_the_policy_also_one_that_is_refused(web: Web) ->
         assert holes(policy_of(each)) == []
         assert each.headers["x-content-type-options"] == "nosniff"
         assert each.headers["x-frame-options"] == "DENY"
+        # With "no-referrer" browsers send no page to lead back to, and `Origin: null` with forms.
+        assert each.headers["referrer-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize(

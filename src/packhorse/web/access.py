@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from packhorse.client.tokens import TokenInfo, Tokens
 from packhorse.core.access import ROLES, Permission, Principal, permissions_of
@@ -27,6 +29,7 @@ __all__ = [
     "AccessRules",
     "Authorize",
     "check_origin",
+    "forwarded",
     "principal_of",
     "source_of",
     "token_principal",
@@ -41,6 +44,7 @@ _BEARER: Final = "bearer "
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Who sends one of these speaks for another one, who may be anywhere.
 _FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9_.~-]+)+/?")
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -152,6 +156,31 @@ def source_of(request: Request, rules: AccessRules) -> str:
             break
         peer = hop
     return peer
+
+
+def forwarded(scope: Scope, rules: AccessRules) -> Scope:
+    """A request as the browser sent it to a proxy, if that is trusted: host, scheme and prefix.
+
+    The proxy has taken the prefix off the path; one that is the `root_path` already is not added.
+    """
+    request = Request(scope)
+    if not _is_proxy(_peer(request), rules):
+        return scope
+    host, scheme, prefix = (
+        request.headers.get(f"x-forwarded-{name}", "").rpartition(",")[2].strip()
+        for name in ("host", "proto", "prefix")
+    )
+    changed = dict(scope)
+    if host:
+        others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+        changed["headers"] = [*others, (b"host", host.encode("latin-1"))]
+    if scheme in ("http", "https"):
+        changed["scheme"] = scheme
+    root = prefix.rstrip("/")
+    if _PREFIX.fullmatch(prefix) and root != scope.get("root_path", ""):
+        changed["root_path"] = f"{root}{scope.get('root_path', '')}"
+        changed["path"] = f"{root}{scope['path']}"
+    return changed
 
 
 def _peer(request: Request) -> str:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packhorse.app import Packhorse
 from packhorse.client.audit import KEPT_DAYS
 from packhorse.errors import ConfigError
-from packhorse.web.access import AccessRules, Authorize
+from packhorse.web.access import AccessRules, Authorize, forwarded
 from packhorse.web.looks import FleetLooks
 from packhorse.web.openapi import openapi_document
 from packhorse.web.pages import PageServer
@@ -34,7 +34,7 @@ _TRACE_URL: Final = re.compile(r"https?://[^\s{}]*{trace_id}[^\s{}]*")
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
     (
         b"content-security-policy",
@@ -62,9 +62,10 @@ def web_app(
 
     Tokens (`packhorse tokens create`) always count. `authorize` is asked about every request that
     carries none, and answers with a `Principal`, a role, or None. `proxies` are the addresses of
-    proxies whose `proxy_header` names the user; `proxy_roles` gives users their roles, `proxy_role`
-    the others. With `loopback`, who comes from this machine without a proxy is an admin.
-    `trace_url` is where the traces of jobs are shown: `https://traces.example/{trace_id}`.
+    proxies whose `proxy_header` names the user, and which are believed about host, scheme and
+    prefix; `proxy_roles` gives users their roles, `proxy_role` the others. With `loopback`, who
+    comes from this machine without a proxy is an admin. `trace_url` is where the traces of jobs are
+    shown: `https://traces.example/{trace_id}`.
     """
     if audit_days < 1:
         raise ConfigError(f"audit_days is {audit_days!r}; give at least 1")
@@ -83,7 +84,7 @@ def web_app(
     )
     server = ApiServer(app, rules, audit_days)
     made = Starlette(routes=list(_routes(server)), exception_handlers={HTTPException: _no_route})
-    made.add_middleware(_SafeHeaders)
+    made.add_middleware(_SafeHeaders, rules=rules)
     made.state.trace_url = trace_url
     made.state.looks = FleetLooks(app)
     made.state.feed = FleetFeed(app, made.state.looks)
@@ -118,10 +119,11 @@ _NOT_FOUND: Final = 404
 
 
 class _SafeHeaders:
-    """Adds the headers that keep browsers from doing what was not meant."""
+    """Adds the headers that keep browsers from doing what was not meant, and hears proxies."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,4 +137,4 @@ class _SafeHeaders:
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        await self._app(scope, receive, send_safely)
+        await self._app(forwarded(scope, self._rules), receive, send_safely)
