@@ -9,6 +9,7 @@ plainly what to do (no retries, our timeouts, RESP3), and hands over its socket 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -101,8 +102,16 @@ class RedisConnection:
         except (TimeoutError, BlockingIOError) as error:
             raise Lost("the server does not answer", sent=True, silent=True) from error
         except OSError as error:
-            raise Lost(f"the connection broke ({error})", sent=True) from error
+            reply = self._last_words()
+            if reply is NOTHING:
+                raise Lost(f"the connection broke ({error})", sent=True) from error
         return reply
+
+    def _last_words(self) -> Any:
+        """The reply of a server that closed the connection before it had read a whole request."""
+        with contextlib.suppress(OSError):
+            self.reader.feed(self.sock.recv(READ_BYTES))
+        return self.reader.gets()
 
     def is_stale(self) -> bool:
         """Whether something arrived unasked: most likely the server closed the connection."""
