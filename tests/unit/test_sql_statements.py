@@ -21,7 +21,7 @@ FOLDERS: Final[dict[ModuleType, Path]] = {
     module: Path(str(module.__file__)).parent for module in (sql, sqlite, postgres)
 }
 STORES: Final[dict[ModuleType, Queries]] = {sqlite: sqlite_sql, postgres: postgres_sql}
-CALL: Final = re.compile(r"(?:\bsql\(|_within\(dialect, )\s*\"(\w+)\"")
+CALL: Final = re.compile(r"(?:\bsql\(|(?:_within|scoped)\(dialect, )\s*\"(\w+)\"")
 CODE_OF: Final = {
     module: "\n".join(file.read_text("utf-8") for file in sorted(folder.glob("*.py")))
     for module, folder in FOLDERS.items()

@@ -56,8 +56,8 @@ class SqlQueues:
         return Plan("close_queue", lambda: _flag(self._dialect, queue, "closed", on=closed))
 
     def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
-        name = "queues" if holding else "queues_set"
-        return Plan("queues", lambda: _queues(self._dialect, name), writes=False)
+        text = self._dialect.sql("queues") if holding else self._dialect.sql("queues_set")
+        return Plan("queues", lambda: _queues(self._dialect, text), writes=False)
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
         def steps() -> Steps[tuple[TaskSettings, ...]]:
@@ -228,8 +228,8 @@ def _pause_gate(dialect: Dialect, gate: Gate, *, paused: bool) -> Steps[bool]:
     return bool(changed > 0)
 
 
-def _queues(dialect: Dialect, query: str) -> Steps[tuple[QueueState, ...]]:
-    rows = yield Rows(dialect.sql(query))
+def _queues(dialect: Dialect, text: str) -> Steps[tuple[QueueState, ...]]:
+    rows = yield Rows(text)
     pauses = yield Rows(dialect.sql("pauses"))
     gates = [read_gate(text).name for (text,) in pauses]
     held: dict[str, int] = {}
