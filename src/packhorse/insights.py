@@ -30,8 +30,8 @@ from packhorse.core.info import JobInfo, execution_results, has_attachments, job
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.process import in_event_loop
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError, JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
 from packhorse.stores.plan import Plan

@@ -13,9 +13,9 @@ import msgspec
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.output import did_you_mean
 from packhorse.core.job import JobStatus
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.journal import CARRIED_LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import CHANGE_BYTES_MAX, Carry, Record
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import StoreError
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState

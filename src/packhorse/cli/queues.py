@@ -13,8 +13,7 @@ from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, json_option, on_store, queue_choices
 from packhorse.cli.output import ages, did_you_mean, note, print_json, print_table, print_text
 from packhorse.core.durations import span_text
-from packhorse.core.policies.depth import THE_STORE
-from packhorse.core.sizes import fill_text, size_text
+from packhorse.core.sizes import THE_STORE, fill_text, size_text
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse

@@ -16,7 +16,7 @@ from packhorse.cli.output import did_you_mean, note
 from packhorse.cli.worker import set_up_logs, shows_banner
 from packhorse.client.run_options import RunOptions, run_options
 from packhorse.core.durations import span_text
-from packhorse.core.policies.depth import THE_STORE
+from packhorse.core.sizes import THE_STORE
 from packhorse.events import WorkerStarted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS

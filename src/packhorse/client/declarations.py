@@ -32,11 +32,11 @@ from packhorse.core.options import (
     retry_rule,
 )
 from packhorse.core.policies.autoscale import ScaleRule, check_scale
-from packhorse.core.policies.depth import THE_STORE, check_depth
+from packhorse.core.policies.depth import check_depth
 from packhorse.core.policies.fairness import check_fairness
 from packhorse.core.policies.gates import check_concurrency, check_on_dead
 from packhorse.core.policies.retention import DAY_US, Retention
-from packhorse.core.sizes import Size, size_in_bytes
+from packhorse.core.sizes import THE_STORE, Size, size_in_bytes
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, TaskSettings
 

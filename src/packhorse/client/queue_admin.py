@@ -12,7 +12,7 @@ from packhorse.client.connection import Ask
 from packhorse.client.declarations import changed_settings
 from packhorse.client.outbox_verbs import OutboxVerbs
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
-from packhorse.core.policies.depth import THE_STORE
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, QueueState
 

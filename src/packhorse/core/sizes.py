@@ -9,9 +9,13 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = ["Size", "fill_text", "size_in_bytes", "size_text"]
+__all__ = ["THE_STORE", "Size", "fill_text", "size_in_bytes", "size_text"]
 
 Size = int | str
+
+#: The name under which settings of the store itself are kept among those of queues, which all have
+#: longer ones: its `max_bytes` bounds all jobs together.
+THE_STORE: Final = ""
 
 _UNITS: Final = MappingProxyType(
     {

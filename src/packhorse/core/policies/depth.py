@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from packhorse.core.job import NUMBER_MAX
 from packhorse.errors import ConfigError
 
 __all__ = [
-    "THE_STORE",
     "OnFull",
     "Waiting",
     "check_depth",
@@ -22,9 +21,6 @@ __all__ = [
     "turned_away",
 ]
 
-#: The name under which settings of the store itself are kept among those of queues, which all have
-#: longer ones: its `max_bytes` bounds all jobs together.
-THE_STORE: Final = ""
 
 #: What a submit to a full queue comes to: an error, a wait for room, or the loss of the least.
 OnFull = Literal["reject", "wait", "drop"]

@@ -10,7 +10,7 @@ import msgspec
 
 from packhorse.core import lifecycle
 from packhorse.core.job import WAITING, DeadReason, IdempotencyRule, JobStatus, NewJob
-from packhorse.core.policies.depth import THE_STORE, Waiting, excess, room, shed, turned_away
+from packhorse.core.policies.depth import Waiting, excess, room, shed, turned_away
 from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import (
     Conflict,
@@ -22,6 +22,7 @@ from packhorse.core.policies.uniqueness import (
     same_payload,
     unique_identity,
 )
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import (
     ConfigError,
     IdempotencyMismatch,

@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, Member, NewJob
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.sizes import THE_STORE
 from packhorse.stores.memory.rows import JobRow, WorkerRow
 from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings

@@ -13,9 +13,9 @@ import msgspec
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.lifecycle import HOLD_GRACE_US
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.retention import first_expiry_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import PayloadError
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.postgres.floors import Floor, FloorLook, Floors

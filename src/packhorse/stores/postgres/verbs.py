@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from packhorse.core.job import JobRecord, NewJob
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.fast_paths import (

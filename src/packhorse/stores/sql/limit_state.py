@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate
 from packhorse.core.policies.rate_limit import RateLog, is_over
 from packhorse.core.policies.retention import DAY_US
+from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, TaskSettings
 from packhorse.stores.sql.dialect import Dialect

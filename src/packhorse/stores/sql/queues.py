@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packhorse.core.constraints import queue_constraints
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.gates import Gate, pause_gate
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings

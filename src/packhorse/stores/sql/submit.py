@@ -10,10 +10,11 @@ from typing import Any, Final
 from packhorse.core.constraints import Constraint, job_constraints
 from packhorse.core.job import NUMBER_MAX, JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
-from packhorse.core.policies.depth import THE_STORE, excess, room, turned_away
+from packhorse.core.policies.depth import excess, room, turned_away
 from packhorse.core.policies.gates import concurrency_gate
 from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import KnownJob, refuse_strangers
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError, QueueClosed, QueueFull
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings

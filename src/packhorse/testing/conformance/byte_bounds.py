@@ -12,9 +12,10 @@ import pytest
 from packhorse.core.job import JobStatus, OnConflict, Priority, UniqueRule
 from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Snoozed, Succeeded
-from packhorse.core.policies.depth import THE_STORE, OnFull
+from packhorse.core.policies.depth import OnFull
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.settlement import SettlementKind
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import QueueFull
 from packhorse.stores.protocol import Store
 from packhorse.testing.conformance.contention import at_once

@@ -18,8 +18,8 @@ from packhorse.core.job import (
     UniqueScope,
 )
 from packhorse.core.outcome import Limited, Outcome
-from packhorse.core.policies.depth import THE_STORE
 from packhorse.core.policies.retention import Retention
+from packhorse.core.sizes import THE_STORE
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.testing.conformance import drawn
 from packhorse.testing.conformance.drawn import QUEUES, SHELF, TASKS
