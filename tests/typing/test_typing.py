@@ -7,7 +7,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from mypy import api
@@ -63,17 +66,21 @@ def pyright_errors(folder: Path, files: list[Path]) -> Found:
     }
 
 
-@pytest.fixture(scope="module", params=[mypy_errors, pyright_errors])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+@pytest.fixture(params=[mypy_errors, pyright_errors])
+def found(request: pytest.FixtureRequest) -> Found:
+    return errors_by(request.param)
+
+
+@cache
+def errors_by(checker: Callable[[Path, list[Path]], Found]) -> Found:
     """Where a checker finds errors in the cases without their marks, so that it speaks."""
-    folder = tmp_path_factory.mktemp("cases")
-    for name in (RIGHT, WRONG):
-        text = (HERE / name).read_text(encoding="utf-8")
-        (folder / name).write_text(MARK.sub("", text), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patched:
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
+        folder = Path(place).resolve()
+        for name in (RIGHT, WRONG):
+            text = (HERE / name).read_text(encoding="utf-8")
+            (folder / name).write_text(MARK.sub("", text), encoding="utf-8")
         patched.setenv("MYPYPATH", str(ROOT / "src"))
-        errors: Found = request.param(folder, [folder / RIGHT, folder / WRONG])
-    return errors
+        return checker(folder, [folder / RIGHT, folder / WRONG])
 
 
 def test_right_uses_are_accepted(found: Found) -> None:

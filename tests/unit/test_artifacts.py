@@ -22,6 +22,9 @@ from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, s3_server
 HOSTILE = ("..", ".", "../../up", "/etc/passwd", "a/b", "a\\b", "nul\0", "%2E%2E", "漢字", " ")
 
 
+pytestmark = pytest.mark.xdist_group("s3")  # one server is enough
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     with s3_server() as address, pytest.MonkeyPatch.context() as patch:
