@@ -55,8 +55,9 @@ insert or ignore into {intake} (
     ?1, ?2, ?3,
     case
         when exists (
-            select 1 from {queues} where name in (?5, '') and (closed or tenanted or special)
+            select 1 from {queues} where name = ?5 and (closed or tenanted or special)
         )
+        or exists (select 1 from {queues} where name = '' and special)
         or exists (select 1 from {queues} where dead_letter = ?5)
         or exists (select 1 from {tasks} where name = ?4)
         or exists (select 1 from {copied})
