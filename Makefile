@@ -18,10 +18,11 @@ PACKAGE := $(VENV)/.package
 TOOLS := $(VENV)/.tools
 PEERS := $(VENV)/.peers
 MUTATORS := $(VENV)/.mutators
+BROWSER := $(VENV)/.browser
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus deploy-check container redis-versions coverage clean
+.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser deploy-check container redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ redis-versions: $(TOOLS) ## Run the Redis tests against Redis 6, Redis 7 and Val
 prometheus: $(TOOLS) ## Ask a real Prometheus, which apt-get fetches, every expression of deploy/ about a real worker
 	$(BIN)/python -m scripts.prometheus_rules
 
+browser: $(BROWSER) ## Walk every page of the dashboard in a real Chromium, which apt-get fetches; OPTIONS="--pictures"
+	@$(BIN)/python -m scripts.browser $(OPTIONS)
+
 deploy-check: $(TOOLS) ## Let the schemas of Kubernetes and systemd-analyze read the files of deploy/
 	$(BIN)/python -m scripts.deploy_check
 
@@ -125,4 +129,9 @@ $(PEERS): requirements-bench.txt $(PACKAGE)
 $(MUTATORS): requirements-mutants.txt $(TOOLS)
 	@echo "installing the mutation tool ..."
 	@$(PIP) --requirement requirements-mutants.txt
+	@touch $@
+
+$(BROWSER): requirements-browser.txt $(TOOLS)
+	@echo "installing the driver of browsers ..."
+	@$(PIP) --requirement requirements-browser.txt
 	@touch $@

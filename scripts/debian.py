@@ -30,5 +30,5 @@ def unpack(packages: Sequence[str], folder: Path) -> None:
 
 def libraries(folder: Path) -> dict[str, str]:
     """The environment in which an unpacked program finds the libraries beside it."""
-    found = (str(path) for path in (folder / "usr" / "lib").glob("*"))
-    return {"LD_LIBRARY_PATH": os.pathsep.join(found)}
+    found = {str(path.parent) for path in (folder / "usr" / "lib").rglob("*.so*")}
+    return {"LD_LIBRARY_PATH": os.pathsep.join(sorted(found))}

@@ -15,7 +15,7 @@ function isBusy() {
   return (
     document.hidden ||
     (chosen && !chosen.isCollapsed) ||
-    (field && ["INPUT", "SELECT", "BUTTON"].includes(field.tagName)) ||
+    (field && ["INPUT", "SELECT", "TEXTAREA", "BUTTON", "SUMMARY"].includes(field.tagName)) ||
     document.querySelector("details[open], input:checked") !== null
   );
 }
@@ -26,7 +26,12 @@ async function renew() {
   if (!answer.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("main");
-  if (fresh && !isBusy()) document.getElementById("main").replaceWith(fresh);
+  if (!fresh || isBusy()) return;
+  const link = document.activeElement.closest("main a");
+  document.getElementById("main").replaceWith(fresh);
+  // The focus stays where its reader put it.
+  const same = link && [...fresh.querySelectorAll("a")].find((one) => one.href === link.href);
+  if (same) same.focus({ preventScroll: true });
 }
 
 const place = document.body.dataset.events;
