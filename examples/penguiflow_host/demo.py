@@ -13,7 +13,7 @@ app = Packhorse("sqlite:///flows.db")
 app.queue("flows", retry=RetryPolicy(max_retries=1, initial_delay="10ms"))
 
 
-@app.task(queue="flows", timeout="500ms")
+@app.task(queue="flows", timeout="2s")
 def ask(subject: str) -> dict[str, str]:
     raise NotImplementedError  # it only declares the call: the work is done in flows
 
