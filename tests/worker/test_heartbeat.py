@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from packhorse.core.clock import SECOND_US
+from packhorse.errors import StoreUnavailable
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
 from packhorse.runtime.worker.slots import Slots
@@ -40,10 +41,13 @@ class Beats:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         yard, self.clock = Yard(), HandClock()
         self.told: list[bool] = []
+        self.store_is_away = False
         renew = yard.store.leases.renew
 
         def note(renewal: Renewal) -> Plan[Renewed]:
             self.told.append(renewal.held is not None)
+            if self.store_is_away:
+                raise StoreUnavailable("away")
             return renew(renewal)
 
         monkeypatch.setattr(yard.store.leases, "renew", note)
@@ -53,9 +57,9 @@ class Beats:
         health = StoreHealth(yard.bus, self.clock, "w")
         self.heartbeat = Heartbeat(env, renewal, slots, health, Deaf())
 
-    def beat(self, *, after_s: float = 0.0) -> None:
+    def beat(self, *, after_s: float = 0.0) -> float:
         self.clock.seconds += after_s
-        self.heartbeat.run_once()
+        return self.heartbeat.run_once()
 
 
 @pytest.fixture
@@ -94,3 +98,17 @@ async def test_it_is_told_soon_after_the_claim_that_stood_in_its_way(beats: Beat
     beats.beat(after_s=0.02)
 
     assert beats.told == [True, False, True]
+
+
+async def test_a_lease_that_is_found_gone_is_renewed_once_at_once_and_then_with_pauses(
+    beats: Beats,
+) -> None:
+    beats.beat()
+    beats.store_is_away = True
+    beats.heartbeat.lease.epoch += 1  # as a supervisor says it that found the lease gone
+
+    rests = [beats.beat(after_s=1), beats.beat(), beats.beat()]
+
+    assert rests[0] == 0
+    assert all(rest > 0 for rest in rests[1:])
+    assert len(beats.told) == 2

@@ -186,7 +186,7 @@ class Heartbeat:
         self._unanswered = False  # which jobs are to be cancelled
         self._asked_loop_at: float | None = None
         self._told_blocked = False
-        self._epoch = self.lease.epoch
+        self._epoch = self._heeded = self.lease.epoch
         self._reading: ClockReading | None = None
         self._step_us = 0  # by how much the store's clock was set forward, until it is told so
         self._thread = threading.Thread(target=self._run, name="packhorse-heartbeat", daemon=True)
@@ -357,7 +357,10 @@ class Heartbeat:
         if not self._lost and not trusted:
             self._lost = True
             self._post(self._listener.on_lease_lost)
-        elif self.lease.epoch != self._epoch:  # the supervisor found it gone, and renewed it
+        elif self.lease.epoch not in (self._epoch, self._heeded):
+            # The supervisor found it gone, and renewed it. Heeded once: after a renewal that fails
+            # the next one waits.
+            self._heeded = self.lease.epoch
             self._renew_at = float("-inf")
 
     def _look_at_loop(self) -> None:
