@@ -12,7 +12,7 @@ from tests.tidy import budgets
 
 #: Lines of the core today. The bound that `scripts.house` prints is where they are to go; a change
 #: that needs more says in an ADR what it added, and why that was the least.
-CORE_LINES = 86_200
+CORE_LINES = 86_900
 
 
 @pytest.fixture(scope="module")
