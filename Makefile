@@ -22,7 +22,7 @@ BROWSER := $(VENV)/.browser
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser deploy-check container redis-versions coverage clean
+.PHONY: help demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser deploy-check container redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,9 +41,14 @@ search: $(TOOLS) ## Draw new stories for the state machines of every store; OPTI
 	@$(BIN)/python -m scripts.search $(OPTIONS)
 
 check: $(TOOLS) ## Style, types, layers, budgets and documentation
+	@$(MAKE) --no-print-directory --jobs 2 types style
+
+types: $(TOOLS)
+	$(BIN)/mypy
+
+style: $(TOOLS)
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/tidy tests/docs
 
