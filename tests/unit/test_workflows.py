@@ -220,3 +220,23 @@ def test_the_ends_of_workflows_and_batches_are_told_and_told_again_after_a_retry
         ("workflow.failed", "order", 2),
     ]
     assert sorted(told) == [("batch.completed", "some", 0), ("workflow.completed", "order", 0)]
+
+
+def test_an_end_is_told_again_where_a_retry_and_the_end_after_it_are_folded_together(
+    packhorse_app: TestApp,
+) -> None:
+    app, shop, told = packhorse_app, Shop(packhorse_app), list[str]()
+    app.on("workflow.*")(lambda event: told.append(event.name))
+    running = app.workflow("order", chain(shop.fail.call(1))).start()
+    app.run_jobs()
+    before = running.info().ended_at
+    app.clock.advance(60)
+
+    running.job("fail").retry()
+    app.run_jobs()
+
+    assert told == ["workflow.failed", "workflow.failed"]
+    after = running.info().ended_at
+    assert after is not None
+    assert before is not None
+    assert after > before

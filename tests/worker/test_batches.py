@@ -95,6 +95,8 @@ def test_a_retry_of_what_failed_makes_a_success_of_it_and_counts_stay_exact(
     batch = packhorse_app.batch(shop.double, range(20), batch_size=5, **shop.on)
     packhorse_app.run_jobs()
     shop.ran.clear()
+    before = batch.progress().completed_at
+    packhorse_app.clock.advance(60)
 
     assert batch.retry_failed() == 1
     packhorse_app.run_jobs()
@@ -102,6 +104,7 @@ def test_a_retry_of_what_failed_makes_a_success_of_it_and_counts_stay_exact(
     assert shop.ran == [7]
     progress = batch.progress()
     assert (progress.succeeded, progress.failed, progress.status) == (20, 0, "completed")
+    assert str(progress.completed_at) > str(before)
     assert sorted(shop.called) == ["complete", "death", "success"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packhorse import Unique
+from packhorse import JobStatus, Unique, chain
 from packhorse.core.clock import SystemChance
 from packhorse.core.workflows import WorkflowState
 from packhorse.handle import JobHandle
@@ -42,7 +42,7 @@ class Doubles(Shop):
 def keep(app: TestApp) -> None:
     """What a worker does now and then."""
     app.clock.advance(30)
-    asyncio.run(WorkflowKeeper(app.store, SystemChance()).run_once())
+    asyncio.run(WorkflowKeeper(app.store, SystemChance(), app.bus, "w").run_once())
 
 
 def test_a_node_ends_with_the_job_that_holds_its_key_and_has_its_result(
@@ -158,3 +158,21 @@ def test_a_worker_that_goes_on_looks_after_a_second(packhorse_app: TestApp) -> N
 
     assert states(running) == {"same": "cancelled", "behind": "cancelled"}
     assert running.status() is WorkflowState.FAILED
+
+
+def test_the_end_of_a_workflow_is_told_that_ends_with_a_job_of_others(
+    packhorse_app: TestApp,
+) -> None:
+    told: list[tuple[str, str]] = []
+    packhorse_app.on("workflow.*")(lambda event: told.append((event.name, event.workflow)))
+    shop = Doubles(packhorse_app)
+    call = shop.double.using(idempotency_key="k").call(4)
+    [holder] = packhorse_app.enqueue_many([call])
+    packhorse_app.workflow("early", chain(call)).start()
+    packhorse_app.run_jobs()
+    packhorse_app.workflow("late", chain(call)).start()
+    packhorse_app.workflow("none").start()
+    keep(packhorse_app)
+
+    assert holder.info().status is JobStatus.COMPLETED
+    assert told == [("workflow.completed", each) for each in ("early", "late", "none")]

@@ -229,6 +229,20 @@ def test_a_fire_that_comes_late_is_reported(packhorse_app: TestApp) -> None:
     assert event.late_s == pytest.approx(45)
 
 
+def test_of_fires_that_are_caught_up_together_the_latest_is_reported(
+    packhorse_app: TestApp,
+) -> None:
+    late: list[ScheduleLate] = []
+    packhorse_app.on(ScheduleLate)(late.append)
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("often", ran.report.call(), every="10s", catch_up="all")
+    packhorse_app.run_for("10s")
+    packhorse_app.clock.advance(45)
+    packhorse_app.run_for("0s")
+
+    assert [event.late_s for event in late] == [pytest.approx(35)]
+
+
 def test_a_clock_that_is_set_back_repeats_no_fire(packhorse_app: TestApp) -> None:
     ran = Ran(packhorse_app)
     packhorse_app.schedule("hourly", ran.report.call(), every="1h", catch_up="all")

@@ -14,6 +14,7 @@ from packhorse.core.job import JobStatus
 from packhorse.core.policies.records import Put
 from packhorse.core.schedules import read_schedule, schedule_id
 from packhorse.errors import ConfigError
+from packhorse.events import ScheduleRefused
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
 from packhorse.testing.virtual_clock import VirtualClock
@@ -186,7 +187,11 @@ def test_a_tick_that_raises_does_not_stop_later_ticks(packhorse_app: TestApp) ->
 
 
 @pytest.mark.req("S4-7")
-async def test_ticks_do_not_overlap(packhorse_app: TestApp) -> None:
+async def test_ticks_do_not_overlap_and_what_was_left_out_is_said(
+    packhorse_app: TestApp,
+) -> None:
+    refused: list[ScheduleRefused] = []
+    packhorse_app.on(ScheduleRefused)(refused.append)
     packhorse_app.clock.set(MIDNIGHT)
 
     @packhorse_app.every("30s")
@@ -202,6 +207,9 @@ async def test_ticks_do_not_overlap(packhorse_app: TestApp) -> None:
         packhorse_app.clock.advance(30)
 
     await asyncio.to_thread(packhorse_app.assert_enqueued, look, count=1)
+    fires = (await packhorse_app.schedules.aget("look")).fires
+    assert [fire.refused for fire in fires] == ["", *["the run before had not ended"] * 3]
+    assert refused == []  # that is no trouble
 
 
 # ----------------------------------------------------------------------------------- at declaring

@@ -143,8 +143,8 @@ class ScheduleVerbs(QueueAdmin):
     def every(self, interval: Duration, /, **options: Unpack[TaskOptions]) -> TaskDecorator:
         """Declare a task that runs at this interval, over all workers never twice at once.
 
-        The first run comes after one interval. A run that outlasts the interval delays the next
-        one. One that fails is logged and counted, and the next one comes as if nothing had been;
+        The first run comes after one interval. What falls into a run that outlasts it is left
+        out. One that fails is logged and counted, and the next one comes as if nothing had been;
         it is not tried again, and kept among the dead letters for a day. Shutdown ends it at once.
         """
         every_us = positive_microseconds(interval, setting="app.every()")

@@ -310,6 +310,8 @@ def folded_batch(batch: BatchDocument, lines: Iterable[JournalLine], now_us: int
         dead=tuple(dead),
         called=called,
         started_us=batch.started_us or now_us,
+        # A retry and the end after it may come together.
+        finished_us=batch.finished_us if news == batch.news else None,
     )
     return _settled(after, now_us)
 

@@ -109,6 +109,11 @@ class Folder:
     _new: dict[str, NodeDocument] = field(default_factory=dict)
     _stack: list[Telling] = field(default_factory=list)
     _bytes: int = 0
+    _before: HeadDocument = field(init=False)
+    _took_back: bool = False  #: that a node had ended
+
+    def __post_init__(self) -> None:
+        self._before = self.head
 
     def fold(self, lines: Sequence[JournalLine]) -> Asking:
         """Take in as many lines as there is room for."""
@@ -221,6 +226,7 @@ class Folder:
             self._stack.append(Telling(key, ended=True, ok=node.is_ok))
 
     def _unend(self, key: str, node: _Node) -> None:
+        self._took_back = True
         completed = node.state is NodeState.COMPLETED
         self._count(completed=-completed, failed=-(not completed))
         if node.is_over:
@@ -331,6 +337,12 @@ class Folder:
     def is_done(self) -> bool:
         """Whether nothing is left of what was begun."""
         return not self.head.stack
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the workflow ends by it, be it once more after nodes were tried again."""
+        had_ended = self._before.state.is_final and not self._took_back
+        return self.head.state.is_final and not had_ended
 
     def _take(self, line: JournalLine) -> None:
         self.line_ids.append(line.id)

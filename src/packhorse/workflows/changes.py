@@ -40,6 +40,7 @@ from packhorse.workflows.records import (
     AGAIN_US,
     SAME_US,
     Asking,
+    Ended,
     advanced,
     begun,
     cancelled_jobs,
@@ -88,7 +89,7 @@ def workflow_group(tenant: str, name: str, run: str) -> Group:
 # ---------------------------------------------------------------------------------------- starting
 
 
-def started(store: Store, plan: WorkflowPlan) -> Asking[Started]:
+def started(store: Store, plan: WorkflowPlan, ended: Ended) -> Asking[Started]:
     """Store a workflow and begin it, unless one of its name runs; then that is the answer."""
     group = plan.group
     nodes = [
@@ -98,7 +99,7 @@ def started(store: Store, plan: WorkflowPlan) -> Asking[Started]:
     for _ in range(_TRIES):
         name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
         if name is not None:
-            answer = yield from _there(store, plan, nodes, name.document.decode())
+            answer = yield from _there(store, plan, nodes, name.document.decode(), ended)
             if answer is not None:
                 return answer
         put = Put(
@@ -106,13 +107,17 @@ def started(store: Store, plan: WorkflowPlan) -> Asking[Started]:
             group.run.encode(),
             0 if name is None else name.version,
         )
-        if (yield from _first(store, plan, nodes, put)):
+        if (yield from _first(store, plan, nodes, put, ended)):
             return Started(group, deduplicated=False)
     raise StoreError(f"workflow {group.key!r} is started by others all the time; try again")
 
 
 def _there(
-    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], run: str
+    store: Store,
+    plan: WorkflowPlan,
+    nodes: Sequence[tuple[str, NodeDocument]],
+    run: str,
+    ended: Ended,
 ) -> Asking[Started | None]:
     """The answer, if the newest run of the name lives, or is this one; None: start another."""
     other = plan.group._replace(run=run)
@@ -122,7 +127,7 @@ def _there(
     if found[0].state is not WorkflowState.BUILDING:
         return Started(other, deduplicated=other != plan.group)
     if other == plan.group:  # this very call came here before
-        yield from _go_on(store, plan, nodes)
+        yield from _go_on(store, plan, nodes, ended)
         return Started(other, deduplicated=False)
     # Nothing of it has run. Its producer, if it lives, is answered by this one.
     yield store.records.change((drop_head(other, *found),))
@@ -130,7 +135,11 @@ def _there(
 
 
 def _first(
-    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], name: Put
+    store: Store,
+    plan: WorkflowPlan,
+    nodes: Sequence[tuple[str, NodeDocument]],
+    name: Put,
+    ended: Ended,
 ) -> Asking[bool]:
     """Write the head, and all of it if it is small; False if another one was faster."""
     group = plan.group
@@ -143,7 +152,7 @@ def _first(
         put = written_head(group, head, 0, order=now + UNSEALED_US)
         changed: Changed = yield store.records.change((name, put))
         if changed.applied:
-            yield from _go_on(store, plan, nodes)
+            yield from _go_on(store, plan, nodes, ended)
         return changed.applied
     state = WorkflowState.RUNNING if nodes else WorkflowState.COMPLETED
     same = {key: "" for key, node in roots if has_key(node.job)}
@@ -156,12 +165,14 @@ def _first(
     changes: list[RecordChange] = [name, written_head(group, head, 0, order=order)]
     jobs = tuple(node.job for _, node in roots)
     changed = yield store.records.change((*changes, *puts, *begun_now), jobs=jobs)
-    yield from noted(store, group, jobs, changed)
+    if changed.applied and not nodes:
+        ended(group, head)
+    yield from noted(store, group, jobs, changed, ended)
     return changed.applied
 
 
 def _go_on(
-    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]]
+    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], ended: Ended
 ) -> Asking[None]:
     """Write the nodes that are not there yet, seal the workflow and begin it."""
     group = plan.group
@@ -186,7 +197,7 @@ def _go_on(
             "than an hour to be written; nothing of this one runs: start it again"
         )
     roots = {key: NodeView(node, {}) for key, node in nodes if not node.waits}
-    yield from begun(store, group, roots)
+    yield from begun(store, group, ended, roots)
 
 
 def _sealed(store: Store, group: Group) -> Asking[bool]:
@@ -206,7 +217,7 @@ def _sealed(store: Store, group: Group) -> Asking[bool]:
 # --------------------------------------------------------------------------- cancelling, retrying
 
 
-def cancelled(store: Store, group: Group) -> Asking[bool]:
+def cancelled(store: Store, group: Group, ended: Ended) -> Asking[bool]:
     """Cancel a workflow: its jobs, and what waits behind them; False if it had ended."""
     found = yield from read_workflow(store, group)
     if found is None or not is_live(found[0]):
@@ -219,16 +230,16 @@ def cancelled(store: Store, group: Group) -> Asking[bool]:
         folder.head = msgspec.structs.replace(folder.head, halted=True)
         return folder.go_on()
 
-    yield from advanced(store, group, halt)
-    halted = yield from begun(store, group)
+    yield from advanced(store, group, halt, ended)
+    halted = yield from begun(store, group, ended)
     if halted is not None:
-        yield from followed(store, group, halted)
+        yield from followed(store, group, halted, ended)
     yield from cancelled_jobs(store, group)
-    yield from fold_group(store, group)
+    yield from fold_group(store, group, ended)
     return True
 
 
-def retried(store: Store, group: Group) -> Asking[int]:
+def retried(store: Store, group: Group, ended: Ended) -> Asking[int]:
     """Try nodes again that are dead or were cancelled, and with them what waits behind them."""
     name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
     if name is not None and name.document.decode() != group.run:
@@ -238,30 +249,30 @@ def retried(store: Store, group: Group) -> Asking[int]:
                 f"workflow {group.key!r} runs again already, so that this earlier run of it stays "
                 "as it is; wait for the other one, or cancel it"
             )
-    yield from fold_group(store, group)
+    yield from fold_group(store, group, ended)
 
     def resume(folder: Folder) -> Generator[Asked, Any, None]:
         folder.head = msgspec.structs.replace(folder.head, halted=False)
         return folder.go_on()
 
-    yield from advanced(store, group, resume)
+    yield from advanced(store, group, resume, ended)
     nodes = yield from nodes_of(store, group)
     states = {key: view.state for key, view in nodes}
-    ended = [key for key, state in states.items() if state in (NodeState.DEAD, NodeState.CANCELLED)]
-    others = yield from _let_go(store, group, [each for each in nodes if each[0] in ended])
-    ids = [node_job_id(group, key) for key in ended if key not in others]
+    over = [key for key, state in states.items() if state in (NodeState.DEAD, NodeState.CANCELLED)]
+    others = yield from _let_go(store, group, [each for each in nodes if each[0] in over])
+    ids = [node_job_id(group, key) for key in over if key not in others]
     for at in range(0, len(ids), _REDRIVEN):
         yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
-    yield from fold_group(store, group)
+    yield from fold_group(store, group, ended)
     dropped = [key for key, state in states.items() if state is NodeState.DROPPED]
     for key in (*dropped, *others):
 
         def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
             return folder.revived(key)
 
-        yield from advanced(store, group, revive)
-    yield from begun(store, group)
-    return len(ended) + len(dropped)
+        yield from advanced(store, group, revive, ended)
+    yield from begun(store, group, ended)
+    return len(over) + len(dropped)
 
 
 def _let_go(store: Store, group: Group, nodes: Sequence[tuple[str, NodeView]]) -> Asking[list[str]]:

@@ -29,12 +29,12 @@ from packhorse.workflows.changes import cancelled, retried
 from packhorse.workflows.info import (
     NodeInfo,
     WorkflowInfo,
+    ends_told,
     explained_node,
     node_infos,
-    workflow_ended,
     workflow_info,
 )
-from packhorse.workflows.records import read_workflow
+from packhorse.workflows.records import Ended, read_workflow
 
 __all__ = ["Workflow"]
 
@@ -188,13 +188,10 @@ class Workflow:
         yield from self._head()
         return (yield from node_infos(self._connection.store, self._group))
 
-    def _changed(self, change: Callable[[Store, Group], _Asking[T]]) -> _Asking[T]:
-        before = yield from self._head()
-        answer = yield from change(self._connection.store, self._group)
-        after = yield from read_workflow(self._connection.store, self._group)
-        if after is not None and after[0].state.is_final and not before.state.is_final:
-            self._connection.bus.emit(workflow_ended(self._group, after[0]))
-        return answer
+    def _changed(self, change: Callable[[Store, Group, Ended], _Asking[T]]) -> _Asking[T]:
+        yield from self._head()
+        ended = ends_told(self._connection.bus)
+        return (yield from change(self._connection.store, self._group, ended))
 
     def _last(self) -> _Asking[tuple[HeadDocument, list[NodeInfo]]]:
         head = yield from self._head()

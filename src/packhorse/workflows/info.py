@@ -28,6 +28,7 @@ from packhorse.core.workflows import (
     read_head,
 )
 from packhorse.errors import JobNotFound
+from packhorse.events import EventBus
 from packhorse.events.groups import (
     CancelledWorkflow,
     CompletedWorkflow,
@@ -36,17 +37,17 @@ from packhorse.events.groups import (
 )
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
-from packhorse.workflows.records import Asking, job_of, nodes_of, read_workflow
+from packhorse.workflows.records import Asking, Ended, job_of, nodes_of, read_workflow
 
 __all__ = [
     "NodeInfo",
     "WorkflowInfo",
     "WorkflowPage",
     "all_workflows",
+    "ends_told",
     "explained_job",
     "explained_node",
     "node_infos",
-    "workflow_ended",
     "workflow_info",
     "workflow_page",
 ]
@@ -117,8 +118,12 @@ def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
     )
 
 
-def workflow_ended(group: Group, head: HeadDocument, worker: str = "") -> EndedWorkflow:
-    """The event about a workflow that has ended."""
+def ends_told(bus: EventBus, worker: str = "") -> Ended:
+    """Tells of workflows that have ended."""
+    return lambda group, head: bus.emit(_event(group, head, worker))
+
+
+def _event(group: Group, head: HeadDocument, worker: str) -> EndedWorkflow:
     kinds: dict[WorkflowState, type[EndedWorkflow]] = {
         WorkflowState.COMPLETED: CompletedWorkflow,
         WorkflowState.CANCELLED: CancelledWorkflow,

@@ -48,6 +48,7 @@ __all__ = [
     "GROWN_PREFIX",
     "Addition",
     "Asking",
+    "Ended",
     "Folds",
     "advanced",
     "begun",
@@ -81,6 +82,10 @@ _FIRST_PAGE: Final = 20  #: most have fewer nodes, and behind them those of othe
 _TRIES: Final = 100
 #: Folds that a handle does for a workflow, when it wants to see what came of its asking.
 _FOLDS: Final = 1_000
+
+
+#: Is told of a workflow that has ended by a change, by who wrote it, so that it is told once.
+Ended = Callable[[Group, HeadDocument], None]
 
 
 class Addition(msgspec.Struct, frozen=True):
@@ -148,15 +153,15 @@ def folded(store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[F
     head, version = found
     folder = Folder(group, head)
     yield from _answered(store, group, folder.fold(lines), {})
-    if folder.head == head and not folder.changes and not folder.jobs:
+    is_same = folder.head == head and not folder.changes and not folder.jobs
+    if is_same and not folder.has_ended:
         return Folds(tuple(folder.line_ids))
-    put = yield from _put(store, group, head, folder.head, version)
-    is_over = folder.head.state.is_final and folder.head.state is not head.state
-    ended = folder.head if is_over else None
+    put = yield from _put(store, group, head, folder, version)
+    ended = folder.head if folder.has_ended else None
     return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs), ended)
 
 
-def fold_group(store: Store, group: Group) -> Asking[None]:
+def fold_group(store: Store, group: Group, ended: Ended) -> Asking[None]:
     """Fold all lines of a workflow now, as a worker would soon."""
     for _ in range(_FOLDS):
         lines: Sequence[JournalLine] = yield store.journal.journal(group, limit=LINES_MAX)
@@ -166,13 +171,16 @@ def fold_group(store: Store, group: Group) -> Asking[None]:
         changed: Changed = yield store.journal.fold(
             group, fold.line_ids, fold.changes, jobs=fold.jobs
         )
-        yield from noted(store, group, fold.jobs, changed)
+        if changed.applied and fold.ended is not None:
+            ended(group, fold.ended)
+        yield from noted(store, group, fold.jobs, changed, ended)
 
 
 def advanced(
     store: Store,
     group: Group,
     work: Callable[[Folder], Generator[Asked, Any, None]],
+    ended: Ended,
     known: Views | None = None,
 ) -> Asking[HeadDocument | None]:
     """Change a workflow without lines of the journal; returns its head, or None if it is gone.
@@ -186,18 +194,22 @@ def advanced(
         head, version = found
         folder = Folder(group, head)
         yield from _answered(store, group, work(folder), known or {})
-        put = yield from _put(store, group, head, folder.head, version)
+        put = yield from _put(store, group, head, folder, version)
         changed: Changed = yield store.records.change(
             (put, *folder.changes), jobs=tuple(folder.jobs)
         )
         if changed.applied:
-            yield from noted(store, group, folder.jobs, changed)
+            if folder.has_ended:
+                ended(group, folder.head)
+            yield from noted(store, group, folder.jobs, changed, ended)
             return folder.head
         known = None
     raise StoreError(f"workflow {group.key!r} is changed by others all the time; try again")
 
 
-def begun(store: Store, group: Group, known: Views | None = None) -> Asking[HeadDocument | None]:
+def begun(
+    store: Store, group: Group, ended: Ended, known: Views | None = None
+) -> Asking[HeadDocument | None]:
     """Go on until every node without parents is submitted, and everybody was told."""
     while True:
 
@@ -208,7 +220,7 @@ def begun(store: Store, group: Group, known: Views | None = None) -> Asking[Head
                 keys = (key for key in keys if key in known)
             return folder.begin(keys)
 
-        head = yield from advanced(store, group, work, known)
+        head = yield from advanced(store, group, work, ended, known)
         if head is None or (head.started >= head.nodes and not head.stack):
             return head
 
@@ -216,25 +228,29 @@ def begun(store: Store, group: Group, known: Views | None = None) -> Asking[Head
 # -------------------------------------------------------------------- nodes that are other jobs
 
 
-def noted(store: Store, group: Group, jobs: Sequence[NewJob], changed: Changed) -> Asking[None]:
+def noted(
+    store: Store, group: Group, jobs: Sequence[NewJob], changed: Changed, ended: Ended
+) -> Asking[None]:
     """Keep which jobs answer for nodes with keys; who dies before leaves it to the next look."""
     for job, answer in zip(jobs, changed.jobs, strict=False):
         if has_key(job) and isinstance(answer, Submitted):
-            yield from _noted(store, group, job, answer.job_id, answer.status)
+            yield from _noted(store, group, job, (answer.job_id, answer.status), ended)
 
 
 def _noted(
-    store: Store, group: Group, job: NewJob, other: str, status: JobStatus
+    store: Store, group: Group, job: NewJob, answer: tuple[str, JobStatus], ended: Ended
 ) -> Asking[HeadDocument | None]:
-    member = member_of(job.options)
+    (other, status), member = answer, member_of(job.options)
     key = "" if member is None else member.node
     if other != job.id:
         alias = Put(alias_of(job.id), other.encode(), keep_us=FAILED_KEPT_US)
         yield store.records.change((alias,))
-    return (yield from advanced(store, group, lambda folder: folder.answered(key, other, status)))
+    return (
+        yield from advanced(store, group, lambda folder: folder.answered(key, other, status), ended)
+    )
 
 
-def followed(store: Store, group: Group, head: HeadDocument) -> Asking[bool]:
+def followed(store: Store, group: Group, head: HeadDocument, ended: Ended) -> Asking[bool]:
     """Look whether jobs have ended that answer for nodes of a workflow; says whether one had."""
     before = head.completed + head.failed
     for key, other in head.same.items():
@@ -244,12 +260,12 @@ def followed(store: Store, group: Group, head: HeadDocument) -> Asking[bool]:
         job = NodeView.of(record).document.job
         found = yield from job_of(store, other or job.id)
         if found is not None:
-            head = (yield from _noted(store, group, job, found.id, found.status)) or head
+            head = (yield from _noted(store, group, job, (found.id, found.status), ended)) or head
         elif other:  # it was removed, so it had ended; how, no one knows
-            head = (yield from _noted(store, group, job, other, JobStatus.DEAD)) or head
+            head = (yield from _noted(store, group, job, (other, JobStatus.DEAD), ended)) or head
         else:  # the answer got lost
             changed: Changed = yield store.records.change((), jobs=(job,))
-            yield from noted(store, group, (job,), changed)
+            yield from noted(store, group, (job,), changed, ended)
     return head.completed + head.failed != before
 
 
@@ -312,11 +328,12 @@ def growing(store: Store, member: Member) -> Asking[int]:
 
 
 def _put(
-    store: Store, group: Group, before: HeadDocument, after: HeadDocument, version: int
+    store: Store, group: Group, before: HeadDocument, folder: Folder, version: int
 ) -> Asking[Put]:
     """The head as it is written, and when it is to be looked at without a line of the journal."""
+    after = folder.head
     if after.state.is_final:
-        ended_us = before.ended_us if before.state.is_final else None
+        ended_us = None if folder.has_ended else before.ended_us
         if ended_us is None:
             ended_us = yield from now_us(store)
         after = msgspec.structs.replace(after, ended_us=ended_us)
@@ -331,15 +348,15 @@ def _put(
 # -------------------------------------------------------------------------------------- cancelling
 
 
-def kept_up(store: Store, record: Record) -> Asking[None]:
+def kept_up(store: Store, record: Record, ended: Ended) -> Asking[None]:
     """Do what is due of a workflow without a line: go on, cancel what is left, or remove it."""
     group, head = Group.of(record.id.text), read_head(record.document)
     if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
         yield from removed(store, group, record)
         return
-    now = yield from begun(store, group)
+    now = yield from begun(store, group, ended)
     if now is not None and now.same:
-        yield from followed(store, group, now)
+        yield from followed(store, group, now, ended)
     if head.halted:
         yield from cancelled_jobs(store, group)
 

@@ -41,6 +41,7 @@ from packhorse.workflows.info import (
     WorkflowInfo,
     WorkflowPage,
     all_workflows,
+    ends_told,
     workflow_page,
 )
 from packhorse.workflows.records import read_workflow
@@ -148,7 +149,8 @@ class Flow(Graph):
         nodes = self.documents(group, "", self._job)
         self._submission.check([node.job for _, node in nodes])
         last = numbers_text(node.number for node in self._last)
-        return started(store, WorkflowPlan(group, nodes, last, self._many))
+        ended = ends_told(self._submission.connection.bus)
+        return started(store, WorkflowPlan(group, nodes, last, self._many), ended)
 
     def _job(self, call: Call[Any], job_id: str) -> NewJob:
         return new_job(call, self._submission.connection.declarations, job_id)

@@ -19,6 +19,6 @@ def known_foldings(watchers: ProgressWatchers, bus: EventBus, worker: str) -> tu
     return (BatchFolding(watchers, bus, worker), WorkflowFolding(bus, worker))
 
 
-def keepers(store: Store, chance: Chance) -> tuple[WorkflowKeeper, ...]:
+def keepers(store: Store, chance: Chance, bus: EventBus, worker: str) -> tuple[WorkflowKeeper, ...]:
     """What looks after groups when nothing ends in them."""
-    return (WorkflowKeeper(store, chance),)
+    return (WorkflowKeeper(store, chance, bus, worker),)

@@ -41,6 +41,8 @@ __all__ = ["Ticker"]
 
 #: A fire submitted so long after it was due is reported.
 _REPORTED_LATE_US: Final = 30 * SECOND_US
+#: Why a fire has no job whose key another one holds, as that of a tick does.
+_RUNS_YET: Final = "the run before had not ended"
 _PAGE: Final = 100
 #: Schedules written in one change: few, since one conflict makes it run again.
 _TOGETHER: Final = 50
@@ -131,9 +133,9 @@ class Ticker:
         for move in moves:
             schedule = move.document
             reasons = {
-                job.id: answer.reason
+                job.id: answer.reason if isinstance(answer, RefusedJob) else _RUNS_YET
                 for job, answer in zip(move.jobs, answers, strict=False)
-                if isinstance(answer, RefusedJob)
+                if isinstance(answer, RefusedJob) or answer.job_id != job.id
             }
             if move.due.missed:
                 self._bus.emit(
@@ -143,7 +145,7 @@ class Ticker:
                         catch_up=str(schedule.effective.catch_up),
                     )
                 )
-            late_us = now_us - max(move.due.fires, default=now_us)
+            late_us = now_us - min(move.due.fires, default=now_us)
             if late_us > _REPORTED_LATE_US:
                 self._bus.emit(
                     ScheduleLate(
@@ -157,13 +159,11 @@ class Ticker:
 
     async def _note_refused(self, schedule: ScheduleDocument, reasons: Mapping[str, str]) -> None:
         """Keep with the fires why their jobs were not stored; the schedule goes on."""
-        self._bus.emit(
-            ScheduleRefused(
-                worker=self._worker,
-                schedule=schedule.name,
-                reason=next(iter(reasons.values())),
+        told = [reason for reason in reasons.values() if reason != _RUNS_YET]
+        if told:
+            self._bus.emit(
+                ScheduleRefused(worker=self._worker, schedule=schedule.name, reason=told[0])
             )
-        )
         record = await self._store.arun(self._store.records.record(schedule_id(schedule.name)))
         if record is not None:  # another one may change it meanwhile: the event told it anyway
             noted = refused(read_schedule(record.document), reasons)

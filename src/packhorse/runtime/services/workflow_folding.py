@@ -16,7 +16,7 @@ from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
-from packhorse.workflows.info import workflow_ended
+from packhorse.workflows.info import ends_told
 from packhorse.workflows.records import folded, followed, kept_up, noted
 
 __all__ = ["WorkflowFolding", "WorkflowKeeper"]
@@ -31,8 +31,7 @@ class WorkflowFolding:
     kind = WORKFLOW_KIND
 
     def __init__(self, bus: EventBus, worker: str) -> None:
-        self._bus = bus
-        self._worker = worker
+        self._ended = ends_told(bus, worker)
 
     def fold(
         self, store: Store, group: Group, lines: Sequence[JournalLine]
@@ -45,8 +44,8 @@ class WorkflowFolding:
     ) -> Generator[Plan[Any], Any, None]:
         """Keep which jobs answer for nodes; those that were refused have lines of their own."""
         if fold.note is not None:
-            self._bus.emit(workflow_ended(group, fold.note, self._worker))
-        yield from noted(store, group, fold.jobs, changed)
+            self._ended(group, fold.note)
+        yield from noted(store, group, fold.jobs, changed, self._ended)
 
 
 class WorkflowKeeper:
@@ -55,9 +54,10 @@ class WorkflowKeeper:
     name = "workflows"
     interval_s = 5.0
 
-    def __init__(self, store: Store, chance: Chance) -> None:
+    def __init__(self, store: Store, chance: Chance, bus: EventBus, worker: str) -> None:
         self._store = store
         self._chance = chance
+        self._ended = ends_told(bus, worker)
 
     async def run_once(self) -> float:
         """Look after the workflows that are due."""
@@ -67,7 +67,7 @@ class WorkflowKeeper:
         )
         due = [record for record in page.records if (record.order or 0) <= page.now_us]
         for record in due:
-            await adrive(kept_up(store, record), store.arun)
+            await adrive(kept_up(store, record, self._ended), store.arun)
         if len(due) == _PAGE:
             return 0.0
         left = [record.order or 0 for record in page.records if record not in due]
@@ -84,5 +84,5 @@ class WorkflowKeeper:
             head = read_head(record.document)
             if head.same:
                 group = Group.of(record.id.text)
-                moved |= await adrive(followed(store, group, head), store.arun)
+                moved |= await adrive(followed(store, group, head, self._ended), store.arun)
         return moved

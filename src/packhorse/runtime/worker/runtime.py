@@ -106,7 +106,7 @@ class Runtime:
             failed=self.health.failed,
             worked=self.health.worked,
         )
-        self.keepers = keepers(env.store, env.chance)
+        self.keepers = keepers(env.store, env.chance, env.bus, worker)
         self.fetcher.fold = self._fold
         #: Topics of this kind of runtime alone, and what to do when one is heard.
         self.also_heard: dict[str, Callable[[], None]] = {}
