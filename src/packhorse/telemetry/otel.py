@@ -12,7 +12,7 @@ children. The program sets up the SDK; without one nothing is recorded, and noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
@@ -21,23 +21,26 @@ import msgspec
 
 from packhorse.app import Packhorse
 from packhorse.core.clock import SECOND_US, SystemClock
-from packhorse.core.job import Job, JobOptions, NewJob
-from packhorse.core.outcome import Crashed, Failed, GivenUp, Outcome, TimedOut
+from packhorse.core.job import AttemptError, Job, JobOptions, NewJob
+from packhorse.core.outcome import (
+    Crashed,
+    Failed,
+    GivenUp,
+    Outcome,
+    Succeeded,
+    TimedOut,
+)
 from packhorse.core.redaction import Redact, redacted_text
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.steps.calls import around_steps
+from packhorse.telemetry.otel_metrics import histogram
 from packhorse.version import installed_version
 
 __all__ = ["install"]
 
 _SYSTEM: Final = "packhorse"
-#: Seconds, up to an hour: jobs take longer than what the conventions advise.
-_BOUNDS_S: Final = (
-    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-    *(300.0, 1800.0, 3600.0),
-)
 #: Names and values of a carrier that are kept with a job.
 _CARRIER_CHARACTERS_MAX: Final = 8_192
 _OWN: Final = "messaging.packhorse"
@@ -123,12 +126,13 @@ class _Telemetry:
         )
         version = installed_version()
         self._tracer = self._providers[0].get_tracer(_SYSTEM, version)
-        self._light = _light(self._tracer, version, self._described)
+        self._consumer = self._trace.SpanKind.CONSUMER
+        self._light = self._made_light(version)
         meter = self._providers[1].get_meter(_SYSTEM, version)
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
         self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
-        self._run_s = _histogram(meter, "messaging.process.duration", "How long attempts ran")
-        self._wait_s = _histogram(
+        self._run_s = histogram(meter, "messaging.process.duration", "How long attempts ran")
+        self._wait_s = histogram(
             meter, "packhorse.job.wait.duration", "How long jobs were ready before they first ran"
         )
         self._kind = lru_cache(_REMEMBERED_MAX)(self._made_kind)
@@ -186,24 +190,25 @@ class _Telemetry:
         """Start the span of an attempt, and make it the current one."""
         if attempt.span is not None:  # middlewares run in it already
             return
-        job = attempt.job
-        attempt.span = span = self._started(job)
+        job, light = attempt.job, self._light
+        attempt.span = span = self._started(job) if light is None else light.start_span(job)
         carried, _ = self._carried(job.options)
         self._context.attach(self._trace.set_span_in_context(span, carried))
         around_steps(self._step)
 
     def _started(self, job: Job) -> Any:
-        if self._light is not None:
-            return self._light.start_span(job)
-        name, context, kind, attributes, links = self._described(job)
-        return self._tracer.start_span(name, context, kind, attributes, links)
+        name, context, kind, links = self._described(job)
+        return self._tracer.start_span(name, context, kind, self._attributes(job), links)
 
     def _described(self, job: Job) -> tuple[Any, ...]:
-        """What the span of an attempt is started with."""
+        """How the span of an attempt begins."""
         carried, links = self._carried(job.options)
-        name, attributes = self._kind(job.queue, job.task)
+        context = carried if self._as_parent else self._root
+        return self._kind(job.queue, job.task).name, context, self._consumer, links
+
+    def _attributes(self, job: Job) -> dict[str, Any]:
         attributes = {
-            **attributes,
+            **self._kind(job.queue, job.task).attributes,
             "messaging.message.id": job.id,
             "messaging.message.conversation_id": job.trace_id,
             _ATTEMPT: job.attempt,
@@ -211,8 +216,7 @@ class _Telemetry:
         }
         if job.tenant:
             attributes[_TENANT] = job.tenant
-        context = carried if self._as_parent else self._root
-        return name, context, self._trace.SpanKind.CONSUMER, attributes, links
+        return attributes
 
     def carrier(self, attempt: Attempt) -> Mapping[str, str]:
         """The context of an attempt's span."""
@@ -231,7 +235,10 @@ class _Telemetry:
         span, attempt.span = attempt.span, None
         if span is None:
             return
-        self._tell(span, outcome)
+        kind = type(outcome)
+        span.set_attribute(_OUTCOME, "succeeded" if kind is Succeeded else kind.__name__.lower())
+        if isinstance(outcome, _FAILED):
+            self._tell_failed(span, outcome.error)
         span.end()
 
     def settled(
@@ -240,24 +247,39 @@ class _Telemetry:
         attempts: Sequence[Attempt],
         verdicts: Sequence[Verdict],  # noqa: ARG002 - an attempt that came too late ran too
     ) -> None:
-        """Measure attempts; they are counted together, as a count takes the SDK some time."""
+        """Measure attempts, those of one kind together."""
         if self._light is not None:
             self._light.flush()
-        counts: Counter[tuple[str, str, str]] = Counter()
+        runs: dict[tuple[str, str, str], list[float]] = {}
+        waits: dict[tuple[str, str], list[float]] = {}
         for attempt, settlement in zip(attempts, settlements, strict=True):
             if not attempt.begun:
                 continue
             job, error = attempt.job, settlement.error
             failed = error.type if error is not None and settlement.kind in _FAILURES else ""
-            key = job.queue, job.task, failed
-            counts[key] += 1
-            self._run_s.record(attempt.duration, self._labels(*key))
+            runs.setdefault((job.queue, job.task, failed), []).append(attempt.duration)
             if not job.attempts:  # later ones waited for their back-off, too
                 ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
                 waited_s = max(0.0, attempt.started - ready_s)
-                self._wait_s.record(waited_s, self._labels(job.queue, job.task))
-        for key, count in counts.items():
-            self._consumed.add(count, self._labels(*key))
+                waits.setdefault((job.queue, job.task), []).append(waited_s)
+        for key, values in runs.items():
+            self._consumed.add(len(values), self._labels(*key))
+            self._run_s.record(values, self._labels(*key))
+        for kind, values in waits.items():
+            self._wait_s.record(values, self._labels(*kind))
+
+    def _made_light(self, version: str) -> Any:
+        """What starts lighter spans, where the tracer is the SDK's own; else None."""
+        try:
+            from opentelemetry.sdk.trace import Tracer  # noqa: PLC0415 - what the program sets up
+
+            from packhorse.telemetry.otel_spans import LightTracer  # noqa: PLC0415 - as above
+        except ImportError:
+            return None
+        if type(self._tracer) is not Tracer:
+            return None
+        now_us = SystemClock().now_us
+        return LightTracer(self._tracer, version, now_us, self._described, self._attributes)
 
     def _made_kind(self, queue: str, task: str) -> _Kind:
         return _Kind(
@@ -276,11 +298,7 @@ class _Telemetry:
         creation = self._trace.get_current_span(carried).get_span_context()
         return carried, ((self._trace.Link(creation),) if creation.is_valid else ())
 
-    def _tell(self, span: Any, outcome: Outcome) -> None:
-        span.set_attribute(_OUTCOME, type(outcome).__name__.lower())
-        if not isinstance(outcome, _FAILED):
-            return
-        error = outcome.error
+    def _tell_failed(self, span: Any, error: AttemptError) -> None:
         message = redacted_text(self._redact, error.message)
         told = {"exception.type": error.type, "exception.message": message}
         if error.stack:
@@ -302,25 +320,6 @@ class _Telemetry:
                 span.set_attribute("error.type", type(error).__name__)
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
                 raise
-
-
-def _light(tracer: Any, version: str, describe: Callable[[Job], Any]) -> Any:
-    """What starts lighter spans, where the tracer is the SDK's own; else None."""
-    try:
-        from opentelemetry.sdk.trace import Tracer  # noqa: PLC0415 - what the program sets up
-
-        from packhorse.telemetry.otel_spans import LightTracer  # noqa: PLC0415 - as above
-    except ImportError:
-        return None
-    if type(tracer) is not Tracer:
-        return None
-    return LightTracer(tracer, version, SystemClock().now_us, describe)
-
-
-def _histogram(meter: Any, name: str, description: str) -> Any:
-    return meter.create_histogram(
-        name, "s", description, explicit_bucket_boundaries_advisory=_BOUNDS_S
-    )
 
 
 def _attributes(name: str, kind: str) -> dict[str, Any]:

@@ -12,14 +12,22 @@ of the SDK, with the same ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, Tracer
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.sampling import (
+    Decision,
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    SamplingResult,
+    StaticSampler,
+    TraceIdRatioBased,
+)
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 __all__ = ["LightTracer"]
@@ -28,6 +36,7 @@ T = TypeVar("T")
 
 #: Releases before 1.40 do not know it.
 _RANDOM: Final[int] = getattr(trace.TraceFlags, "RANDOM_TRACE_ID", 0)
+_SAMPLED, _DROPPED = Decision.RECORD_AND_SAMPLE, Decision.DROP  # an enum is slow to ask
 _FLAGS: Final = tuple(trace.TraceFlags(number) for number in range(4))
 #: Attributes of these are kept as they are; others are for the SDK to check.
 _PLAIN: Final = (str, int, bool, float)
@@ -35,12 +44,19 @@ _PLAIN: Final = (str, int, bool, float)
 _ATTRIBUTES_MAX: Final = 32
 
 
-#: What a span is started with: its name, context, kind, attributes and links.
-Beginning = tuple[str, Context, trace.SpanKind, dict[str, Any], Sequence[trace.Link]]
+#: What is known of a span before it is sampled: its name, context, kind and links.
+Beginning = tuple[str, Context, trace.SpanKind, Sequence[trace.Link]]
+
+
+#: Samplers of the SDK that decide by a trace's id, or by a parent, and look at nothing else.
+_BLIND: Final = (ParentBased, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased)
 
 
 class LightTracer(Generic[T]):
-    """Starts spans of things that `describe` describes, with the parts of a tracer of the SDK."""
+    """Starts spans of things, with the parts of a tracer of the SDK.
+
+    `describe` says how one begins, and `attributes` what it has.
+    """
 
     def __init__(
         self,
@@ -48,11 +64,13 @@ class LightTracer(Generic[T]):
         version: str,
         now_us: Callable[[], int],
         describe: Callable[[T], Beginning],
+        attributes: Callable[[T], dict[str, Any]],
     ) -> None:
         self.tracer = tracer
         self.scope = InstrumentationScope(tracer.instrumentation_info.name, version)
         self.now_us = now_us
         self.describe = describe
+        self.attributes = attributes
         self.lock = RLock()  #: held while a span begins, is written to, or becomes a full one
         self.ended: deque[_LightSpan[T]] = deque()  #: not told yet; at most those of some batches
         # Those of the environment have a public name, those given to a provider have none.
@@ -61,6 +79,9 @@ class LightTracer(Generic[T]):
         cuts = self.limits.max_span_attribute_length is not None
         #: Attributes that a light span may have; none where the SDK would cut them.
         self.room = 0 if cuts else min(_ATTRIBUTES_MAX, _ATTRIBUTES_MAX if most is None else most)
+        self._sampler: Sampler | None = None
+        self._blind = False  #: it looks at no attributes: those it drops need not have any
+        self._always: SamplingResult | None = None  #: what it says of all that begin a trace
         self._random = _RANDOM if getattr(tracer.id_generator, "is_trace_id_random", bool)() else 0
 
     def start_span(self, thing: T) -> trace.Span:
@@ -75,23 +96,47 @@ class LightTracer(Generic[T]):
 
     def begin(self, thing: T) -> _Begun:
         """Ask the sampler, and draw ids."""
-        tracer = self.tracer
-        name, context, kind, attributes, links = self.describe(thing)
+        tracer, draw = self.tracer, self.tracer.id_generator
+        if tracer.sampler is not self._sampler:
+            self._look_at(tracer.sampler)
+        name, context, kind, links = self.describe(thing)
+        attributes = None if self._blind else self.attributes(thing)
         parent: trace.SpanContext | None = trace.get_current_span(context).get_span_context()
         if parent is not None and parent.is_valid:
             trace_id, random = parent.trace_id, parent.trace_flags & _RANDOM
         else:
-            parent, trace_id, random = None, tracer.id_generator.generate_trace_id(), self._random
-        found = tracer.sampler.should_sample(context, trace_id, name, kind, attributes, links)
+            parent, trace_id, random = None, draw.generate_trace_id(), self._random
+        found = self._always if parent is None else None
+        if found is None:
+            found = tracer.sampler.should_sample(context, trace_id, name, kind, attributes, links)
+        flags = _FLAGS[(found.decision is _SAMPLED) | random]
         ids = trace.SpanContext(
             trace_id,
-            tracer.id_generator.generate_span_id(),
-            is_remote=False,
-            trace_flags=_FLAGS[(found.decision is Decision.RECORD_AND_SAMPLE) | random],
-            trace_state=found.trace_state,
+            draw.generate_span_id(),
+            False,
+            flags,
+            found.trace_state,
         )
-        kept = None if found.decision is Decision.DROP else found.attributes.copy()
+        if found.decision is _DROPPED:
+            return _Begun(ids, None, parent, name, context, kind, links)
+        kept = self.attributes(thing) if self._blind else dict(found.attributes)
         return _Begun(ids, kept, parent, name, context, kind, links)
+
+    def _look_at(self, sampler: Sampler) -> None:
+        """Find out what a sampler need not be asked, or told."""
+        parts = list(_parts(sampler))
+        self._blind = all(type(each) in _BLIND for each in parts)
+        steady = self._blind and all(getattr(each, "rate", 0) in (0, 1) for each in parts)
+        self._always = sampler.should_sample(Context(), 1, "") if steady else None
+        self._sampler = sampler
+
+
+def _parts(sampler: Sampler) -> Iterator[Sampler]:
+    """A sampler, and those that it asks, where it is one of the SDK."""
+    yield sampler
+    for each in vars(sampler).values() if type(sampler) in _BLIND else ():
+        if isinstance(each, Sampler):
+            yield from _parts(each)
 
 
 class _Begun(NamedTuple):
@@ -109,35 +154,41 @@ class _Begun(NamedTuple):
 class _LightSpan(trace.Span, Generic[T]):
     """A span that begins, and becomes one of the SDK, no sooner than it must."""
 
+    # Most are never written to nor asked: what only others have is set when they have it.
+    _ended_us: int | None = None
+    _end_ns: int | None = None  #: as its ender said
+    _closed = False  #: what is written now comes too late
+    _written: dict[str, Any] | None = None
+    _begun: _Begun | None = None
+    _full: _FullSpan | None = None
+
     def __init__(self, by: LightTracer[T], thing: T) -> None:
         self._by = by
         self._thing = thing
-        self._began_ns = by.now_us() * 1000
-        self._ended_ns: int | None = None
-        self._closed = False  #: what is written now comes too late
-        self._written: dict[str, Any] = {}
-        self._begun: _Begun | None = None
-        self._full: _FullSpan | None = None
+        self._began_us = by.now_us()
 
     def end(self, end_time: int | None = None) -> None:
-        if self._ended_ns is None:
-            self._ended_ns = self._by.now_us() * 1000 if end_time is None else end_time
+        if self._ended_us is None:
+            self._ended_us = self._by.now_us()
+            self._end_ns = end_time
             self._closed = self._begun is not None  # else processors write to it when it begins
             self._by.ended.append(self)
 
     def tell(self) -> None:
         """Tell the processors that it has ended."""
         by = self._by
-        ids, attributes, parent, name, _, kind, links = self._begin()
+        ids, attributes, parent, name, _, kind, links = self._begun or self._begin()
         self._closed = True
         if attributes is None:
             return
+        written = self._written or {}
+        end_ns = (self._ended_us or 0) * 1000 if self._end_ns is None else self._end_ns
         readable: ReadableSpan
-        if self._full is not None or len(attributes) + len(self._written) > by.room:
+        if self._full is not None or len(attributes) + len(written) > by.room:
             readable = full = self._made_full(attributes)
-            full.end(self._ended_ns)
+            full.end(end_ns)
         else:
-            attributes.update(self._written)
+            attributes.update(written)
             readable = ReadableSpan(
                 name,
                 ids,
@@ -146,8 +197,8 @@ class _LightSpan(trace.Span, Generic[T]):
                 attributes,
                 links=links,
                 kind=kind,
-                start_time=self._began_ns,
-                end_time=self._ended_ns,
+                start_time=self._began_us * 1000,
+                end_time=end_ns,
                 instrumentation_scope=by.scope,
             )
         by.tracer.span_processor.on_end(readable)
@@ -160,7 +211,10 @@ class _LightSpan(trace.Span, Generic[T]):
 
     def set_attribute(self, key: str, value: Any) -> None:
         if type(value) in _PLAIN and key and not self._closed:
-            self._written[key] = value
+            if self._written is None:
+                self._written = {key: value}
+            else:
+                self._written[key] = value
             if self._full is None:  # else it has become one meanwhile, or before
                 return
         self._do("set_attribute", key, value)
@@ -233,9 +287,10 @@ class _LightSpan(trace.Span, Generic[T]):
                     limits=by.limits,
                     instrumentation_scope=by.scope,
                 )
-                full.start(self._began_ns)
+                full.start(self._began_us * 1000)
                 self._full = full
-                full.set_attributes(self._written.copy())  # now: what comes later goes to it
+                # Now: what comes later goes to it.
+                full.set_attributes(dict(self._written or {}))
             return self._full
 
 
