@@ -7,14 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutants import AREAS, Mutant, Trial, left_out_calls, page
+from scripts.mutants import AREAS, TESTS
+from scripts.mutants_map import TestMap
+from scripts.mutants_plugin import change
+from scripts.mutants_report import NAMED, ByHand, Trial, by_hand, judged, keep, kept, page
+from scripts.mutations import Mutant, drawn, is_in_function, left_out_calls, statement
 from tests.tidy.budgets import ROOT
 
+TEXT = """X = 1
 
-@pytest.mark.parametrize("area", AREAS)
-def test_each_area_has_modules_and_tests(area: str) -> None:
-    for pattern in AREAS[area].modules + AREAS[area].tests:
-        assert list(ROOT.glob(pattern)), f"nothing is found by {pattern}"
+
+def f(y):
+    if (
+        y
+    ):
+        g()
+    return X
+"""
+
+
+@pytest.mark.parametrize("pattern", [*TESTS, *(each for area in AREAS.values() for each in area)])
+def test_each_area_has_modules_and_there_are_tests(pattern: str) -> None:
+    assert list(ROOT.glob(pattern)), f"nothing is found by {pattern}"
+
+
+def test_a_change_that_is_written_by_hand_fits_in_one_place() -> None:
+    for each in by_hand().named:
+        assert (ROOT / each["path"]).read_text("utf-8").count(each["before"]) == 1, each["name"]
 
 
 def test_a_call_whose_answer_is_not_used_can_be_left_out() -> None:
@@ -23,16 +42,78 @@ def test_a_call_whose_answer_is_not_used_can_be_left_out() -> None:
     assert [call.lineno for call in left_out_calls(text)] == [3, 5]
 
 
+def test_the_seed_and_the_line_decide_the_place_of_a_mutant() -> None:
+    found = [Mutant(Path("a.py"), "core/AddNot", 0, line, f"key {line}") for line in range(50)]
+
+    order = drawn(found, 1)
+
+    assert drawn(found[::-1], 1) == order
+    assert drawn(found[10:], 1) == [mutant for mutant in order if mutant.line >= 10]
+    assert drawn(found, 2) != order
+
+
+def test_a_mutant_is_tried_by_the_tests_that_run_its_line_quick_ones_first() -> None:
+    lines = {5: frozenset({"slow", "quick"}), 9: frozenset({"other"})}
+    known = TestMap({"slow": 3.0, "quick": 0.1, "other": 1.0}, {"a.py": lines})
+
+    assert known.tests_of("a.py", 5, TEXT) == ["quick", "slow"]
+    assert known.tests_of("a.py", 6, TEXT) == ["quick", "slow"]
+    assert known.tests_of("a.py", 1, TEXT) == ["quick", "other", "slow"]
+    assert known.tests_of("b.py", 1, TEXT) == []
+
+
+def test_a_line_belongs_to_the_head_of_its_statement() -> None:
+    assert statement(TEXT, 6) == range(5, 8)
+    assert statement(TEXT, 8) == range(8, 9)
+    assert [is_in_function(TEXT, line) for line in (1, 4, 5, 9)] == [False, False, True, True]
+
+
+def test_functions_get_the_code_of_the_changed_text() -> None:
+    space: dict[str, object] = {}
+    exec(compile(TEXT, "<changed>", "exec"), space)
+    f = space["f"]
+    assert callable(f)
+
+    changed = change("<changed>", TEXT, TEXT.replace("return X", "return 2"))
+
+    assert changed == 1
+    assert f(0) == 2
+
+
+def trial(outcome: str, *, area: str = "one", after: str = "if not x:") -> Trial:
+    return Trial(area, "a.py", 7, "core/AddNot", after, "if x:", after, outcome, "a_test")
+
+
 def test_the_report_counts_every_area_and_shows_what_survived() -> None:
-    mutant = Mutant(Path("a.py"), "core/AddNot", 0, 7)
-    trials = [
-        Trial("one", mutant, "survived", "if x:", "if not x:"),
-        Trial("one", mutant, "killed", "", ""),
+    trials = [trial("survived"), *[trial("killed")] * 3, trial("timed out"), trial("equivalent")]
+
+    text = page(3, {"one": 9, "two": 4}, [*trials, trial("killed", area=NAMED)])
+
+    assert "| one | 9 | 6 | 3 | 1 | 1 | 1 |" in text
+    assert "| two | 4 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "**4 of 5 caught, 80.0 %**" in text
+    assert text.count("- `a.py`, AddNot:") == 2
+    assert "| core/AddNot | killed | `a_test` |" in text
+    assert "None." in page(3, {"two": 4}, [])
+
+
+def test_a_survivor_of_which_it_is_known_why_is_equivalent() -> None:
+    why = {"path": "a.py", "before": "if x:", "after": "if not x:", "why": "x is never false"}
+    trials = [trial("survived"), trial("survived", after="if y:"), trial("killed")]
+
+    told = judged(trials, ByHand(equivalent=(why,)))
+
+    assert [(each.outcome, each.by) for each in told] == [
+        ("equivalent", "x is never false"),
+        ("survived", "a_test"),
+        ("killed", "a_test"),
     ]
 
-    text = page(3, {"one": 9, "two": 4}, trials)
 
-    assert "| one | 9 | 2 | 1 | 0 | 1 |" in text
-    assert "| two | 4 | 0 | 0 | 0 | 0 |" in text
-    assert "`a.py:7`, AddNot:" in text
-    assert "None." in page(3, {"two": 4}, [])
+def test_trials_are_kept_from_run_to_run(tmp_path: Path) -> None:
+    file = tmp_path / "trials.json"
+    assert kept(file) == {}
+
+    keep([trial("killed")], file)
+
+    assert kept(file) == {"if not x:": trial("killed")}
