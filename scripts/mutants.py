@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Final
 
 from packhorse.core.clock import SystemClock
-from scripts.mutants_judge import Judge, RedError
+from scripts.mutants_judge import BESIDE_FILES, Judge, RedError
 from scripts.mutants_map import TestMap, made_map
 from scripts.mutants_report import NAMED, REPORT, Trial, by_hand, judged, keep, kept, page
 from scripts.mutations import Mutant, drawn, mutants, mutated
@@ -50,10 +50,12 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "services": ("src/packhorse/runtime/services/*.py",),
     }
 )
-#: The tests that judge: those about the areas.
-TESTS: Final = (
-    "tests/worker",
-    "tests/supervisor",
+#: The tests that judge: those about the areas. The first run once to learn what they run.
+MAPPED: Final = (
+    "tests/worker/test_*.py",
+    "tests/supervisor/test_crash_recovery.py",
+    "tests/supervisor/test_liveness.py",
+    "tests/unit/test_supervisor_*.py",
     "tests/unit/test_consumer*.py",
     "tests/unit/test_app*.py",
     "tests/unit/test_backpressure.py",
@@ -62,11 +64,13 @@ TESTS: Final = (
     "tests/unit/test_declaring.py",
     "tests/unit/test_limits_running.py",
     "tests/unit/test_task.py",
+    "tests/unit/test_topics.py",
     "tests/unit/test_unique_jobs.py",
     "tests/unit/test_wire.py",
     "tests/stores/test_bulk.py",
     "tests/telemetry/test_alerts.py",
 )
+TESTS: Final = (*MAPPED, *(f"tests/supervisor/{file}.py" for file in sorted(BESIDE_FILES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class Change:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try the mutants, and write the report; 1 if tests cannot judge."""
     options = _options(arguments)
-    tests = [str(path.relative_to(ROOT)) for one in TESTS for path in sorted(ROOT.glob(one))]
+    tests = [str(path.relative_to(ROOT)) for one in MAPPED for path in sorted(ROOT.glob(one))]
     known = made_map(tests, again=options.map)
     possible = {area: _possible(area) for area in AREAS}
     sample = {area: drawn(found, options.seed) for area, found in possible.items()}

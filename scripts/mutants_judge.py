@@ -10,15 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, Self
 
 from scripts.mutants_map import TestMap
 from scripts.mutations import is_in_function
 from scripts.pytest_runs import ROOT
 
-__all__ = ["Judge", "RedError"]
+__all__ = ["BESIDE_FILES", "Judge", "RedError"]
 
 _COPIED_NOT: Final = (".venv", ".git", ".cache", ".*_cache", "__pycache__", ".hypothesis")
 #: A test may take so many times what it took unchanged, and a run what its tests took together.
@@ -28,6 +29,19 @@ _RUN_MIN_S: Final = 60.0
 _FLAKES_MAX: Final = 3  #: tests that failed once and then passed, until all are believed
 _TESTS_FAILED: Final = (1, 2)  #: pytest's exit codes: a test, or an import, has failed
 _OPTIONS: Final = ("-q", "-x", "-p", "scripts.mutants_plugin", "-p", "no:randomly")
+#: Which tests start processes that run a module; the map sees the process of the test only.
+BESIDE: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "supervisor/exposition": ("test_metrics", "test_probes"),
+        "supervisor/probes": ("test_probes", "test_metrics"),
+        "supervisor/fleet": ("test_metrics", "test_probes"),
+        "supervisor/": ("test_children", "test_stuck", "test_quiet", "test_polite_endings"),
+        "worker/processes/": ("test_process_pool", "test_process_executor", "test_process_forks"),
+        "worker/supervised": ("test_metrics", "test_recycling", "test_stuck"),
+        "worker/recycling": ("test_recycling",),
+    }
+)
+BESIDE_FILES: Final = frozenset(file for files in BESIDE.values() for file in files)
 _FEWEST: Final = 8  #: tests of one mutant, however long they take
 
 
@@ -66,7 +80,7 @@ class Judge:
 
     def outcome(self, path: Path, line: int, before: str, after: str) -> tuple[str, str]:
         """`killed`, `timed out` or `survived`, and the test that decided it."""
-        tests = self._chosen(self._known.tests_of(str(path), line, before))
+        tests = self._chosen([*self._known.tests_of(str(path), line, before), *self._beside(path)])
         if not tests:
             return "survived", "no test runs it"
         file = self._copy / path
@@ -85,22 +99,27 @@ class Judge:
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         return "survived", "tests fail by chance"
 
+    def _beside(self, path: Path) -> list[str]:
+        """Tests whose processes run the module, which the map does not know."""
+        files = next((of for part, of in BESIDE.items() if part in str(path)), ())
+        return [name for file in files for name in sorted(self._collected) if f"/{file}.py" in name]
+
     def _chosen(self, tests: Sequence[str]) -> list[str]:
         """Of tests in the order of their time, as many as one mutant may take."""
         chosen: list[str] = []
         left_s = self._seconds
         for name in tests:
-            left_s -= self._known.seconds.get(name, 0.0)
+            left_s -= self._known.seconds_of(name)
             if name in self._collected and (left_s > 0 or len(chosen) < _FEWEST):
                 chosen.append(name)
         return chosen
 
     def _limits(self, tests: Sequence[str]) -> list[float]:
-        took = (self._known.seconds.get(name, 0.0) for name in tests)
+        took = (self._known.seconds_of(name) for name in tests)
         return [max(_PATIENCE_MIN_S, _PATIENCE * seconds) for seconds in took]
 
     def _patience_s(self, tests: Sequence[str]) -> float:
-        took = sum(self._known.seconds.get(name, 0.0) for name in tests)
+        took = sum(self._known.seconds_of(name) for name in tests)
         return max(_RUN_MIN_S, _PATIENCE * took)
 
     def _run(

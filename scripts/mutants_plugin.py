@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A plugin of pytest for `make mutants`: which test runs which lines, and a server of tests.
 
-With `MUTANTS_MAP`, a folder, every line that is run is noted with the test that ran it, in the
-processes that a test starts too, and how long each test took.
+With `MUTANTS_MAP`, a folder, every line that is run is noted with the test that ran it, and how
+long each test took.
 
 With `MUTANTS_FDS`, two file descriptors, the tests are collected once; then each line that comes
 in names a changed module and tests. A fork of the process gives the functions of the module their
@@ -21,7 +21,7 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -29,7 +29,8 @@ from typing import Any, Final
 import coverage
 import pytest
 
-TEST: Final = "MUTANTS_TEST"  #: names the test that runs, for the processes it starts
+__all__ = ["change"]
+
 _MEMORY_MAX: Final = 8 << 30  #: changed code may never stop collecting
 _reports: list[pytest.TestReport] = []
 
@@ -40,28 +41,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     measured = coverage.Coverage.current() if "MUTANTS_MAP" in os.environ else None
     if measured is None:
         return (yield)
-    os.environ[TEST] = item.nodeid
     measured.switch_context(item.nodeid)
     try:
         return (yield)
     finally:
         measured.switch_context("")
-        os.environ[TEST] = ""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note how long a test took, and which failed."""
     if report.failed:
         _reports.append(report)
-    if "MUTANTS_MAP" in os.environ and report.when == "call" and _runs_tests():
+    if "MUTANTS_MAP" in os.environ and report.when == "call":
         file = Path(os.environ["MUTANTS_MAP"]) / f"durations-{os.getpid()}"
         with file.open("a", encoding="utf-8") as lines:
             lines.write(f"{report.duration:.3f} {report.nodeid}\n")
-
-
-def _runs_tests() -> bool:
-    """Whether this is not the process that only hands out tests to others."""
-    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -172,6 +166,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
-
-
-__all__: Sequence[str] = ("TEST", "change")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
     from cosmic_ray.ast import ast_nodes, get_ast  # noqa: PLC0415 - not in every environment
 
     text = (root / path).read_text("utf-8")
+    cached = root / ".cache" / "mutants" / hashlib.sha256(f"{path} {text}".encode()).hexdigest()
+    if cached.exists():
+        return [Mutant(path, *each) for each in json.loads(cached.read_text("utf-8"))]
     lines = text.splitlines()
     nodes = list(ast_nodes(get_ast(text)))
     same: Counter[str] = Counter()
@@ -57,6 +61,9 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
                 add(name, occurrence, line, column)
     for occurrence, call in enumerate(left_out_calls(text)):
         add(LEFT_OUT, occurrence, call.lineno, call.col_offset)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    rows = [(each.operator, each.occurrence, each.line, each.key) for each in found]
+    cached.write_text(json.dumps(rows), "utf-8")
     return found
 
 
@@ -77,18 +84,27 @@ def drawn(found: Sequence[Mutant], seed: int) -> list[Mutant]:
 
 
 def mutated(text: str, mutant: Mutant) -> str | None:
-    """The module with the change; None if it cannot be made."""
+    """The module with the change; None if what comes of it is no program."""
     from cosmic_ray.mutating import mutate_code  # noqa: PLC0415 - not in every environment
 
     if mutant.operator != LEFT_OUT:
         changed: str | None = mutate_code(text, _operators()[mutant.operator], mutant.occurrence)
-        return changed
+        return changed if changed is not None and _is_program(changed) else None
     call = left_out_calls(text)[mutant.occurrence]
     lines = text.splitlines(keepends=True)
     end = call.end_lineno or call.lineno
     indent = " " * call.col_offset
     lines[call.lineno - 1 : end] = [f"{indent}pass\n", *["\n"] * (end - call.lineno)]
     return "".join(lines)
+
+
+def _is_program(text: str) -> bool:
+    """Whether it compiles; `*` and `**` are also operators to those who replace operators."""
+    try:
+        compile(text, "<changed>", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 @cache

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+"""A supervisor's side of a worker process: its messages, its end, and the lease kept for it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.lease import trusted_for_us
+from packhorse.runtime.supervisor.child_process import ChildProcess, Death
+from packhorse.runtime.supervisor.messages import Hello, Left, Quiet, Report, Retire, encode
+from packhorse.runtime.supervisor.store_client import LeaseKeeper, StoreClient
+from packhorse.stores.memory.store import MemoryStore
+from packhorse.testing.virtual_clock import VirtualClock
+
+#: It repeats what it is told: bytes that come down the second pipe go up the first.
+ECHO = "IFS=, read -r up down rest <<END\n$PACKHORSE_SUPERVISOR\nEND\nexec cat </dev/fd/$down >/dev/fd/$up"
+#: It says something, and goes on.
+WRITE = "IFS=, read -r up down rest <<END\n$PACKHORSE_SUPERVISOR\nEND\necho '{}' >/dev/fd/$up; "
+HELLO = Hello(
+    worker="w1",
+    pid=1,
+    url=None,
+    label="",
+    queues=("q",),
+    tasks={},
+    lease_us=30_500_000,
+    concurrency=1,
+    version="",
+    host="",
+    stop_grace_us=0,
+    shutdown_timeout_us=0,
+    default_timeout_us=0,
+)
+SAID = (HELLO, Report(succeeded=3), Retire("old"), Left(finished=True), Quiet(on=True))
+
+
+def ended(child: ChildProcess, at: float = 5.0) -> Death:
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    death = child.reap(at)
+    assert death is not None
+    return death
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[str], ChildProcess]]:
+    """Start shells in the place of workers; none outlives the test."""
+    children: list[ChildProcess] = []
+
+    def start(script: str) -> ChildProcess:
+        children.append(ChildProcess(["/bin/sh", "-c", script]))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.death is None:
+            child.signal(signal.SIGKILL)
+            ended(child)
+        child.close()
+
+
+def test_what_a_process_says_is_known_once_it_is_heard(
+    started: Callable[[str], ChildProcess],
+) -> None:
+    child = started(ECHO)
+
+    os.write(child._writing, b"".join(map(encode, SAID)) + b"no message\n")
+    heard = list[Any]()
+    while len(heard) < len(SAID):
+        select.select([child.reading], [], [])
+        heard += child.hear()
+
+    assert tuple(heard) == SAID
+    assert child.hello == HELLO
+    assert child.report == Report(succeeded=3)
+    assert child.retire == "old"
+    assert (child.left, child.finished, child.quiet, child.silent) == (True, True, True, False)
+    assert child.reap(1.0) is None
+
+
+def test_a_command_reaches_the_process(started: Callable[[str], ChildProcess]) -> None:
+    child = started(ECHO)
+
+    child.tell(Quiet(on=True))
+
+    assert child.quiet
+    select.select([child.reading], [], [])
+    assert list(child.hear()) == [Quiet(on=True)]
+
+
+def test_last_messages_are_heard_before_the_end_is_told_once(
+    started: Callable[[str], ChildProcess],
+) -> None:
+    child = started(WRITE.format(encode(Report(failed=2)).decode().strip()) + "exit 3")
+    place = child.memory.begin("a-job", 7, 1.0, 60.0)
+    settled = child.memory.begin("an-end", 8, 1.0, 60.0)
+    assert (place, settled) == (0, 1)
+    child.memory.ended(1)
+    child.memory.logged("the last words")
+
+    death = ended(child, at=5.0)
+
+    assert child.report.failed == 2
+    assert child.silent
+    assert child.reap(6.0) is None
+    assert (death.exit_code, death.signal, death.at) == (3, None, 5.0)
+    assert [each.job_id for each in death.running] == ["a-job"]
+    assert [each.job_id for each in death.unsettled] == ["an-end"]
+    assert death.how == "exit code 3"
+    assert death.out_of_memory is None
+    assert not death.from_outside
+    assert 0.1 < death.memory_mib < 1_000
+    assert death.evidence.endswith("MiB at most; last log line: the last words")
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGHUP, "signal SIGHUP"), (signal.SIGKILL, "signal SIGKILL")]
+)
+def test_a_process_that_a_signal_ended_has_no_exit_code(
+    started: Callable[[str], ChildProcess], number: signal.Signals, how: str
+) -> None:
+    child = started("exec sleep 600")
+
+    child.signal(number)
+    death = ended(child)
+
+    assert (death.exit_code, death.signal, death.how) == (None, number, how)
+    assert death.from_outside is (number == signal.SIGKILL)
+    child.signal(number)  # it is gone, and its number may be that of another process
+
+
+def test_of_a_kill_for_memory_it_is_not_said_that_it_came_from_outside() -> None:
+    killed = Death(None, signal.SIGKILL, 1.0, out_of_memory=True)
+
+    assert not killed.from_outside
+    assert killed.how == "signal SIGKILL"
+    assert "out of memory" in killed.evidence
+    assert not Death(None, signal.SIGKILL, 1.0, out_of_memory=None).from_outside
+    assert Death(None, 63, 1.0).how == "signal 63"
+    assert killed.attempt_error(9).message.startswith("its process 9 ended while it ran: signal")
+
+
+# --------------------------------------------------------------------------------------- leases
+
+
+class Lease:
+    """A worker's lease in a store in memory, and the one who keeps it."""
+
+    def __init__(self, child: ChildProcess, hello: Hello = HELLO) -> None:
+        self.clock = VirtualClock()
+        self.clock.advance(1_000.0)
+        self.memory = child.memory
+        self.store = MemoryStore(clock=self.clock)
+        self.client = StoreClient("memory://")
+        self.client._store = self.store
+        self.keeper = LeaseKeeper(child, hello, self.client, self.clock)
+
+    async def looked(self) -> int:
+        """Let the keeper look, and end what it begins; how often it has renewed."""
+        self.keeper.look()
+        if self.keeper._under_way is not None:
+            await self.keeper._under_way
+        return self.keeper.renewals
+
+
+@pytest.fixture
+def lease(started: Callable[[str], ChildProcess]) -> Iterator[Lease]:
+    made = Lease(started("exec sleep 600"))
+    yield made
+    made.client.close()
+
+
+async def test_a_lease_is_kept_for_a_process_that_does_not_renew_it(lease: Lease) -> None:
+    assert await lease.looked() == 0  # it has no lease yet
+
+    lease.memory.lease_renewed(1_000.0)
+    lease.clock.advance(15.0)
+    assert await lease.looked() == 0
+
+    lease.clock.advance(0.25)
+    assert await lease.looked() == 1
+    assert lease.memory.trusted_until == 1_015.25 + trusted_for_us(HELLO.lease_us) / SECOND_US
+    assert await lease.looked() == 1  # the next is due half a lease later
+    [worker] = lease.store.run(lease.store.leases.workers())
+    assert worker.worker == "w1"
+
+
+async def test_a_lease_may_have_lapsed_once_it_is_as_old_as_it_is_long(lease: Lease) -> None:
+    lease.memory.lease_renewed(1_000.0)
+    lease.clock.advance(29.0)
+    await lease.looked()
+    first = lease.memory.epoch
+
+    lease.clock.advance(31.0)
+    assert await lease.looked() == 2
+
+    assert lease.memory.epoch == first + 2  # told before the store was asked, and by the store
+
+
+async def test_of_a_process_that_died_no_lease_is_kept(
+    started: Callable[[str], ChildProcess],
+) -> None:
+    child = started("exit 0")
+    lease = Lease(child)
+    lease.memory.lease_renewed(1_000.0)
+    lease.clock.advance(20.0)
+    ended(child)
+
+    assert await lease.looked() == 0
+    assert lease.memory.trusted_until == 0
+    lease.client.close()
