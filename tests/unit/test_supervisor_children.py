@@ -14,15 +14,25 @@ import pytest
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.lease import trusted_for_us
 from packhorse.runtime.supervisor.child_process import ChildProcess, Death
-from packhorse.runtime.supervisor.messages import Hello, Left, Quiet, Report, Retire, encode
+from packhorse.runtime.supervisor.messages import (
+    FromChild,
+    Hello,
+    Left,
+    Quiet,
+    Report,
+    Retire,
+    encode,
+)
 from packhorse.runtime.supervisor.store_client import LeaseKeeper, StoreClient
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
 
-#: It repeats what it is told: bytes that come down the second pipe go up the first.
-ECHO = "IFS=, read -r up down rest <<END\n$PACKHORSE_SUPERVISOR\nEND\nexec cat </dev/fd/$down >/dev/fd/$up"
+#: What a shell needs to find its pipes.
+PIPES = "IFS=, read -r up down rest <<END\n$PACKHORSE_SUPERVISOR\nEND\n"
+#: It repeats what it is told.
+ECHO = f"{PIPES}exec cat </dev/fd/$down >/dev/fd/$up"
 #: It says something, and goes on.
-WRITE = "IFS=, read -r up down rest <<END\n$PACKHORSE_SUPERVISOR\nEND\necho '{}' >/dev/fd/$up; "
+WRITE = PIPES + "echo '{}' >/dev/fd/$up; "
 HELLO = Hello(
     worker="w1",
     pid=1,
@@ -38,7 +48,13 @@ HELLO = Hello(
     shutdown_timeout_us=0,
     default_timeout_us=0,
 )
-SAID = (HELLO, Report(succeeded=3), Retire("old"), Left(finished=True), Quiet(on=True))
+SAID: tuple[FromChild, ...] = (
+    HELLO,
+    Report(succeeded=3),
+    Retire("old"),
+    Left(finished=True),
+    Quiet(on=True),
+)
 
 
 def ended(child: ChildProcess, at: float = 5.0) -> Death:
