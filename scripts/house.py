@@ -4,7 +4,11 @@
 Sizes are counted from the files. A walk is measured by running it on SQLite and recording every
 function of the package that takes part: submitting one job, taking a job from claim to settled, and
 holding a job back for its rate limit until it may run. What a loop beside the job happens to do in
-between is left out: only what every repetition of a walk has in common counts.
+between is left out: only what every repetition of a walk has in common counts. Nor is waiting for
+the result part of the way from claim to settled: the jobs are looked at from a thread apart.
+
+    python -m scripts.house                    sizes and walks
+    python -m scripts.house claim_to_settled   the functions of one walk, in the order they ran
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from packhorse import Packhorse
+from packhorse.core.job import TERMINAL
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "packhorse"
@@ -31,11 +37,15 @@ ODD_WORDS: Final = re.compile(r"\b(whoever|whom|somebody|nobody|anybody|anew)\b"
 #: Public names that an error and an event share, or the client and the worker protocol.
 PUBLIC_TWICE: Final = frozenset({"JobCancelled", "JobDead", "Task"})
 SMALL_MODULE_LINES: Final = 40
-_REPETITIONS: Final = 5
+_REPETITIONS: Final = 20
+#: Between two looks at whether jobs have ended, and after that, for what follows a settlement.
+_LOOK_S: Final = 0.02
 _PATIENCE_S: Final = 30.0
 
 #: One function of the package that was run: file, name, first line and number of lines.
 Step = tuple[str, str, int, int]
+#: What each repetition of a walk ran through.
+WalkFunction = Callable[[Packhorse, "Recorder"], list[list[Step]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +66,29 @@ class Walk:
     """How far a reader goes: the functions that took part, their files, their lines."""
 
     name: str
-    functions: int
-    files: int
-    lines: int
+    steps: tuple[Step, ...]
+
+    @property
+    def functions(self) -> int:
+        return len(self.steps)
+
+    @property
+    def files(self) -> int:
+        return len({file for file, _, _, _ in self.steps})
+
+    @property
+    def lines(self) -> int:
+        return sum(lines for _, _, _, lines in self.steps)
 
 
-def main() -> int:
-    """Print all of it; 1 if a size is above its bound."""
+def main(chosen: Sequence[str]) -> int:
+    """Print all of it, or the walks chosen; 1 if a size is above its bound."""
+    if chosen:
+        for walk in walks(chosen):
+            print(f"{walk.name}: {walk.functions} / {walk.files} / {walk.lines:,}")
+            for file, name, first, lines in walk.steps:
+                print(f"{lines:4}  {Path(file).relative_to(PACKAGE)}:{first} {name}")
+        return 0
     sizes = measures(PACKAGE)
     print("| Measure | Now | At most |\n| --- | ---: | ---: |")
     for measure in sizes:
@@ -126,7 +152,7 @@ class Recorder:
     """Notes the functions of the package that run while it is switched on, in chosen threads."""
 
     def __init__(self) -> None:
-        self._steps: set[Step] | None = None
+        self._steps: dict[Step, None] | None = None  # in the order they ran first
         self._thread: int | None = None
         self._elsewhere = False
 
@@ -144,46 +170,50 @@ class Recorder:
     def start(self, *, elsewhere: bool) -> None:
         """Record this thread, or all but this one."""
         self._thread, self._elsewhere = threading.get_ident(), elsewhere
-        self._steps = set()
+        self._steps = {}
 
-    def stop(self) -> set[Step]:
+    def stop(self) -> list[Step]:
         """What was run since `start`."""
         steps, self._steps = self._steps, None
-        return steps or set()
+        return list(steps or ())
 
-    def _trace(self, frame: FrameType, *_: Any) -> Callable[..., Any] | None:
-        code = frame.f_code
+    def _trace(self, frame: FrameType, *_: Any) -> None:
+        """Note a call; lines are not traced, so that the walk stays as quick as it is."""
+        steps, code = self._steps, frame.f_code
+        if steps is None or (threading.get_ident() != self._thread) is not self._elsewhere:
+            return
         if not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
-            return None  # a comprehension is read with the function around it
-        steps = self._steps
-        if steps is not None and (threading.get_ident() != self._thread) is self._elsewhere:
-            lines = {line for _, _, line in code.co_lines() if line is not None}
-            first = code.co_firstlineno
-            steps.add((code.co_filename, code.co_qualname, first, max(lines) - first + 1))
-        return self._trace
+            return  # a comprehension is read with the function around it
+        steps[_step(code)] = None
 
 
-def walks() -> list[Walk]:
-    """The three walks, each on a store of its own."""
+@cache
+def _step(code: CodeType) -> Step:
+    first = code.co_firstlineno
+    last = max(line for _, _, line in code.co_lines() if line is not None)
+    return code.co_filename, code.co_qualname, first, last - first + 1
+
+
+def walks(chosen: Sequence[str] = ()) -> list[Walk]:
+    """The three walks, or those chosen, each on a store of its own."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         return [
-            _measured("submit one", _submit_one, Path(folder) / "submit.db"),
-            _measured("claim to settled", _claim_to_settled, Path(folder) / "claim.db"),
-            _measured("rate-limited, held back, let go", _rate_limited, Path(folder) / "rate.db"),
+            _measured(name, walk, Path(folder) / f"{walk.__name__}.db")
+            for name, walk in _WALKS.items()
+            if not chosen or walk.__name__.removeprefix("_") in chosen
         ]
 
 
-def _measured(name: str, walk: Callable[[Packhorse, Recorder], list[set[Step]]], db: Path) -> Walk:
+def _measured(name: str, walk: WalkFunction, db: Path) -> Walk:
     recorder = Recorder()
     app = Packhorse(f"sqlite:///{db}")
     with recorder.installed():
-        steps = set.intersection(*walk(app, recorder))
+        first, *others = walk(app, recorder)
     app.close()
-    files = {file for file, _, _, _ in steps}
-    return Walk(name, len(steps), len(files), sum(lines for _, _, _, lines in steps))
+    return Walk(name, tuple(step for step in first if all(step in one for one in others)))
 
 
-def _submit_one(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+def _submit_one(app: Packhorse, recorder: Recorder) -> list[list[Step]]:
     @app.task
     async def nothing() -> None: ...
 
@@ -196,14 +226,14 @@ def _submit_one(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
     return seen
 
 
-def _claim_to_settled(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+def _claim_to_settled(app: Packhorse, recorder: Recorder) -> list[list[Step]]:
     @app.task
     async def nothing() -> None: ...
 
     return _worked(app, recorder, lambda: [nothing.enqueue()])
 
 
-def _rate_limited(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
+def _rate_limited(app: Packhorse, recorder: Recorder) -> list[list[Step]]:
     app.queue("slow", rate_limit=(1, "100ms"))
 
     @app.task(queue="slow")
@@ -212,7 +242,9 @@ def _rate_limited(app: Packhorse, recorder: Recorder) -> list[set[Step]]:
     return _worked(app, recorder, lambda: [nothing.enqueue(), nothing.enqueue()])
 
 
-def _worked(app: Packhorse, recorder: Recorder, submit: Callable[[], list[Any]]) -> list[set[Step]]:
+def _worked(
+    app: Packhorse, recorder: Recorder, submit: Callable[[], list[Any]]
+) -> list[list[Step]]:
     """What a worker in another thread does with jobs that this thread submits."""
     threading.Thread(target=app.run, daemon=True).start()
     _finish(submit())
@@ -225,9 +257,21 @@ def _worked(app: Packhorse, recorder: Recorder, submit: Callable[[], list[Any]])
 
 
 def _finish(jobs: list[Any]) -> None:
-    for job in jobs:
-        job.result(timeout=_PATIENCE_S)
+    pause = threading.Event()
+    for _ in range(round(_PATIENCE_S / _LOOK_S)):
+        ended = all(job.status() in TERMINAL for job in jobs)
+        pause.wait(_LOOK_S)
+        if ended:
+            return
+    raise TimeoutError("the worker does not finish its jobs")
+
+
+_WALKS: Final = {
+    "submit one": _submit_one,
+    "claim to settled": _claim_to_settled,
+    "rate-limited, held back, let go": _rate_limited,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
