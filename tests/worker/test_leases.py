@@ -19,7 +19,7 @@ from packhorse.core.outcome import Succeeded
 from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobRescued, JobStale, LeaseLost, LeaseRegained, LoopBlocked
-from packhorse.runtime.worker.heartbeat import ClaimGate, WorkerLease
+from packhorse.runtime.worker.heartbeat import WorkerLease
 from tests.worker.support import Yard, heard, until
 
 #: Long enough for a heartbeat that has to share a busy machine.
@@ -249,11 +249,11 @@ async def test_while_a_renewal_tells_what_is_held_nothing_is_claimed(yard: Yard)
         await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
         crew = worker._runtime
         assert crew is not None
-        await until(crew.heartbeat.gate.enter)
+        await until(lambda: crew.heartbeat.gate.acquire(blocking=False))
         job_id = yard.submit("noop")
         await asyncio.sleep(0.03)
         assert yard.status(job_id) is JobStatus.QUEUED
-        crew.heartbeat.gate.leave()
+        crew.heartbeat.gate.release()
         crew.fetcher.nudge()
         await until(lambda: yard.status(job_id) is JobStatus.COMPLETED)
 
@@ -358,15 +358,6 @@ def test_what_was_claimed_before_a_lapse_stays_lost() -> None:
 
     assert lease.lost_since(epoch)
     assert not lease.lost_since(lease.epoch)
-
-
-def test_one_goes_through_the_gate_at_a_time() -> None:
-    gate = ClaimGate()
-
-    assert gate.enter()
-    assert not gate.enter()
-    gate.leave()
-    assert gate.enter()
 
 
 class HandClock(SystemClock):

@@ -9,6 +9,7 @@ from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, Priority
 from packhorse.events import QueueStarving
 from packhorse.runtime.services.upkeep import Starvation
+from packhorse.stores.requests import Claimed
 from tests.worker.support import Yard
 
 
@@ -32,7 +33,7 @@ class Shift:
 
     def serve_one(self) -> Job:
         job = self.yard.claim_by_hand("me", "work", lease_us=3_600 * SECOND_US)
-        self.starvation.served(job, self.yard.store_clock.now_us())
+        self.starvation.served(Claimed((job,), self.yard.store_clock.now_us()))
         return job
 
     async def told(self) -> list[QueueStarving]:

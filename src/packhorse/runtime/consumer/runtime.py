@@ -148,8 +148,7 @@ class ConsumerRuntime(Runtime):
             return None
         if has_attachments(attempt.job) and not await self._may_begin(attempt):
             return None
-        if self.announcer.wants_starts:
-            self.announcer.started(attempt)
+        self.announcer.started(attempt)
         return job
 
     async def _may_begin(self, attempt: Attempt) -> bool:

@@ -15,7 +15,7 @@ from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.events import EventBus, JobDead, QueueStarving, TasksParked, dead_event
 from packhorse.stores.intake import ADMITTED_MAX, Intake
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import Counts
+from packhorse.stores.requests import Claimed, Counts
 
 __all__ = [
     "PARKED_US_MAX",
@@ -292,9 +292,9 @@ class Starvation:
         """Do not judge queues in which some jobs may be held back while others go."""
         self._left_out = queues
 
-    def served(self, job: Job, now_us: int) -> None:
-        """The job that ranked lowest among those one claim brought. Once per claim."""
-        self._now_us = now_us
+    def served(self, claimed: Claimed) -> None:
+        """Note the job that ranked lowest among those a claim brought; it brought some."""
+        job, self._now_us = claimed.jobs[-1], claimed.now_us
         known = self._served.get(job.queue)
         if known is None or job.ready_us < known.ready_us:
             self._served[job.queue] = job

@@ -130,7 +130,7 @@ class Fetcher:
             self.wake()
         elif not self._resting:
             return
-        elif not self._slots.busy or (not self._is_empty() and self._has_room()):
+        elif not self._slots.busy or (not self._is_empty() and self._wanted() > 0):
             self._woken.set()
 
     def set_limited(self, queues: frozenset[str]) -> None:
@@ -174,7 +174,7 @@ class Fetcher:
                 self.looks += 1
                 self.on_look()
             return self._longest_rest(now, self._poll_s)
-        if not self._heartbeat.gate.enter():
+        if not self._heartbeat.gate.acquire(blocking=False):
             return self._longest_rest(now, self._poll_s)  # the renewal under way ends with a nudge
         self.looks += 1
         alone = mode is Mode.SUSPECTS
@@ -187,7 +187,7 @@ class Fetcher:
         try:
             claimed = await self._claim(request)
         finally:
-            self._heartbeat.gate.leave()
+            self._heartbeat.gate.release()
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
             await self._shutdown.sleep(self._backoff.next_s())
@@ -203,7 +203,7 @@ class Fetcher:
     async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
         """Claim jobs of these tasks now, beside this loop; None if that is not possible."""
         gate = self._heartbeat.gate
-        if self._quarantine.stands or not self._may_claim() or not gate.enter():
+        if self._quarantine.stands or not self._may_claim() or not gate.acquire(blocking=False):
             return None
         self._claims_apart += 1
         try:
@@ -211,7 +211,7 @@ class Fetcher:
             claimed = await self._claim(request)
         finally:
             self._claims_apart -= 1
-            gate.leave()
+            gate.release()
         if claimed is not None:
             self._noticed(claimed)
         return claimed
@@ -239,12 +239,10 @@ class Fetcher:
             return False
         return self._settler.backlog < BACKLOG_MAX
 
-    def _has_room(self) -> bool:
-        return self._wanted() > 0
-
     def _wanted(self) -> int:
         """How many jobs could be held; none ahead where slots are kept for some."""
-        return self._slots.wanted(ahead=self._rotation.ahead and self.urgency.plain)
+        slots, ahead = self._slots, self._rotation.ahead and self.urgency.plain
+        return slots.look_ahead.wanted(slots.running, len(slots.waiting), ahead=ahead)
 
     def _is_empty(self) -> bool:
         """Whether the last claim found less than it wanted, and there is no more to want now."""

@@ -32,7 +32,7 @@ from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.telemetry import WorkerCounters
 from packhorse.stores.requests import Renewal, Renewed
 
-__all__ = ["ClaimGate", "Heartbeat", "HeartbeatListener", "WorkerLease"]
+__all__ = ["Heartbeat", "HeartbeatListener", "WorkerLease"]
 
 
 class WorkerLease:
@@ -102,25 +102,6 @@ class WorkerLease:
         self.trusted_until = max(self.trusted_until, asked_at + self._span_s)
 
 
-class ClaimGate:
-    """Keeps claims and told renewals apart.
-
-    A renewal that tells what is held makes the store release the rest: a claim under way at that
-    moment would lose the jobs it is just being given. The one that comes second does without.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def enter(self) -> bool:
-        """Go through, or be told that the other one is there."""
-        return self._lock.acquire(blocking=False)
-
-    def leave(self) -> None:
-        """Open the gate again, from whichever thread."""
-        self._lock.release()
-
-
 #: The longest a wish to cancel goes unheard when its wake-up is lost.
 _LOOK_S: Final = 1.0
 #: How often a renewal tells what is held, unless the answer of a claim was lost: then the next one
@@ -160,7 +141,10 @@ class Heartbeat:
     ) -> None:
         self._memory = None if env.link is None else env.link.memory
         self.lease = WorkerLease(env.clock, renewal.lease_us, self._memory)
-        self.gate = ClaimGate()
+        #: Keeps claims and told renewals apart, from whichever thread. A renewal that tells what
+        #: is held makes the store release the rest: a claim under way at that moment would lose
+        #: the jobs it is just being given. The one that comes second does without.
+        self.gate = threading.Lock()
         #: A claim's answer was lost: nothing may be claimed until the store was told what is held.
         self.must_tell = False
         #: The jobs were carried to another store, where they run: nothing may be claimed here.
@@ -251,7 +235,7 @@ class Heartbeat:
     def _renew(self) -> None:
         must_tell = self.must_tell
         asked_at = self._monotonic()
-        through = (must_tell or asked_at >= self._tell_at) and self.gate.enter()
+        through = (must_tell or asked_at >= self._tell_at) and self.gate.acquire(blocking=False)
         try:
             held = self._slots.held_fences() if through else None
             renewal = msgspec.structs.replace(
@@ -279,7 +263,7 @@ class Heartbeat:
             self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
         finally:
             if through:
-                self.gate.leave()
+                self.gate.release()
         self._post(self._listener.on_renewed)
 
     def _look_at_mark(self) -> None:

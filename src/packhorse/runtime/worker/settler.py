@@ -225,21 +225,18 @@ class Settler:
         return True
 
     def _next_batch(self) -> _Batch:
-        most = self._count()
+        """Take as many as fit into one write."""
+        most, length = 0, 0
+        for settlement in self._settlements[: self._batch_max]:
+            length += len(settlement.result or "")
+            if most and length > _BATCH_LENGTH_MAX:
+                break
+            most += 1
         self._under_way = self._settlements[:most], self._attempts[:most]
         self._settlements, self._attempts = self._settlements[most:], self._attempts[most:]
         if not self._settlements:
             self._due.clear()
         return self._under_way
-
-    def _count(self) -> int:
-        """How many settlements fit into the next batch."""
-        length = 0
-        for index, settlement in enumerate(self._settlements[: self._batch_max]):
-            length += len(settlement.result or "")
-            if length > _BATCH_LENGTH_MAX:
-                return max(1, index)
-        return self._batch_max
 
     def _simplify(
         self, settlements: list[Settlement], attempts: list[Attempt], error: StoreRefused

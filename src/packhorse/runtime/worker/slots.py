@@ -70,10 +70,6 @@ class Slots:
         """Have so many slots from now on."""
         self.concurrency = self.look_ahead.concurrency = concurrency
 
-    def wanted(self, *, ahead: bool = True) -> int:
-        """How many jobs to claim now, look-ahead among them or not."""
-        return self.look_ahead.wanted(self.running, len(self.waiting), ahead=ahead)
-
     def held_of(self, queue: str) -> int:
         """How many jobs of a queue run here, or are about to."""
         return sum(each.job.queue == queue for each in self.held if each.stage <= Stage.RUNNING)
@@ -114,9 +110,7 @@ class Slots:
         self._settle(attempt, outcome)
         if attempt.plan.counted:
             self.freed = True
-        if not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._turn, context=self._context)
+        self.turn_soon()
 
     def drop(self) -> None:
         """Forget all that is held: it is settled. What still runs is told to stop, not heard."""

@@ -54,11 +54,6 @@ class Announcer:
         self._worker = worker
 
     @property
-    def wants_starts(self) -> bool:
-        """Whether an observer wants starts."""
-        return self._bus.wants(JobStarted)
-
-    @property
     def wants_ends(self) -> bool:
         """Whether an observer wants any kind of end."""
         return any(self._bus.wants(kind) for kind in _ENDS)
@@ -70,7 +65,8 @@ class Announcer:
 
     def started(self, attempt: Attempt) -> None:
         """An attempt began."""
-        self._bus.emit(JobStarted(**self._about(attempt)))
+        if self._bus.wants(JobStarted):
+            self._bus.emit(JobStarted(**self._about(attempt)))
 
     def completed(self, attempt: Attempt) -> None:
         """The result of a job was written, as `settled` would tell it with less ado."""

@@ -32,7 +32,6 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import STACKS_TOPIC, StackAnswers, stack_of_thread
 from packhorse.runtime.worker.stopping import Stopper, Watchdog
 from packhorse.runtime.worker.supervised import SupervisorReporter
-from packhorse.stores.requests import Claimed
 
 __all__ = ["WorkerRuntime"]
 
@@ -88,7 +87,7 @@ class WorkerRuntime(Runtime):
             after_turn=self._after_turn,
             may_start=lambda: self.lease.trusted,
         )
-        self.fetcher.on_claimed = self._claimed
+        self.fetcher.on_claimed = self.starvation.served
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
 
@@ -117,7 +116,7 @@ class WorkerRuntime(Runtime):
 
     def wake(self, topics: Collection[str] = ()) -> None:
         """Look for work now."""
-        super().wake(topics)
+        self.fetcher.wake(topics)
         if self.process_fetcher is not None:
             self.process_fetcher.wake()
 
@@ -188,8 +187,7 @@ class WorkerRuntime(Runtime):
         self.watchdog.begin(attempt, now)
         if self.supervisor is not None:
             self.supervisor.begin(attempt)
-        if self.announcer.wants_starts:
-            self.announcer.started(attempt)
+        self.announcer.started(attempt)
 
     def _extend(self, attempt: Attempt) -> None:
         """Give an attempt that was told to stop its grace."""
@@ -219,9 +217,6 @@ class WorkerRuntime(Runtime):
         self.fetcher.consider()
         if idle:
             self.idle.set()
-
-    def _claimed(self, claimed: Claimed) -> None:
-        self.starvation.served(claimed.jobs[-1], claimed.now_us)
 
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
         if self.supervisor is not None:

@@ -202,21 +202,17 @@ def _lapsed(survey: Sequence[_Surveyed], now_us: int) -> bool:
 def _chosen(
     dialect: Dialect, request: ClaimRequest, queue: str, now_us: int, lane: Lane
 ) -> dict[str, Any]:
+    level = request.levels.get(queue) if lane == Lane.READY else None
     return {
         "lane": int(lane),
         "queue": queue,
         "tasks": dialect.many(request.tasks),
         "any_task": EVERY_TASK in request.tasks,
         "tenants": dialect.many(request.tenants),
-        "beyond": _beyond(request, queue, lane),
+        # The first rank that is not wanted; ranks by age come behind those by priority.
+        "beyond": _RANK_MAX if level is None else (level + 1) * PASSES,
         "now": now_us,
     }
-
-
-def _beyond(request: ClaimRequest, queue: str, lane: Lane) -> int:
-    """The first rank that a claim does not want; ranks by age come behind those by priority."""
-    level = request.levels.get(queue) if lane == Lane.READY else None
-    return _RANK_MAX if level is None else (level + 1) * PASSES
 
 
 def _answer(

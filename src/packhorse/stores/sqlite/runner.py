@@ -80,8 +80,7 @@ class PlanRunner:
         with self._lock:
             self._look_at_file()
             try:
-                short = plan.short
-                answer = self._look(plan) if short is None else self._shortly(short)
+                answer = None if plan.look is None else self._look(plan)
                 return self._alone(plan) if answer is None else answer
             except FAILURES as error:
                 raise self._translated(error) from error
@@ -113,8 +112,7 @@ class PlanRunner:
     def inside(self, steps: Callable[[], Steps[T]]) -> tuple[T, list[str]]:
         """Take steps in a transaction that `begin` began; also what to send once it is over."""
         wakes: list[str] = []
-        self._unload(wakes)
-        return self._drive(steps(), wakes), wakes
+        return self._unloaded(steps, wakes), wakes
 
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use reopens it."""
@@ -168,20 +166,16 @@ class PlanRunner:
             return error
 
     def _look(self, plan: Plan[T]) -> T | None:
-        """Ask the cheap question first, if the plan has one; None when it must be run."""
-        look = plan.look
+        """Ask the cheap question first, if the plan has one; None when it must be run.
+
+        To a plan that would write, a loaded intake is something to do.
+        """
+        look, connection = plan.look, self._connected()
         if look is None:
             return None
-        return self._patiently(lambda: self._looked(look, writes=plan.writes))
-
-    def _looked(self, look: Callable[[], Steps[T | None]], *, writes: bool) -> T | None:
-        """Who would write asks whether there is something to do, and a loaded intake is.
-
-        Who only reads answers with what was found.
-        """
-        if writes and is_loaded(self._connected()):
-            return None
-        return self._drive(look(), [])
+        return self._patiently(
+            lambda: None if plan.writes and is_loaded(connection) else self._drive(look(), [])
+        )
 
     def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Together; with savepoints if one of them failed; each alone if all of it failed."""
@@ -190,15 +184,15 @@ class PlanRunner:
                 answers = self._together(run, plans)
                 if answers is not None:
                     return answers
-        return [self._answer(self._one, plan) for plan in plans]
-
-    def _one(self, plan: Plan[Any]) -> Any:
-        answer = None if plan.short is None else self._shortly(plan.short)
-        return self._alone(plan) if answer is None else answer
+        return [self._answer(self._alone, plan) for plan in plans]
 
     def _alone(self, plan: Plan[T]) -> T:
+        """In a transaction of its own; the short way first, if the plan has one."""
+        stored: T | None = None if plan.short is None else self._shortly(plan.short)
+        if stored is not None:
+            return stored
         wakes: list[str] = []
-        answer = self._transact(lambda: self._longly(plan, wakes), writes=plan.writes)
+        answer = self._transact(lambda: self._unloaded(plan.steps, wakes), writes=plan.writes)
         self._parts.send(wakes)
         return answer
 
@@ -271,12 +265,12 @@ class PlanRunner:
                     self._unload(wakes)
                 stored: T = answer
                 return stored
-        return self._longly(plan, wakes)
+        return self._unloaded(plan.steps, wakes)
 
-    def _longly(self, plan: Plan[T], wakes: list[str]) -> T:
-        """The steps of a plan, once all who came before have their places."""
+    def _unloaded(self, steps: Callable[[], Steps[T]], wakes: list[str]) -> T:
+        """Take steps once all jobs that came before have their places."""
         self._unload(wakes)
-        return self._drive(plan.steps(), wakes)
+        return self._drive(steps(), wakes)
 
     def _unload(self, wakes: list[str]) -> None:
         unload(self._connected(), lambda requests: self._admit(requests, wakes))

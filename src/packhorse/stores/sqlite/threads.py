@@ -86,17 +86,8 @@ class LocalRunner:
             runner.close()
 
 
-class _Ticket:
-    """A plan that waits for the owner thread, and the future of its answer."""
-
-    __slots__ = ("future", "loop", "plan")
-
-    def __init__(self, plan: Plan[Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.plan = plan
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-
-
+#: A plan that waits for the owner thread, and the future of its answer.
+_Ticket = tuple[Plan[Any], asyncio.Future[Any]]
 _Tickets = SimpleQueue[_Ticket | None]
 
 
@@ -111,12 +102,12 @@ class OwnerThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, plan: Plan[T]) -> T:
-        ticket = _Ticket(plan, asyncio.get_running_loop())
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:  # a ticket must not come behind the word that ends the thread
-            self._start()
-            self._tickets.put(ticket)
-        answer: T = await ticket.future
-        return answer
+            if self._thread is None:
+                self._thread = self._start()
+            self._tickets.put((plan, future))
+        return await future
 
     def close(self) -> None:
         """Serve those who wait, then end the thread and its connection."""
@@ -138,9 +129,7 @@ class OwnerThread:
             self._lock.release()
         self._runner.let_go()
 
-    def _start(self) -> None:
-        if self._thread is not None:
-            return
+    def _start(self) -> threading.Thread:
         self._tickets = SimpleQueue()
         thread = threading.Thread(
             target=self._serve, args=(self._runner, self._tickets), name=self._name, daemon=True
@@ -151,13 +140,13 @@ class OwnerThread:
             raise StoreUnavailable(
                 f"the SQLite store has no thread to write with: {error}"
             ) from error
-        self._thread = thread
+        return thread
 
     @staticmethod
     def _serve(runner: PlanRunner, tickets: _Tickets) -> None:
         while (group := _next_group(tickets)) is not None:
             try:
-                answers = runner.run_group([ticket.plan for ticket in group])
+                answers = runner.run_group([plan for plan, _ in group])
             except PackhorseError as error:  # the file cannot be opened: tell all, try again later
                 answers = [error] * len(group)
             except BaseException as error:  # noqa: BLE001 - the thread must outlive any trouble
@@ -171,7 +160,7 @@ def _next_group(tickets: _Tickets) -> list[_Ticket] | None:
     group: list[_Ticket] = []
     ticket = tickets.get()
     while ticket is not None:
-        if not ticket.future.cancelled():
+        if not ticket[1].cancelled():
             group.append(ticket)
         if len(group) >= _GROUP_MAX:
             return group
@@ -188,8 +177,8 @@ def _next_group(tickets: _Tickets) -> list[_Ticket] | None:
 def _deliver(group: Sequence[_Ticket], answers: Sequence[object]) -> None:
     """Hand out the answers, with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], object]]] = {}
-    for ticket, answer in zip(group, answers, strict=True):
-        by_loop.setdefault(ticket.loop, []).append((ticket.future, answer))
+    for (_, future), answer in zip(group, answers, strict=True):
+        by_loop.setdefault(future.get_loop(), []).append((future, answer))
     for loop, results in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, results)
