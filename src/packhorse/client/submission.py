@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -67,7 +67,7 @@ class Submission:
         self.connection = connection
         self.subscribers: dict[str, dict[str, Call[Any]]] = {}  #: of topics, by the task's name
         #: Entered around each submit, with its jobs, where submits are traced.
-        self.around: Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]] | None = None
+        self.around: Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]] = nullcontext
         self._warned: set[str] = set()  # at most one entry a task, and one for blocking
         self.watchers = ProgressWatchers()  #: of batches that this process has begun
 
@@ -85,31 +85,22 @@ class Submission:
         With `tx`, or where the calls name one, they are stored when that transaction commits.
         """
         calls = list(calls)
-        batch = self._batch(calls, tx)
-        if self.around is None:
-            return self._submit(calls, batch, verb, atomic=atomic, tenant=tenant)
-        with self.around(batch[0]) as jobs:
-            batch = jobs, *batch[1:]
-            return self._submit(calls, batch, verb, atomic=atomic, tenant=tenant)
-
-    def _submit(
-        self, calls: Sequence[Any], batch: _Batch, verb: str, *, atomic: bool, tenant: str | None
-    ) -> list[JobHandle[Any]]:
-        jobs, wait_us, ids_are_new, within = batch
-        if within is not None:
-            for written in map(within.written, parts(jobs, atomic=False)):
-                self.connection.transactions.write(self.connection.store, within.tx, written)
-            return self._admitted_later(jobs, tenant)
-        if in_event_loop():
-            self.warn_of_blocking(verb)
-        handles: list[JobHandle[Any]] = []
-        try:
-            for part in parts(jobs, atomic=atomic):
-                answers = self.connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
-                handles += self._handles(answers, tenant)
-        except PackhorseError as error:
-            cut_short(error, calls, jobs, handles)
-            raise
+        made, wait_us, ids_are_new, within = self._batch(calls, tx)
+        connection, handles = self.connection, list[JobHandle[Any]]()
+        with self.around(made) as jobs:
+            if within is not None:
+                for written in map(within.written, parts(jobs, atomic=False)):
+                    connection.transactions.write(connection.store, within.tx, written)
+                return self._admitted_later(jobs, tenant)
+            if in_event_loop():
+                self.warn_of_blocking(verb)
+            try:
+                for part in parts(jobs, atomic=atomic):
+                    answers = connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
+                    handles += self._handles(answers, tenant)
+            except PackhorseError as error:
+                cut_short(error, calls, jobs, handles)
+                raise
         return handles
 
     async def asubmit(
@@ -122,50 +113,35 @@ class Submission:
     ) -> list[JobHandle[R]]:
         """As `submit`, without blocking the event loop."""
         calls = list(calls)
-        batch = self._batch(calls, tx)
-        if self.around is None:
-            return await self._asubmit(calls, batch, atomic=atomic, tenant=tenant)
-        with self.around(batch[0]) as jobs:
-            batch = (jobs, *batch[1:])
-            return await self._asubmit(calls, batch, atomic=atomic, tenant=tenant)
-
-    async def _asubmit(
-        self, calls: Sequence[Call[R]], batch: _Batch, *, atomic: bool, tenant: str | None
-    ) -> list[JobHandle[R]]:
-        jobs, wait_us, ids_are_new, within = batch
-        if within is not None:
-            store = await self.connection.astore()
-            for written in map(within.written, parts(jobs, atomic=False)):
-                await self.connection.transactions.awrite(store, within.tx, written)
-            return self._admitted_later(jobs, tenant)
-        handles: list[JobHandle[R]] = []
-        try:
-            for part in parts(jobs, atomic=atomic):
-                answers = await self.connection.asubmit(
-                    part, wait_us=wait_us, ids_are_new=ids_are_new
-                )
-                handles += self._handles(answers, tenant)
-        except PackhorseError as error:
-            cut_short(error, calls, jobs, handles)
-            raise
+        made, wait_us, ids_are_new, within = self._batch(calls, tx)
+        connection, handles = self.connection, list[JobHandle[Any]]()
+        with self.around(made) as jobs:
+            if within is not None:
+                store = await connection.astore()
+                for written in map(within.written, parts(jobs, atomic=False)):
+                    await connection.transactions.awrite(store, within.tx, written)
+                return self._admitted_later(jobs, tenant)
+            try:
+                for part in parts(jobs, atomic=atomic):
+                    answers = await connection.asubmit(
+                        part, wait_us=wait_us, ids_are_new=ids_are_new
+                    )
+                    handles += self._handles(answers, tenant)
+            except PackhorseError as error:
+                cut_short(error, calls, jobs, handles)
+                raise
         return handles
 
     def store(self, job: NewJob, verb: str) -> JobHandle[Any]:
         """Store a job that was not made from a call."""
         if in_event_loop():
             self.warn_of_blocking(verb)
-        job = self._checked(job)
-        if self.around is None:
-            return self._handles(self.connection.submit((job,)))[0]
-        with self.around([job]) as jobs:
+        with self.around([self._checked(job)]) as jobs:
             return self._handles(self.connection.submit(jobs))[0]
 
     async def astore(self, job: NewJob) -> JobHandle[Any]:
         """As `store`, without blocking the event loop."""
-        job = self._checked(job)
-        if self.around is None:
-            return self._handles(await self.connection.asubmit((job,)))[0]
-        with self.around([job]) as jobs:
+        with self.around([self._checked(job)]) as jobs:
             return self._handles(await self.connection.asubmit(jobs))[0]
 
     def _checked(self, job: NewJob) -> NewJob:

@@ -233,8 +233,10 @@ def _answer(
             chosen["queues"] = dialect.many([one.queue for one in unpaused])
             [(reopens_us,)] = yield Rows(dialect.sql("reopens_next"), chosen)
             times.append(reopens_us)
-    suspects, suspect_us = yield from _suspects(dialect, unpaused, request, now_us)
-    times.append(suspect_us)
+    suspects, with_some = False, [one for one in unpaused if one.suspects]
+    if with_some:
+        suspects, suspect_us = yield from _suspects(dialect, with_some, request, now_us)
+        times.append(suspect_us)
     next_us = min((time_us for time_us in times if time_us is not None), default=None)
     return Claimed(jobs=tuple(jobs), now_us=now_us, next_due_us=next_us, suspects=suspects)
 
@@ -243,12 +245,9 @@ def _suspects(
     dialect: Dialect, survey: Sequence[_Surveyed], request: ClaimRequest, now_us: int
 ) -> Steps[tuple[bool, int | None]]:
     """Whether some suspect could be run alone now; if not, when time opens the first gate."""
-    with_some = [one for one in survey if one.suspects]
-    if not with_some:
-        return False, None
     book: LimitBook = yield from open_limits(dialect, request.tasks, now_us)
     rank, place = _BEGINNING
-    for one in with_some:
+    for one in survey:
         settings = queue_settings(one.queue, one.settings)
         chosen = _chosen(dialect, request, one.queue, now_us, Lane.SUSPECT)
         asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}

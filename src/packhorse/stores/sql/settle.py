@@ -108,7 +108,7 @@ def _settle_all(
         applied = yield from dialect.complete(completed, now_us)
         if applied < len(completed):  # some are stale, cancelled or repeated: find out which
             others = list(settlements)
-    each = yield from settle_each(dialect, others, now_us)
+    each = (yield from settle_each(dialect, others, now_us)) if others else []
     needs = _WAITERS if level.unconstrained else needs
     ids = [one.job_id for one in settlements]
     yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
@@ -133,8 +133,6 @@ def settle_each(
     by_owner: bool = True,
 ) -> Steps[list[Verdict]]:
     """One by one, as `lifecycle.resolve` says. What is not `by_owner` is not remembered as his."""
-    if not settlements:
-        return []
     ids = dialect.many([one.job_id for one in settlements])
     rows = yield Rows(dialect.sql("settle_rows"), (ids,))
     held = {row[0]: _Held(*row) for row in rows}
