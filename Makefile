@@ -19,10 +19,11 @@ TOOLS := $(VENV)/.tools
 PEERS := $(VENV)/.peers
 MUTATORS := $(VENV)/.mutators
 BROWSER := $(VENV)/.browser
+FUZZER := $(VENV)/.fuzzer
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser deploy-check container redis-versions coverage clean
+.PHONY: help demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser api-fuzz deploy-check container redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +89,9 @@ prometheus: $(TOOLS) ## Ask a real Prometheus, which apt-get fetches, every expr
 browser: $(BROWSER) ## Walk every page of the dashboard in a real Chromium, which apt-get fetches; OPTIONS="--pictures"
 	@$(BIN)/python -m scripts.browser $(OPTIONS)
 
+api-fuzz: $(FUZZER) ## Let schemathesis look for requests that the served API answers wrongly; OPTIONS="--seed 2"
+	@$(BIN)/python -m scripts.api_fuzz $(OPTIONS)
+
 deploy-check: $(TOOLS) ## Let the schemas of Kubernetes and systemd-analyze read the files of deploy/
 	$(BIN)/python -m scripts.deploy_check
 
@@ -139,4 +143,9 @@ $(MUTATORS): requirements-mutants.txt $(TOOLS)
 $(BROWSER): requirements-browser.txt $(TOOLS)
 	@echo "installing the driver of browsers ..."
 	@$(PIP) --requirement requirements-browser.txt
+	@touch $@
+
+$(FUZZER): requirements-fuzz.txt $(TOOLS)
+	@echo "installing the fuzzer of APIs ..."
+	@$(PIP) --requirement requirements-fuzz.txt
 	@touch $@

@@ -14,25 +14,20 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from packhorse import Packhorse
 from packhorse.web.views import PAGES
-from scripts.browser_shop import APP, filled, process
+from scripts.browser_shop import APP, begun, filled, process, served
 from scripts.debian import libraries, unpack
 from scripts.pytest_runs import ROOT
-from tests.supervisor.yard import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Dialog, Page
@@ -170,9 +165,9 @@ def main(arguments: Sequence[str]) -> int:
         logging.disable(logging.CRITICAL)  # of the past of the shop
         ids = filled(url)
         with (
-            _served(url, Path(place)) as address,
+            served(APP, url=url, folder=Path(place)) as address,
             process("worker", APP, url=url, log=Path(place) / "worker.log"),
-            _settled(url, ids) as ids["workers"],
+            begun(url, ids) as ids["workers"],
             sync_playwright() as playwright,
         ):
             browser = playwright.chromium.launch(
@@ -256,36 +251,6 @@ def _pictures(walk: Walk, ids: dict[str, str]) -> None:
 
 
 # --------------------------------------------------------------------------------- what it needs
-
-
-@contextmanager
-def _served(url: str, folder: Path) -> Iterator[str]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
-    address = f"http://127.0.0.1:{port}"
-    with process("dashboard", APP, "--port", port, url=url, log=folder / "web.log") as started:
-        until("the dashboard", lambda: started.poll() is not None or _answers(address))
-        if started.poll() is not None:
-            raise SystemExit((folder / "web.log").read_text(encoding="utf-8"))
-        yield address
-
-
-def _answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{address}/login", timeout=5).close()  # noqa: S310 - our own
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def _settled(url: str, ids: dict[str, str]) -> Iterator[str]:
-    """Wait until the worker has begun what it is to begin; its id."""
-    with closing(Packhorse(url)) as app:
-        for word in ("processing", "timeout", "failed"):
-            until(word, lambda word=word: app.job(ids[word]).status() == word)  # type: ignore[misc]
-        yield next(worker.id for worker in app.insights.workers() if worker.live)
 
 
 def _chromium() -> Path:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from examples.shop import jobs as shop
-from packhorse import RetryPolicy, gather
+from packhorse import Packhorse, RetryPolicy, gather
 from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.clock import SystemChance, SystemClock, to_datetime
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
@@ -24,8 +26,9 @@ from packhorse.runtime.services.history import HistoryKeeper
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp, use
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.supervisor.yard import until
 
-__all__ = ["APP", "filled", "process"]
+__all__ = ["APP", "begun", "filled", "process", "served"]
 
 APP: Final = "examples.shop.jobs:app"
 _STEP_S: Final = 300
@@ -141,3 +144,36 @@ def process(*words: str, url: str, log: Path) -> Iterator[subprocess.Popen[bytes
         finally:
             started.terminate()
             started.wait(timeout=60)
+
+
+@contextmanager
+def served(app: str, *words: str, url: str, folder: Path) -> Iterator[str]:
+    """The dashboard of an app in a process of its own, for a block: where it is."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    address = f"http://127.0.0.1:{port}"
+    with process(
+        "dashboard", app, "--port", port, *words, url=url, log=folder / "web.log"
+    ) as started:
+        until("the dashboard", lambda: started.poll() is not None or _answers(address))
+        if started.poll() is not None:
+            raise SystemExit((folder / "web.log").read_text(encoding="utf-8"))
+        yield address
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/login", timeout=5).close()  # noqa: S310 - our own
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def begun(url: str, ids: dict[str, str]) -> Iterator[str]:
+    """Wait until the worker has begun what it is to begin; its id."""
+    with closing(Packhorse(url)) as app:
+        for word in ("processing", "timeout", "failed"):
+            until(word, lambda word=word: app.job(ids[word]).status() == word)  # type: ignore[misc]
+        yield next(worker.id for worker in app.insights.workers() if worker.live)

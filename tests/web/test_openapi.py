@@ -75,6 +75,20 @@ async def test_answers_fit_their_schemas(web: Web) -> None:
     jsonschema_rs.validate(schema_of("WholeJob"), (await web.get(f"/jobs/{dead['id']}")).json)
 
 
+def test_the_document_says_what_is_refused() -> None:
+    paths, schemas = DOCUMENT["paths"], DOCUMENT["components"]["schemas"]
+    [asked] = [
+        each
+        for each in paths[f"{PREFIX}/jobs"]["get"]["parameters"]
+        if each["name"] == "createdBefore"
+    ]
+    nothing = paths[f"{PREFIX}/jobs/{{id}}/cancel"]["post"]["requestBody"]["content"]
+
+    assert asked["schema"] == {"type": "string", "format": "date-time"}
+    assert nothing["application/json"]["schema"]["additionalProperties"] is False
+    assert schemas["LimitsOrder"]["minProperties"] == 1
+
+
 def test_a_schema_can_be_missed() -> None:
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema_of("JobPage"), {"jobs": [{}], "after": None})

@@ -137,6 +137,39 @@ def test_viewers_may_change_nothing_and_each_role_has_more_than_the_one_before()
     assert Permission.JOBS_VALUES not in ROLES["operator"]
 
 
+async def test_a_method_that_a_path_has_not_is_answered_with_those_that_it_has(web: Web) -> None:
+    allowed = {
+        place: set((await web.ask("PUT", f"{PREFIX}{place}")).headers["allow"].split(", "))
+        for place in ("/jobs", "/queues/mail/limits", "/schedules/nightly", "/jobs/none/cancel")
+    }
+
+    assert allowed == {
+        "/jobs": {"GET", "HEAD", "POST"},
+        "/queues/mail/limits": {"PATCH", "DELETE"},
+        "/schedules/nightly": {"GET", "HEAD", "PATCH"},
+        "/jobs/none/cancel": {"POST"},
+    }
+
+
+async def test_a_query_has_no_null_and_no_instant_that_is_a_number(web: Web) -> None:
+    for asked in ("reason=null", "createdBefore=null", "createdBefore=0.5"):
+        got = await web.get(f"/dead-letters?{asked}")
+
+        assert (got.status, got.code) == (422, "INVALID"), asked
+    assert (await web.get("/dead-letters?queue=null")).status == 200  # a name like others
+
+
+async def test_an_instant_without_a_time_zone_is_no_instant(web: Web) -> None:
+    when = "2030-01-01T00:00:00"
+    asked = await web.get(f"/jobs?createdBefore={when}")
+    order = {"task": "add", "args": [1, 2], "scheduledAt": when}
+    sent = await web.post("/jobs", order)
+    changed = await web.ask("PATCH", f"{PREFIX}/schedules/nightly", {"at": when})
+
+    assert [got.code for got in (asked, sent, changed)] == ["INVALID"] * 3
+    assert (await web.post("/jobs", {**order, "scheduledAt": f"{when}Z"})).status == 201
+
+
 async def test_what_is_no_route_is_a_problem_too(web: Web) -> None:
     assert (await web.get("/nothing")).code == "NO_SUCH_ROUTE"
     assert (await web.ask("PUT", "/api/v1/stats")).code == "METHOD_NOT_ALLOWED"

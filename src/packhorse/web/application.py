@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from packhorse.app import Packhorse
@@ -108,11 +108,20 @@ def _openapi_text() -> bytes:
     return msgspec.json.encode(openapi_document())
 
 
-async def _no_route(_request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers: Any = (error.headers if isinstance(error, HTTPException) else None) or {}
-    code = "NO_SUCH_ROUTE" if status == _NOT_FOUND else "METHOD_NOT_ALLOWED"
-    return problem(status, code, "there is no such route here", headers=headers)
+    if status == _NOT_FOUND:
+        return problem(status, "NO_SUCH_ROUTE", "there is no such route here")
+    headers = {"Allow": ", ".join(_methods(request))}
+    return problem(status, "METHOD_NOT_ALLOWED", "there is no such route here", headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What may be asked where no route takes this method: a path may have a route for each."""
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    fits = [each.path for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    same = [each for each in routes if each.path == fits[0]]
+    return sorted({method for each in same for method in each.methods or ()})
 
 
 _NOT_FOUND: Final = 404

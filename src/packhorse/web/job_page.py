@@ -17,11 +17,10 @@ from packhorse.core.clock import from_datetime
 from packhorse.core.job import JobRecord
 from packhorse.core.policies.journal import Group
 from packhorse.core.redaction import redacted
-from packhorse.errors import PackhorseError
+from packhorse.errors import PackhorseError, PayloadError
 from packhorse.web import jobs
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.graphs import DRAWN_MAX
-from packhorse.web.problems import WebRefusal
 
 __all__ = ["AgainOrder", "job", "submit_again"]
 
@@ -64,9 +63,9 @@ def _decoded(given: Any) -> Any:
     try:
         decoded = msgspec.json.decode(given)
     except msgspec.DecodeError as error:
-        raise WebRefusal(422, "INVALID", f"args: that is no JSON: {error}") from None
+        raise PayloadError(f"args: that is no JSON: {error}", field="args") from None
     if not isinstance(decoded, dict | list):
-        raise WebRefusal(422, "INVALID", "args: give an object or an array")
+        raise PayloadError("args: give an object or an array", field="args")
     return decoded
 
 

@@ -57,6 +57,8 @@ REDRIVE_MAX: Final = 1_000
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+#: With a time zone.
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -68,7 +70,7 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     tag: Text | None = None
     reason: DeadReason | None = None
     shelf: Text | None = None
-    created_before: datetime | None = None
+    created_before: Instant | None = None
     limit: Limit = 50
     after: Text | None = None
 
@@ -82,7 +84,7 @@ class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     tenant: str | None = None
     tag: Text | None = None
     created_by: Text | None = None
-    created_before: datetime | None = None
+    created_before: Instant | None = None
     limit: Limit = 50
     after: Text | None = None
 
@@ -109,7 +111,7 @@ class SubmitOrder(
     queue: Text | None = None
     priority: Text | None = None
     delay: str | float | None = None  #: seconds, or a text such as `5m`
-    scheduled_at: datetime | None = None
+    scheduled_at: Instant | None = None
     timeout: str | float | None = None
     tenant: str | None = None
     tags: list[str] | None = None
@@ -149,7 +151,7 @@ class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     shelf: Text | None = None
     error: Text | None = None  #: its type
     place: Text | None = None  #: where it came from, as `mail.py:17 in send`
-    created_before: datetime | None = None
+    created_before: Instant | None = None
     #: How many are looked at, of which those are run again that have the error and the place.
     limit: Annotated[int, msgspec.Meta(ge=1, le=REDRIVE_MAX)] = 100
     after: Text | None = None
@@ -178,8 +180,6 @@ def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
     if own is not None and tenant not in (None, own):
         raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
     before = asked.created_before
-    if before is not None and before.utcoffset() is None:
-        raise WebRefusal(400, "BAD_REQUEST", "createdBefore needs a time zone, such as Z")
     return JobFilter(
         queue=asked.queue,
         task=asked.task,

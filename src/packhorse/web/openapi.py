@@ -95,7 +95,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         "responses": {**answers, **dict.fromkeys(_PROBLEMS, problem)},
     }
     if route.body is not None:
-        schema: dict[str, Any] = {"type": "object"}
+        schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
         if route.body is not EmptyOrder:
             schema = {"$ref": _REFERENCE.format(name=route.body.__name__)}
         needed = any(field.required for field in msgspec.structs.fields(route.body))
@@ -117,7 +117,17 @@ def _query_parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
         return
     [_], found = msgspec.json.schema_components([route.query], ref_template=_REFERENCE)
     for name, schema in found[route.query.__name__]["properties"].items():
-        yield {"name": name, "in": "query", "required": False, "schema": schema}
+        yield {"name": name, "in": "query", "required": False, "schema": _in_a_query(schema)}
+
+
+def _in_a_query(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter, which is left out where a field would be null."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    given = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
+    if not kinds:
+        return given
+    del given["anyOf"]
+    return {**given, **(kinds[0] if len(kinds) == 1 else {"anyOf": kinds})}
 
 
 def _headers(route: ApiRoute) -> Iterator[dict[str, Any]]:
@@ -148,6 +158,7 @@ def _schemas() -> dict[str, Any]:
     del job["timeout"]  # answered in milliseconds
     job["timeoutMs"] = {"type": ["integer", "null"]}
     schemas["Job"]["required"] = sorted(job)
+    schemas["LimitsOrder"]["minProperties"] = 1
     return {**schemas, **_composed()}
 
 

@@ -22,7 +22,7 @@ from packhorse.core.job import DeadReason, JobStatus
 from packhorse.core.options import rate_rule
 from packhorse.stores.requests import JobFilter
 from packhorse.web.calls import ApiAnswer, ApiCall
-from packhorse.web.jobs import Text, job_filter
+from packhorse.web.jobs import Instant, Text, job_filter
 from packhorse.web.problems import WebRefusal
 
 __all__ = [
@@ -63,7 +63,7 @@ class MatchQuery(
     shelf: Text | None = None
     error: Text | None = None  #: its type; of dead letters
     place: Text | None = None  #: where it came from, as `mail.py:17 in send`
-    created_before: datetime | None = None
+    created_before: Instant | None = None
 
 
 class OperationOrder(

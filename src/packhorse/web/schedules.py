@@ -47,7 +47,7 @@ class ScheduleChange(
     cron: str | None = None
     timezone: str | None = None
     every: str | float | None = None
-    at: datetime | None = None
+    at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     catch_up: str | None = None
     jitter: str | float | None = None
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -178,7 +179,16 @@ def read_query(
     pairs = request.query_params.multi_items()
     if leave_out is not None:
         pairs = [(name, value) for name, value in pairs if name not in leave_out and value]
-    return _gathered(pairs, kind)
+    read = _gathered(pairs, kind)
+    given = dict(pairs)
+    for one in () if kind is None else msgspec.structs.fields(kind):
+        text, value = given.get(one.encode_name), getattr(read, one.name)
+        # A text is read with some latitude: not so far that "null" is nothing, and 0.5 an instant.
+        if text is not None and (
+            value is None or (isinstance(value, datetime) and ":" not in text)
+        ):
+            raise WebRefusal(422, "INVALID", f"{one.encode_name}: {text!r} is no value for it")
+    return read
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | None) -> Any:
