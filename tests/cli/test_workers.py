@@ -14,6 +14,7 @@ import pytest
 
 from packhorse import Packhorse
 from packhorse.cli.exits import ExitCode
+from packhorse.client.worker_signals import QuietOrder, quiet_id, read_quiet
 from packhorse.stores.requests import Renewal
 from tests.cli.project import PATIENCE_S, Project
 
@@ -106,7 +107,7 @@ def test_a_process_that_has_taken_over_the_number_of_a_dead_one_is_left_alone(
         assert stranger.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def test_a_worker_of_another_user_is_told_of(
+def test_a_worker_that_cannot_be_signalled_is_told_through_the_store(
     project: Project, app: Packhorse, monkeypatch: pytest.MonkeyPatch, heard: list[int]
 ) -> None:
     def refuse(_pid: int, _number: int) -> None:
@@ -114,9 +115,12 @@ def test_a_worker_of_another_user_is_told_of(
 
     hire(app, "w-other", os.getpid())
     monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr("packhorse.cli.workers._HEEDED_S", 0.2)
 
     result = project.run("workers", "quiet", "w-other")
 
-    assert result.exit_code == ExitCode.FAILED
-    assert "worker w-other runs as another user" in result.stderr
+    told = read_quiet(app.store.run(app.store.records.record(quiet_id("w-other"))))
+    assert told == QuietOrder(quiet=True, by="packhorse workers")
+    assert result.exit_code == ExitCode.NOTHING_MATCHED
+    assert "has not heard of it" in result.stderr
     assert heard == []

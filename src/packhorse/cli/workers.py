@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,7 +16,7 @@ from packhorse.cli.output import age, note, print_json, print_table, print_text,
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.durations import microseconds
 from packhorse.core.text import short_id
-from packhorse.errors import ConfigError, PackhorseError
+from packhorse.errors import PackhorseError
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -30,6 +30,10 @@ __all__ = [
     "worker_state",
     "workers",
 ]
+
+
+#: How long a worker elsewhere may take to hear what it is told.
+_HEEDED_S: Final = 15.0
 
 
 @click.group()
@@ -107,11 +111,12 @@ def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) 
 @click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
 @on_store
 def quiet_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
-    """Have workers on this machine claim nothing more; what they run goes on.
+    """Have workers claim nothing more; what they run goes on.
 
-    They live on, and claim again after 'packhorse workers resume'. Their processes get SIGUSR1.
+    They live on, and claim again after 'packhorse workers resume'. Processes on this machine get
+    SIGUSR1; named workers elsewhere are told through the store.
     """
-    _signal(app, worker_ids, signal.SIGUSR1, everyone=everyone)
+    _tell(app, worker_ids, signal.SIGUSR1, everyone=everyone)
 
 
 @workers.command("resume")
@@ -119,57 +124,55 @@ def quiet_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool
 @click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
 @on_store
 def resume_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
-    """Have workers on this machine claim jobs again. Their processes get SIGUSR2."""
-    _signal(app, worker_ids, signal.SIGUSR2, everyone=everyone)
+    """Have workers claim jobs again. Processes on this machine get SIGUSR2."""
+    _tell(app, worker_ids, signal.SIGUSR2, everyone=everyone)
 
 
-def _signal(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
-    """Signal the chosen workers; the first that cannot be signalled decides the exit code."""
+def _tell(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
+    """Tell the chosen workers; the first that cannot be told decides the exit code."""
     chosen = _chosen(app.insights.workers(), worker_ids, everyone=everyone)
-    refused = [error for worker in chosen if (error := _sent(worker, number)) is not None]
+    refused = [error for worker in chosen if (error := _told(app, worker, number)) is not None]
     for error in refused:
         note(str(error))
-    if everyone and len(refused) < len(
-        chosen
-    ):  # some were signalled, so the others are merely gone
+    if everyone and len(refused) < len(chosen):  # some were told, so the others are merely gone
         refused = [error for error in refused if not isinstance(error, NothingMatched)]
     if refused:
         click.get_current_context().exit(exit_code_of(refused[0]))
 
 
-def _sent(worker: WorkerInfo, number: int) -> PackhorseError | None:
-    """Send a signal to a worker's process; return the error if that is impossible."""
-    from packhorse.client.worker_signals import WorkerGone, signal_worker
+def _told(app: Packhorse, worker: WorkerInfo, number: int) -> PackhorseError | None:
+    """Signal a worker's process, or tell it through the store; return the error if it is gone."""
+    from packhorse.client.worker_signals import WorkerGone, heeds, quiet_put, signal_worker
 
     try:
-        signal_worker(worker, number)
+        if signal_worker(worker, number):
+            note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
+            return None
     except WorkerGone as error:
         return NothingMatched(str(error))
-    except PackhorseError as error:
-        return error
-    note(f"{signal.Signals(number).name} sent to worker {worker.id}, process {worker.pid}")
+    order = quiet_put(worker.id, quiet=number == signal.SIGUSR1, by="packhorse workers")
+    app.store.run(app.store.records.change((order,)))
+    if not heeds(app.store, worker.id, timeout_s=_HEEDED_S):
+        return NothingMatched(
+            f"worker {worker.id} on {worker.host} has not heard of it within {_HEEDED_S:.0f} s"
+        )
+    note(f"worker {worker.id} on {worker.host} was told through the store")
     return None
 
 
 def _chosen(
     known: Sequence[WorkerInfo], worker_ids: Sequence[str], *, everyone: bool
 ) -> list[WorkerInfo]:
-    """Choose workers; refuse unknown ones and those of other machines before any is signalled."""
+    """Choose workers; refuse unknown ones before any is told."""
     if bool(worker_ids) == everyone:
         raise click.UsageError("name workers, or give --all")
     live = {worker.id: worker for worker in known if worker.live}
     here = socket.gethostname()
     worker_ids = [_whole_id(live, worker_id) for worker_id in worker_ids]
-    for worker_id in worker_ids:
-        if live[worker_id].host != here:
-            raise ConfigError(
-                f"worker {worker_id} runs on {live[worker_id].host}, and signals do not go there; "
-                "run this command on that machine"
-            )
     chosen = [
         worker
         for worker in live.values()
-        if worker.host == here and (everyone or worker.id in worker_ids)
+        if (everyone and worker.host == here) or worker.id in worker_ids
     ]
     if not chosen:
         raise NothingMatched("no live worker runs on this machine")

@@ -1,21 +1,42 @@
 # SPDX-License-Identifier: MIT
-"""Tell a worker's process on this machine to claim nothing more, or to claim again."""
+"""Tell a worker to claim nothing more, or to claim again.
+
+By a signal, where its process can be signalled from here; anywhere else by a record, which the
+worker reads as soon as it hears of it or within ten seconds, heeds, and removes. One that has not
+heeded it within a minute has not heard of it.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
+import threading
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from packhorse.client.workers import WorkerInfo
+from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import PackhorseError
+from packhorse.stores.protocol import Store
 
-__all__ = ["QUIET", "RESUME", "WorkerElsewhere", "WorkerGone", "is_here", "signal_worker"]
+__all__ = [
+    "QUIET_KIND",
+    "QuietOrder",
+    "WorkerGone",
+    "heeds",
+    "is_here",
+    "quiet_id",
+    "quiet_put",
+    "read_quiet",
+    "signal_worker",
+]
 
-QUIET: Final = signal.SIGUSR1
-RESUME: Final = signal.SIGUSR2
+QUIET_KIND: Final = "worker_quiet"
+_KEPT_US: Final = 60 * SECOND_US
+_LOOK_S: Final = 0.1
 
 
 class WorkerGone(PackhorseError):
@@ -30,10 +51,39 @@ class WorkerGone(PackhorseError):
         )
 
 
-class WorkerElsewhere(PackhorseError):
-    """A worker's process cannot be told anything from here."""
+class QuietOrder(msgspec.Struct, frozen=True):
+    """Whether a worker is to be quiet."""
 
-    code = "WORKER_ELSEWHERE"
+    quiet: bool
+    by: str = ""  #: who says so
+
+
+_decode: Final = msgspec.json.Decoder(QuietOrder).decode
+
+
+def quiet_id(worker: str) -> RecordId:
+    """Where a worker is told."""
+    return RecordId(QUIET_KIND, "", worker)
+
+
+def quiet_put(worker: str, *, quiet: bool, by: str) -> Put:
+    """How a worker is told through the store; the last word counts."""
+    document = msgspec.json.encode(QuietOrder(quiet, by))
+    return Put(quiet_id(worker), document, keep_us=_KEPT_US)
+
+
+def read_quiet(record: Record | None) -> QuietOrder | None:
+    """What a record tells a worker."""
+    return None if record is None else _decode(record.document)
+
+
+def heeds(store: Store, worker: str, *, timeout_s: float) -> bool:
+    """Wait until a worker has heeded what it was told through the store."""
+    for _ in range(round(timeout_s / _LOOK_S)):
+        if store.run(store.records.record(quiet_id(worker))) is None:
+            return True
+        threading.Event().wait(_LOOK_S)
+    return False
 
 
 def is_here(worker: WorkerInfo) -> bool:
@@ -41,27 +91,22 @@ def is_here(worker: WorkerInfo) -> bool:
     return worker.host == socket.gethostname()
 
 
-def signal_worker(worker: WorkerInfo, number: int) -> None:
-    """Send a signal to the process of a worker on this machine."""
+def signal_worker(worker: WorkerInfo, number: int) -> bool:
+    """Send a signal to the process of a worker; False if it is elsewhere or another user's."""
     if not is_here(worker):
-        raise WorkerElsewhere(
-            f"worker {worker.id} runs on {worker.host}, and signals do not go there; do it on "
-            "that machine"
-        )
-    if not _heeds(worker.pid, number):
+        return False
+    if not _catches(worker.pid, number):
         raise WorkerGone(worker.id)
     try:
         os.kill(worker.pid, number)
     except ProcessLookupError:
         raise WorkerGone(worker.id) from None
     except PermissionError:
-        raise WorkerElsewhere(
-            f"worker {worker.id} runs as another user, who alone may tell its process "
-            f"{worker.pid}; do it as that user"
-        ) from None
+        return False
+    return True
 
 
-def _heeds(pid: int, number: int) -> bool:
+def _catches(pid: int, number: int) -> bool:
     """Tell whether a process handles a signal: one that has reused a worker's pid would die of it.
 
     Only Linux tells; elsewhere the answer is yes.

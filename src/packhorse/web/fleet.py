@@ -18,7 +18,7 @@ from packhorse.client.documents import (
     worker_document,
 )
 from packhorse.client.stacks import aask_stacks, read_stacks, stacks_id
-from packhorse.client.worker_signals import QUIET, RESUME, WorkerGone, signal_worker
+from packhorse.client.worker_signals import WorkerGone, quiet_put
 from packhorse.contract import Contract
 from packhorse.core.access import Permission
 from packhorse.core.job import PAGE_MAX
@@ -224,13 +224,13 @@ async def list_workers(call: ApiCall) -> ApiAnswer:
 
 
 async def quiet_worker(call: ApiCall) -> ApiAnswer:
-    """Have a worker on this machine claim nothing more; what it runs goes on."""
-    return await _told(call, QUIET, quiet=True)
+    """Have a worker claim nothing more, wherever it runs; what it runs goes on."""
+    return await _told(call, quiet=True)
 
 
 async def resume_worker(call: ApiCall) -> ApiAnswer:
-    """Have a worker on this machine claim jobs again."""
-    return await _told(call, RESUME, quiet=False)
+    """Have a worker claim jobs again, wherever it runs."""
+    return await _told(call, quiet=False)
 
 
 async def worker_stacks(call: ApiCall) -> ApiAnswer:
@@ -255,9 +255,10 @@ async def worker(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body={"worker": worker_document(found[0]), "stacks": shown})
 
 
-async def _told(call: ApiCall, number: int, *, quiet: bool) -> ApiAnswer:
-    worker = await _worker(call)
-    signal_worker(worker, number)
+async def _told(call: ApiCall, *, quiet: bool) -> ApiAnswer:
+    worker, store = await _worker(call), call.app.store
+    order = quiet_put(worker.id, quiet=quiet, by=call.principal.name)
+    await store.arun(store.records.change((order,)))
     body = {"id": worker.id, "quiet": quiet}
     return ApiAnswer(body=body, status=202, before={"quiet": worker.quiet}, after=body)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from packhorse import errors
 from packhorse.client.operations import OperationNotFound
-from packhorse.client.worker_signals import WorkerElsewhere, WorkerGone
+from packhorse.client.worker_signals import WorkerGone
 from packhorse.core.redaction import redact_default, redacted_text
 from packhorse.group_errors import (
     BatchConflict,
@@ -39,7 +39,6 @@ _STATUSES: Final[tuple[tuple[type[errors.PackhorseError], int], ...]] = (
     (errors.KeyUnavailable, 409),
     (errors.QueueClosed, 409),
     (errors.StoreCopied, 409),
-    (WorkerElsewhere, 409),
     (errors.QueueFull, 429),
     (errors.StoreUnavailable, 503),
     (errors.SchemaOutOfDate, 503),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Where handlers are right now: their stacks, and the worker's answer to one who asks for them."""
+"""Where handlers are right now: their stacks, and the worker's answer to one who asks for them.
+
+Whether the worker is told to be quiet is looked at in the same beat.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,18 @@ from packhorse.client.stacks import (
     stacks_id,
     stacks_put,
 )
+from packhorse.client.worker_signals import QUIET_KIND, quiet_id, read_quiet
+from packhorse.core.policies.records import Remove
 from packhorse.core.redaction import redacted_text
 from packhorse.runtime.worker.attempt import Attempt, Stage
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["STACKS_TOPIC", "StackAnswers", "stack_of_task", "stack_of_thread"]
+__all__ = ["HEARD_TOPICS", "StackAnswers", "stack_of_task", "stack_of_thread"]
 
-STACKS_TOPIC: Final = f"record:{STACKS_KIND}"
+#: Records of these kinds are questions or orders to some worker.
+HEARD_TOPICS: Final = (f"record:{STACKS_KIND}", f"record:{QUIET_KIND}")
 _FRAMES_MAX: Final = 30
 #: Handlers, and bytes, of one answer.
 _HANDLERS_MAX: Final = 100
@@ -67,6 +73,8 @@ class StackAnswers:
         self._asked, self._look_at = False, now + _LOOK_S
         with contextlib.suppress(Exception):  # it is asked again
             self._answer()
+        with contextlib.suppress(Exception):
+            self._heed()
 
     def _answer(self) -> None:
         store, worker = self._runtime.env.store, self._runtime.worker
@@ -89,6 +97,15 @@ class StackAnswers:
             stacks=tuple(shown),
         )
         store.run(store.records.change((stacks_put(answer, record.version),)))
+
+    def _heed(self) -> None:
+        """Be quiet or claim again, as told, and let the one who said so see that it was heard."""
+        store, runtime = self._runtime.env.store, self._runtime
+        record = store.run(store.records.record(quiet_id(runtime.worker)))
+        order = read_quiet(record)
+        if record is not None and order is not None:
+            runtime.loop.call_soon_threadsafe(runtime.told_quiet, order.quiet)
+            store.run(store.records.change((Remove(record.id, record.version),)))
 
     def _stacks(self) -> Iterator[HandlerStack]:
         runtime = self._runtime

@@ -72,7 +72,8 @@ class Worker:
         runtime = self._runtime = WorkerRuntime(self.id, self._env, self._options)
         for reason in self._asked_early:
             runtime.shutdown.request(reason)
-        handled = runtime.shutdown.signals(lambda on: self._signalled(runtime, on=on))
+        runtime.told_quiet = lambda on: self._signalled(runtime, on=on)
+        handled = runtime.shutdown.signals(runtime.told_quiet)
         with handled if self._options.handle_signals else contextlib.nullcontext():
             async with entered(self._env.lifespans, self._env.app) as state:
                 runtime.contexts.state = state
@@ -156,7 +157,7 @@ class Worker:
         link.on_quiet(quiet)
 
     def _signalled(self, runtime: WorkerRuntime, *, on: bool) -> None:
-        """Tell the supervisor of a signal to this process: its next process is to know."""
+        """Tell the supervisor what this process was told: its next process is to know."""
         if self._env.link is not None:
             self._env.link.send(Quiet(on))
         self._set_quiet(runtime, on=on)

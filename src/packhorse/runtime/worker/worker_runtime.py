@@ -29,7 +29,7 @@ from packhorse.runtime.worker.runners import LoopRunner, ThreadRunner, WrappedRu
 from packhorse.runtime.worker.runtime import Runtime
 from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
 from packhorse.runtime.worker.shutdown import Phase
-from packhorse.runtime.worker.stacks import STACKS_TOPIC, StackAnswers, stack_of_thread
+from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of_thread
 from packhorse.runtime.worker.stopping import Stopper, Watchdog
 from packhorse.runtime.worker.supervised import SupervisorReporter
 
@@ -80,7 +80,9 @@ class WorkerRuntime(Runtime):
         )
         self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
         self.stacks = StackAnswers(self)
-        self.also_heard = {STACKS_TOPIC: self.stacks.asked}
+        self.also_heard = dict.fromkeys(HEARD_TOPICS, self.stacks.asked)
+        #: Called when it is told through the store to be quiet, or to claim again.
+        self.told_quiet: Callable[[bool], None] = lambda on: self.set_quiet(on=on)
         self.slots.connect(
             run=wrapped.start if chain else self._start,
             settle=self._instrumented(executor),
