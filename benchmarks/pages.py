@@ -3,8 +3,7 @@
 
 `python -m benchmarks.pages [--store sqlite] [--jobs 100000] [--asks 40] [--profile]` fills a store:
 nine of ten jobs completed, one of a hundred dead, the others waiting, in ten queues. At most
-`--run` of them are submitted and run; in SQL stores the others are copies of their rows. Then it
-asks for each page in this process, one at a time; before one that shows counts it waits until
+`--run` of them are submitted and run; the others are copies. Then it asks for each page in this process, one at a time; before one that shows counts it waits until
 those that are kept are too old, or, with `--warm`, does not; with `--first`, every ask is one of
 a new web application that has kept nothing. `--profile` says which verbs of the store took how
 long.
@@ -16,20 +15,17 @@ import argparse
 import asyncio
 import logging
 import os
-import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
-
+from benchmarks.filling import fill, multiply
 from benchmarks.schedules import store_url
-from packhorse import Packhorse, RetryPolicy
+from packhorse import Packhorse
 from packhorse.client.tokens import Tokens
 from packhorse.stores.plan import Plan
 from packhorse.web import web_app
@@ -38,8 +34,6 @@ from tests.web.support import Web
 __all__ = ["main"]
 
 _STORES: Final = ("sqlite", "postgres", "redis")
-#: Stores whose rows can be copied.
-_COPIED: Final = ("sqlite", "postgres")
 _PAGES: Final = (
     *("/", "/jobs", "/jobs?status=completed", "/failures", "/dead", "/queues", "/workers"),
     *("/batches", "/workflows", "/schedules", "/tasks", "/audit", "/operations"),
@@ -47,8 +41,6 @@ _PAGES: Final = (
 )
 #: Those that show counts, which are kept for a second.
 _COUNTING: Final = ("/", "/queues")
-_QUEUES: Final = 10
-_PART: Final = 5_000
 #: Longer than the dashboard keeps what it has counted.
 _PAUSE_S: Final = 1.1
 
@@ -59,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--store", choices=_STORES, default="sqlite")
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--asks", type=int, default=40)
-    parser.add_argument("--url", help="of a store that was filled before")
+    parser.add_argument("--url", help="of a store that was filled before, or with --fill is now")
+    parser.add_argument("--fill", action="store_true")
     parser.add_argument("--run", type=int, default=40_000)
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--warm", action="store_true")
@@ -79,13 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _measured(url: str, chosen: argparse.Namespace) -> None:
     app = Packhorse(url)
-    if not chosen.url:
-        run = min(chosen.run, chosen.jobs) if chosen.store in _COPIED else chosen.jobs
-        await _filled(app, run)
-        if run < chosen.jobs:
-            await app.aclose()
-            _multiplied(chosen.store, url, chosen.jobs // run)
-            app = Packhorse(url)
+    if chosen.fill or not chosen.url:
+        app = await _filled(app, url, chosen)
     web = Web(app, token=Tokens(app.store).create("pages", scopes=("admin",)).text)
     web.served = web_app(app)
     spent = _watched(app) if chosen.profile else {}
@@ -99,13 +87,28 @@ async def _measured(url: str, chosen: argparse.Namespace) -> None:
                 web.served = web_app(app)
             times_ms.append(await _asked(web, path, warm=chosen.warm or chosen.first))
         first, *rest = times_ms
-        p95 = statistics.quantiles(rest, n=20, method="inclusive")[-1]
+        p95 = statistics.quantiles(times_ms, n=20, method="inclusive")[-1]
         told = (
             f"{path:23} first {first:7.1f}  median {statistics.median(rest):6.1f}  p95 {p95:6.1f}"
         )
         sys.stdout.write(f"{told}{_parts(spent, chosen.asks)}\n")
         sys.stdout.flush()
     await app.aclose()
+
+
+async def _filled(app: Packhorse, url: str, chosen: argparse.Namespace) -> Packhorse:
+    run = min(chosen.run, chosen.jobs)
+    await fill(app, run)
+    if run == chosen.jobs:
+        return app
+    await app.aclose()
+    multiply(chosen.store, url, chosen.jobs // run)
+    app = Packhorse(url)
+    if chosen.store == "redis":  # where only finished ones are copied
+        await fill(app, (chosen.jobs - run) * 9 // 100, run=False)
+        await app.aclose()
+        app = Packhorse(url)
+    return app
 
 
 async def _asked(web: Web, path: str, *, warm: bool) -> float:
@@ -146,61 +149,6 @@ def _watched(app: Packhorse) -> dict[str, float]:
 def _parts(spent: dict[str, float], asks: int) -> str:
     largest = sorted(spent.items(), key=lambda one: -one[1])[:4]
     return "".join(f"  {name} {total / asks:.1f}" for name, total in largest)
-
-
-async def _filled(app: Packhorse, jobs: int) -> None:
-    """Jobs that have completed or died of one of two errors, then some that wait."""
-    for number in range(_QUEUES):
-        app.queue(f"queue-{number}")
-
-    @app.task
-    async def work(number: int) -> int:
-        return number
-
-    @app.task(retry=RetryPolicy(max_retries=0))
-    async def fail(number: int) -> None:
-        raise ValueError(number) if number % 2 else KeyError(number)
-
-    waiting = jobs * 9 // 100
-    for begin in range(0, jobs, _PART):
-        end = min(begin + _PART, jobs)
-        calls = []
-        for number in range(begin, end):
-            task = fail if number % 100 == 0 else work
-            calls.append(task.using(queue=f"queue-{number % _QUEUES}").call(number))
-        await app.aenqueue_many(calls)
-        if end <= jobs - waiting:
-            await app.arun(concurrency=64, burst=True)
-
-
-def _multiplied(store: str, url: str, times: int) -> None:
-    """Copy every row of a store's jobs so often, each with a number and an id of its own."""
-    if store == "sqlite":
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            names = [row[1] for row in connection.execute("pragma table_info(packhorse_jobs)")]
-            for number in range(1, times):
-                connection.execute(_copy("packhorse_jobs", names, number))
-                connection.commit()
-            connection.execute("update packhorse_sequence set value = 10000000000")
-            connection.execute("analyze")
-            connection.commit()
-        return
-    with psycopg.connect(url.partition("?")[0], autocommit=True) as server:
-        where = "table_schema || '.' || table_name"
-        text = f"select {where}, column_name from information_schema.columns where table_name = %s"
-        rows = server.execute(text + " order by ordinal_position", ("jobs",)).fetchall()
-        for number in range(1, times):
-            server.execute(_copy(rows[0][0], [name for _, name in rows], number))
-        server.execute("vacuum analyze")
-
-
-def _copy(table: str, names: list[str], number: int) -> str:
-    changed = {"seq": f"seq + {number * 100_000_000}", "id": f"id || '-{number}'"}
-    chosen = ", ".join(changed.get(name, name) for name in names)
-    return (
-        f"insert into {table} ({', '.join(names)}) "
-        f"select {chosen} from {table} where seq < 100000000"
-    )
 
 
 if __name__ == "__main__":

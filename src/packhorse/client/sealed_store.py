@@ -216,12 +216,15 @@ class _Inspection:
 
         return _opened(_following(self._inspection.history(job_id), found), opening)
 
-    def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
+    def search(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
+    ) -> Plan[Page]:
         def opening(page: Page) -> Page:
             jobs = tuple([self._sealer.open_record(record) for record in page.jobs])
             return msgspec.structs.replace(page, jobs=jobs)
 
-        return _opened(self._inspection.search(chosen, limit=limit, after=after), opening)
+        search = self._inspection.search(chosen, limit=limit, after=after, most=most)
+        return _opened(search, opening)
 
     def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
         return self._inspection.counts(most=most)

@@ -305,8 +305,14 @@ class InspectionStore(Protocol):
         """One record per ended attempt, in order: the first and the last 25."""
         ...
 
-    def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
-        """The jobs meant, newest first, a page at a time; payload and result are left out."""
+    def search(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
+    ) -> Plan[Page]:
+        """The jobs meant, newest first, a page at a time; payload and result are left out.
+
+        With `most`, it looks at no more than about so many jobs, those that do not fit among them.
+        A page that is not full for that reason says so (`stopped_after`), and where to go on.
+        """
         ...
 
     def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:

@@ -248,6 +248,8 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: tuple[JobRecord, ...]
     after: str | None = None  #: pass it to get the next page; None: there is no more
+    #: It was not filled: the look ended behind so many jobs, and the next page goes on there.
+    stopped_after: int | None = None
 
 
 class RedriveAnswer(StrEnum):

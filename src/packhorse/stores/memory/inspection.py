@@ -38,9 +38,11 @@ class MemoryInspection:
 
         return plan("history", work, writes=False)
 
-    def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
+    def search(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
+    ) -> Plan[Page]:
         below = None if after is None else cursor_of(after)
-        work = partial(_search, chosen=chosen, limit=limit, below=below)
+        work = partial(_search, chosen=chosen, limit=max(0, limit), below=below, most=most)
         return plan("search", work, writes=False)
 
     def counts(
@@ -68,18 +70,21 @@ class MemoryInspection:
         return plan("explain", work, writes=False, named=looking_for(job_id, None, again))
 
 
-def _search(access: Access, chosen: JobFilter, limit: int, below: int | None) -> Page:
-    meant = (
-        row
-        for row in reversed(access.state.jobs.values())
-        if (below is None or row.sequence < below) and chosen_by(chosen, row)
+def _search(
+    access: Access, chosen: JobFilter, limit: int, below: int | None, most: int | None
+) -> Page:
+    newest = (
+        row for row in reversed(access.state.jobs.values()) if below is None or row.sequence < below
     )
-    rows = list(islice(meant, max(0, limit)))
-    more = next(meant, None) is not None
-    return Page(
-        jobs=tuple(as_summary(row, access.now_us) for row in rows),
-        after=str(rows[-1].sequence) if more and rows else None,
-    )
+    looked = newest if most is None else list(islice(newest, most))
+    rows = list(islice((row for row in looked if chosen_by(chosen, row)), limit + 1))
+    jobs = tuple(as_summary(row, access.now_us) for row in rows[:limit])
+    if len(rows) > limit:
+        return Page(jobs, after=str(rows[limit - 1].sequence) if limit else None)
+    if not isinstance(looked, list) or next(newest, None) is None:
+        return Page(jobs)
+    stopped_after = len(looked) if len(rows) < limit else None
+    return Page(jobs, str(looked[-1].sequence), stopped_after)
 
 
 def _counts(access: Access) -> tuple[Counts, ...]:

@@ -122,6 +122,10 @@ class _Postgres:
     def listed(self, value: Sequence[str]) -> tuple[str, ...]:
         return tuple(value)
 
+    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
+        found: Sequence[list[Any]] = yield Together(asked)
+        return list(found)
+
     def write(self, text: str, parameters: Parameters = ()) -> Send:
         return Send(text, parameters)
 

@@ -29,8 +29,8 @@ _SUMMARY_FIELDS: Final = tuple(
 _read_rule: Final = msgspec.json.Decoder(RateRule).decode
 #: Jobs that one script looks at: the server does nothing else meanwhile.
 _LOOKED_AT: Final = 500
-#: Scripts that one search runs; behind them it shows what it has, and where to go on.
-_LOOKS_MAX: Final = 200
+#: Jobs that one search looks at; behind them it shows what it has, and where to go on.
+_LOOKED_MAX: Final = 100_000
 
 
 class RedisInspection:
@@ -54,9 +54,12 @@ class RedisInspection:
 
         return Plan("history", steps, writes=False)
 
-    def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
+    def search(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
+    ) -> Plan[Page]:
         below = "" if after is None else str(cursor_of(after))
-        return Plan("search", lambda: _search(chosen, max(0, limit), below), writes=False)
+        most = _LOOKED_MAX if most is None else most
+        return Plan("search", lambda: _search(chosen, max(0, limit), below, most), writes=False)
 
     def counts(
         self,
@@ -75,29 +78,26 @@ class RedisInspection:
         return Plan("explain", lambda: _facts(job_id, tenant), writes=False, named=named)
 
 
-def _search(chosen: JobFilter, wanted: int, below: str) -> Steps[Page]:
+def _search(chosen: JobFilter, wanted: int, below: str, most: int) -> Steps[Page]:
     """Look on until there is one more than wanted, which tells that there is a next page."""
     text = filter_text(chosen)
     rows: list[list[Any]] = []
-    now_us, last = 0, below
-    for _ in range(_LOOKS_MAX):
-        asked: tuple[Argument, ...] = (
-            text,
-            last,
-            wanted + 1 - len(rows),
-            _LOOKED_AT,
-            *_SUMMARY_FIELDS,
-        )
-        now_us, reached, found = yield Script("search", asked)
+    now_us, last, looked = 0, below, 0
+    while looked < most:
+        at_once = min(_LOOKED_AT, most - looked)
+        asked: tuple[Argument, ...] = (text, last, wanted + 1 - len(rows), at_once)
+        now_us, reached, found = yield Script("search", (*asked, *_SUMMARY_FIELDS))
         rows += found
-        if reached is None or len(rows) > wanted:
-            last = ""
-            break
+        looked += at_once
+        if len(rows) > wanted:
+            shown = rows[:wanted]
+            jobs = tuple(_summary(row, now_us) for row in shown)
+            return Page(jobs, after=shown[-1][1].decode() if shown else None)
+        if reached is None:
+            return Page(tuple(_summary(row, now_us) for row in rows))
         last = reached.decode()
-    shown = rows[:wanted]
-    if len(rows) > wanted:
-        last = shown[-1][1].decode() if shown else ""
-    return Page(tuple(_summary(row, now_us) for row in shown), after=last or None)
+    jobs = tuple(_summary(row, now_us) for row in rows)
+    return Page(jobs, last or None, looked if len(rows) < wanted else None)
 
 
 def _summary(row: Sequence[Any], now_us: int) -> JobRecord:

@@ -16,7 +16,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow
-from packhorse.stores.sql.statements import Parameters
+from packhorse.stores.sql.statements import Parameters, Rows
 
 __all__ = [
     "CANDIDATE_COLUMNS",
@@ -64,6 +64,10 @@ class Words(Protocol):
 
     def listed(self, value: Any) -> tuple[str, ...]:
         """A list from its column."""
+        ...
+
+    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
+        """The rows of several statements, in as few round trips as may be."""
         ...
 
     def write(self, text: str, parameters: Parameters = ()) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
@@ -26,17 +26,15 @@ from packhorse.stores.sql.claim import open_limits
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.ordering import gate_text
-from packhorse.stores.sql.rows import CODE, STATUS, Lane, both_ends, read_attempt, read_worker
+from packhorse.stores.sql.rows import STATUS, Lane, both_ends, read_attempt, read_worker
+from packhorse.stores.sql.search import search_steps
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.transfer import cursor_of
 
 __all__ = [
-    "CONDITIONS",
     "SqlInspection",
-    "chosen_finished",
     "facts_steps",
     "outlook_steps",
-    "search",
 ]
 
 T = TypeVar("T")
@@ -66,21 +64,14 @@ class SqlInspection:
 
         return Plan("history", steps, writes=False)
 
-    def search(self, chosen: JobFilter, *, limit: int, after: str | None = None) -> Plan[Page]:
+    def search(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
+    ) -> Plan[Page]:
         below = None if after is None else cursor_of(after)
-        wanted = max(0, limit)
-
-        def steps() -> Steps[Page]:
-            now_us = yield NOW
-            rows = yield search(self._dialect, chosen, limit=wanted + 1, below=below)
-            shown = rows[:wanted]
-            more = len(rows) > wanted and bool(shown)
-            return Page(
-                tuple(self._dialect.read_record(row, now_us, bodies=False) for row in shown),
-                after=str(shown[-1][0]) if more else None,
-            )
-
-        return Plan("search", steps, writes=False)
+        looked = partial(
+            search_steps, self._dialect, chosen, limit=max(0, limit), below=below, most=most
+        )
+        return Plan("search", looked, writes=False)
 
     def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
         return Plan("counts", lambda: _counts(self._dialect, most), writes=False)
@@ -121,59 +112,6 @@ def _counts(dialect: Dialect, most: int | None) -> Steps[tuple[Counts, ...]]:
         Counts(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue]))
         for queue, by_status in sorted(counted.items())
     )
-
-
-#: What a `JobFilter` asks for, by the name of its field, which is also the parameter's.
-CONDITIONS: Final = MappingProxyType(
-    {
-        "queue": "job.queue = :queue",
-        "task": "job.task = :task",
-        "tenant": "job.tenant = :tenant",
-        "tag": "job.seq in (select seq from {tags} where tag = :tag)",
-        "created_by": "{created_by job} = :created_by",
-        "dead_reason": "job.dead_reason = :dead_reason",
-        "dead_letter": "job.dead_letter = :dead_letter",
-        "created_before_us": "job.created_us < {number :created_before_us}",
-        "id_part": "{has_ends job.id :id_part}",
-        "statuses": "job.status {in_numbers :statuses}",
-        "ids": "job.id {in_texts :ids}",
-        "below": "job.seq < :below",
-        "after": "job.seq > :after",
-    }
-)
-_FIELDS: Final = (
-    *("queue", "task", "tenant", "tag", "created_by", "dead_reason", "dead_letter"),
-    *("created_before_us", "id_part"),
-)
-
-
-def search(dialect: Dialect, chosen: JobFilter, *, limit: int, below: int | None) -> Rows:
-    """A page of jobs, newest first."""
-    given = _given(dialect, chosen)
-    if below is not None:
-        given["below"] = below
-    conditions = _conditions(given)
-    text = dialect.sql("search", columns=dialect.record_columns, conditions=conditions)
-    return Rows(text, {**given, "limit": limit})
-
-
-def chosen_finished(dialect: Dialect, chosen: JobFilter, limit: int) -> Rows:
-    """Finished jobs, oldest first."""
-    given = _given(dialect, chosen)
-    text = dialect.sql("chosen_finished", conditions=_conditions(given))
-    return Rows(text, {**given, "limit": max(0, limit)})
-
-
-def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:
-    fields = {name: getattr(chosen, name) for name in _FIELDS}
-    given = {name: value for name, value in fields.items() if value is not None}
-    if chosen.statuses:
-        given["statuses"] = dialect.many([CODE[status] for status in chosen.statuses])
-    return given
-
-
-def _conditions(given: dict[str, Any]) -> str:
-    return " and ".join([CONDITIONS[name] for name in given]) or "true"
 
 
 #: Jobs of each lane of a queue whose gates are asked in one go to see what could run.

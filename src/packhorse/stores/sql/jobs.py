@@ -14,11 +14,11 @@ from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
-from packhorse.stores.sql.inspection import chosen_finished
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
+from packhorse.stores.sql.search import chosen_finished
 from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of

@@ -15,7 +15,6 @@ from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.requests import TaskSettings
 from packhorse.stores.sql.attachments import attachment_rows, read_attachments
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.inspection import CONDITIONS
 from packhorse.stores.sql.keys import Holder, holder_of, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import join_lines, line_of, order_line_of
@@ -33,6 +32,7 @@ from packhorse.stores.sql.rows import (
     read_extra,
     trace_of,
 )
+from packhorse.stores.sql.search import CONDITIONS
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.submit import known_jobs
 from packhorse.stores.transfer import (

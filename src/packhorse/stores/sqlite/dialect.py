@@ -208,6 +208,12 @@ class _Sqlite:
     def listed(self, value: str) -> tuple[str, ...]:
         return msgspec.json.decode(value, type=tuple[str, ...])
 
+    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
+        found: list[list[Any]] = []
+        for rows in asked:
+            found += [(yield rows)]
+        return found
+
     def write(self, text: str, parameters: Parameters = ()) -> Change:
         return Change(text, parameters)
 

@@ -48,6 +48,7 @@ from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
 from packhorse.testing.conformance.retention import TestDeleting, TestGhosts, TestPruning
 from packhorse.testing.conformance.runners import TestRunners
+from packhorse.testing.conformance.searching import TestBoundedSearch
 from packhorse.testing.conformance.settling import TestSettling
 from packhorse.testing.conformance.submitting import TestSubmitting
 from packhorse.testing.conformance.transferring import TestTransferring
@@ -110,6 +111,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestJobs,
     TestOutlook,
     TestSearch,
+    TestBoundedSearch,
     TestExplaining,
     TestTransferring,
     TestExchanging,

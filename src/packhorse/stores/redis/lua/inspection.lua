@@ -46,6 +46,62 @@ function filters.fits(chosen, job)
     and fits_definition(chosen, job)
 end
 
+-- Jobs that run, or are not due yet, may be few and old: then all of them are found by their sets.
+local FEW = 2000
+local WAITS = {[PENDING] = true, [FAILED] = true, [TIMEOUT] = true}
+
+-- The sets that have all jobs of these statuses, or nil; of a member, the id.
+local function sets_of(statuses)
+  local found = {}
+  for _, status in ipairs(statuses or {}) do
+    if status == PROCESSING then
+      for _, worker in ipairs(redis.call('SMEMBERS', tag .. KEY.holders)) do
+        found[tag .. KEY.held .. worker] = function(member) return member end
+      end
+    elseif WAITS[status] then
+      for _, queue in ipairs(redis.call('SMEMBERS', tag .. KEY.due_queues)) do
+        found[tag .. KEY.due .. queue] = keys.numbered_id
+      end
+    else
+      return nil
+    end
+  end
+  return statuses and found
+end
+
+-- The newest `most` jobs below a number that these sets have: id, number, ...; nil: they are many.
+local function newest_of(sets, below, most)
+  local count, found = 0, {}
+  for set in pairs(sets) do
+    count = count + redis.call('ZCARD', set)
+  end
+  if count > FEW then
+    return nil
+  end
+  for set, id_of in pairs(sets) do
+    for _, member in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+      local number = tonumber(redis.call('ZSCORE', tag .. KEY.all, id_of(member)))
+      if number and (below == '' or number < tonumber(below)) then
+        found[#found + 1] = {id_of(member), number}
+      end
+    end
+  end
+  table.sort(found, function(one, other) return one[2] > other[2] end)
+  local flat = {}
+  for at = 1, math.min(#found, most) do
+    flat[2 * at - 1], flat[2 * at] = found[at][1], keys.number(found[at][2])
+  end
+  return flat
+end
+
+-- The jobs that a search looks at next, newest first: id, number, ...
+function filters.newest(chosen, below, most)
+  local sets = sets_of(chosen.statuses)
+  return sets and newest_of(sets, below, most)
+    or redis.call('ZREVRANGEBYSCORE', tag .. (chosen.only_dead and KEY.dead or KEY.all),
+      below == '' and '+inf' or '(' .. below, '-inf', 'WITHSCORES', 'LIMIT', 0, most)
+end
+
 -- script: job
 -- Reads one job: the instant, and the fields asked for.
 -- needs: keys
@@ -74,8 +130,7 @@ return redis.call('HMGET', keys.job(id), unpack(names))
 -- needs: inspection
 local chosen, below = filters.read(ARGV[2]), ARGV[3]
 local wanted, looked_at = tonumber(ARGV[4]), tonumber(ARGV[5])
-local found = redis.call('ZREVRANGEBYSCORE', tag .. (chosen.only_dead and KEY.dead or KEY.all),
-  below == '' and '+inf' or '(' .. below, '-inf', 'WITHSCORES', 'LIMIT', 0, looked_at)
+local found = filters.newest(chosen, below, looked_at)
 local shown = {}
 for at = 1, #found, 2 do
   local id = found[at]

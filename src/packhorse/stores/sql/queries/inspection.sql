@@ -19,6 +19,45 @@ where <conditions>
 order by seq desc
 limit :limit
 
+-- name: search_floor
+-- How far down a look goes that reads so many jobs, newest first.
+select seq from {jobs} where seq < :below order by seq desc limit 1 offset :most - 1
+
+-- name: search_tagged
+-- The newest jobs with a tag; as a range, so that the index by tag is the only one in that order.
+select seq from {tags}
+where tag >= :tag and (tag, seq) < (:tag, :below)
+order by tag desc, seq desc
+limit :most
+
+-- name: search_standing
+-- Some jobs of a lane; the runner adds the queue where one was given.
+select seq from {jobs} as job
+where lane = :lane and <conditions>
+order by queue, rank, place
+limit :most
+
+-- name: dead_queues
+-- The queues that have dead letters: one look into the index for each.
+with recursive heads (queue) as (
+    select (
+        select queue from {jobs} where lane = {lane.dead} order by queue limit 1
+    )
+    union all
+    select (
+        select queue from {jobs} where lane = {lane.dead} and queue > heads.queue order by queue limit 1
+    )
+    from heads where heads.queue is not null
+)
+select queue from heads where queue is not null
+
+-- name: search_dead
+-- The newest dead letters of a queue, by their numbers.
+select rank from {jobs}
+where lane = {lane.dead} and queue = :queue and rank < :below
+order by rank desc
+limit :most
+
 -- name: chosen_finished
 -- Finished jobs that a filter means, oldest first; the runner adds the conditions.
 select seq from {jobs} as job

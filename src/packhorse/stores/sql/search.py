@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""Jobs that a filter means, newest first, and how far a look for them goes.
+
+A filter that few jobs fit would have a store read all of them. So a look with a bound is told
+which jobs it is about before it reads any: the newest of those that an index has (dead ones, those
+with a tag, unfinished ones while they are few), or else the newest of all.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from packhorse.core.job import UNFINISHED, JobStatus
+from packhorse.stores.plan import Steps
+from packhorse.stores.requests import JobFilter, Page
+from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.rows import CODE, Lane
+from packhorse.stores.sql.statements import NOW, Rows
+
+__all__ = ["CONDITIONS", "chosen_finished", "search_steps"]
+
+#: What a `JobFilter` asks for, by the name of its field, which is also the parameter's.
+CONDITIONS: Final = MappingProxyType(
+    {
+        "queue": "job.queue = :queue",
+        "task": "job.task = :task",
+        "tenant": "job.tenant = :tenant",
+        "tag": "job.seq in (select seq from {tags} where tag = :tag)",
+        "tagged": "exists (select 1 from {tags} where tag = :tagged and seq = job.seq)",
+        "created_by": "{created_by job} = :created_by",
+        "dead_reason": "job.dead_reason = :dead_reason",
+        "dead_letter": "job.dead_letter = :dead_letter",
+        "created_before_us": "job.created_us < {number :created_before_us}",
+        "id_part": "{has_ends job.id :id_part}",
+        "statuses": "job.status {in_numbers :statuses}",
+        "ids": "job.id {in_texts :ids}",
+        "seqs": "job.seq {in_numbers :seqs}",
+        "floor": "job.seq >= :floor",
+        "below": "job.seq < :below",
+        "after": "job.seq > :after",
+    }
+)
+_FIELDS: Final = (
+    *("queue", "task", "tenant", "tag", "created_by", "dead_reason", "dead_letter"),
+    *("created_before_us", "id_part"),
+)
+#: Above every number of a job.
+_ABOVE: Final = 2**63 - 1
+#: Dead letters of each queue that are looked at, however many queues have some.
+_EACH_MIN: Final = 50
+#: Where unfinished jobs of a status stand.
+_LANES: Final = MappingProxyType(
+    {
+        JobStatus.PENDING: (Lane.WAITING,),
+        JobStatus.FAILED: (Lane.WAITING,),
+        JobStatus.TIMEOUT: (Lane.WAITING,),
+        JobStatus.QUEUED: (Lane.READY, Lane.SUSPECT, Lane.PARKED, Lane.BLOCKED),
+        JobStatus.PROCESSING: (Lane.HELD,),
+    }
+)
+
+
+class _Window(NamedTuple):
+    """The jobs that a look is about: those in a list, or those from a number on; else all."""
+
+    given: dict[str, Any]
+    looked: int = 0
+    end: int | None = None  #: the last of them, where there are more behind it
+
+
+def search_steps(
+    dialect: Dialect, chosen: JobFilter, *, limit: int, below: int | None, most: int | None
+) -> Steps[Page]:
+    """A page of jobs, newest first; see `InspectionStore.search`."""
+    now_us = yield NOW
+    window = _Window({})
+    if most is not None and limit > 0:
+        window = yield from _window(
+            dialect, chosen, limit, _ABOVE if below is None else below, most
+        )
+    given = _given(dialect, chosen) | window.given
+    if window.given and "tag" in given:  # those with the tag may be many more
+        given["tagged"] = given.pop("tag")
+    if below is not None:
+        given["below"] = below
+    text = dialect.sql("search", columns=dialect.record_columns, conditions=_conditions(given))
+    rows = yield Rows(text, {**given, "limit": limit + 1})
+    shown = rows[:limit]
+    jobs = tuple(dialect.read_record(row, now_us, bodies=False) for row in shown)
+    if len(rows) > limit:
+        return Page(jobs, after=str(shown[-1][0]) if shown else None)
+    if window.end is None:
+        return Page(jobs)
+    return Page(jobs, str(window.end), window.looked if len(jobs) < limit else None)
+
+
+def _window(
+    dialect: Dialect, chosen: JobFilter, limit: int, below: int, most: int
+) -> Steps[_Window]:
+    statuses = frozenset(chosen.statuses)
+    if chosen.dead_reason or chosen.dead_letter or statuses == {JobStatus.DEAD}:
+        queue = chosen.queue
+        if chosen == JobFilter(queue=queue, statuses=chosen.statuses):  # every one of them fits
+            most = min(most, limit + 1)
+        return (yield from _newest_dead(dialect, queue, below, most))
+    if chosen.tag is not None:
+        rows = yield Rows(
+            dialect.sql("search_tagged"), {"tag": chosen.tag, "below": below, "most": most}
+        )
+        return _listed(dialect, [seq for (seq,) in rows], more=len(rows) == most)
+    if statuses and statuses.issubset(UNFINISHED):
+        found = yield from _standing(dialect, statuses, chosen.queue, most)
+        if found is not None:
+            return _listed(dialect, found, more=False)
+    if chosen == JobFilter():
+        return _Window({})
+    rows = yield Rows(dialect.sql("search_floor"), {"below": below, "most": most})
+    return _Window({"floor": rows[0][0]}, most, rows[0][0]) if rows else _Window({})
+
+
+def _listed(dialect: Dialect, seqs: list[int], *, more: bool) -> _Window:
+    return _Window({"seqs": dialect.many(seqs)}, len(seqs), seqs[-1] if more and seqs else None)
+
+
+def _newest_dead(dialect: Dialect, queue: str | None, below: int, most: int) -> Steps[_Window]:
+    """Dead letters have their number as rank, so the index has the newest of each queue together.
+
+    Of a queue that has more than were read, none is known behind the last: there the window ends.
+    """
+    queues = [(queue,)] if queue is not None else (yield Rows(dialect.sql("dead_queues")))
+    if not queues:
+        return _listed(dialect, [], more=False)
+    each = max(-(-most // len(queues)), min(most, _EACH_MIN))
+    text = dialect.sql("search_dead")
+    asked = [Rows(text, {"queue": name, "below": below, "most": each}) for (name,) in queues]
+    found = yield from dialect.read_each(asked)
+    end = max((rows[-1][0] for rows in found if len(rows) == each), default=0)
+    seqs = sorted({seq for rows in found for (seq,) in rows if seq >= end}, reverse=True)
+    return _listed(dialect, seqs, more=end > 0)
+
+
+def _standing(
+    dialect: Dialect, statuses: frozenset[JobStatus], queue: str | None, most: int
+) -> Steps[list[int] | None]:
+    """All jobs of the lanes that these statuses stand in; None: there are too many."""
+    lanes = sorted({lane for status in statuses for lane in _LANES[status]})
+    text = dialect.sql(
+        "search_standing", conditions="true" if queue is None else CONDITIONS["queue"]
+    )
+    named = {} if queue is None else {"queue": queue}
+    asked = [Rows(text, {**named, "lane": int(lane), "most": most + 1}) for lane in lanes]
+    found = yield from dialect.read_each(asked)
+    seqs = [seq for rows in found for (seq,) in rows]
+    return seqs if len(seqs) <= most else None
+
+
+def chosen_finished(dialect: Dialect, chosen: JobFilter, limit: int) -> Rows:
+    """Finished jobs, oldest first."""
+    given = _given(dialect, chosen)
+    text = dialect.sql("chosen_finished", conditions=_conditions(given))
+    return Rows(text, {**given, "limit": max(0, limit)})
+
+
+def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:
+    fields = {name: getattr(chosen, name) for name in _FIELDS}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if chosen.statuses:
+        given["statuses"] = dialect.many([CODE[status] for status in chosen.statuses])
+    return given
+
+
+def _conditions(given: dict[str, Any]) -> str:
+    return " and ".join([CONDITIONS[name] for name in given]) or "true"
