@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import redis
@@ -92,7 +92,8 @@ def multiply(store: str, url: str, times: int) -> None:
 
 def _multiply_redis(url: str, times: int) -> None:
     """Copy finished jobs, which are the oldest; waiting ones are left alone."""
-    with closing(redis.Redis.from_url(url)) as server:
+    server: Any = redis.Redis.from_url(url, socket_timeout=None)
+    with closing(server):
         [every] = server.keys("*:all")
         tag = every.decode().removesuffix(":all")
         over = 0
@@ -101,8 +102,8 @@ def _multiply_redis(url: str, times: int) -> None:
                 over += int(number)
                 server.hset(f"{tag}:counts", field, int(number) * times)
         copy, ids = server.register_script(_COPY_SCRIPT), server.zrange(every, 0, over - 1)
-        for begin in range(0, over, _PART // 10):
-            copy(keys=[tag], args=[times, _APART, *ids[begin : begin + _PART // 10]])
+        for begin in range(0, over, _PART // 100):
+            copy(keys=[tag], args=[times, _APART, *ids[begin : begin + _PART // 100]])
         server.set(f"{tag}:n", times * _APART)
 
 

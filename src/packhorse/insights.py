@@ -66,6 +66,8 @@ class JobPage(msgspec.Struct, frozen=True):
 
     jobs: tuple[JobInfo, ...]
     after: str | None = None
+    #: It was not filled: the look ended behind so many jobs, and the next page goes on there.
+    stopped_after: int | None = None
 
 
 class JobDetail(msgspec.Struct, frozen=True):
@@ -116,28 +118,52 @@ class Insights:
         self._declared = declared or {}
 
     def jobs(
-        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+        self,
+        chosen: JobFilter | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        most: int | None = None,
     ) -> JobPage:
-        """List jobs, newest first, at most `limit` (up to `PAGE_MAX`) a page."""
-        return self._run(self._jobs(chosen, limit, after))
+        """List jobs, newest first, at most `limit` (up to `PAGE_MAX`) a page.
+
+        With `most`, no more than about so many are looked at, those that do not fit among them:
+        a page that is not full for that reason says so (`stopped_after`), and where to go on.
+        """
+        return self._run(self._jobs(chosen, limit, after, most))
 
     async def ajobs(
-        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+        self,
+        chosen: JobFilter | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        most: int | None = None,
     ) -> JobPage:
         """As `jobs`, without blocking the event loop."""
-        return await self._arun(self._jobs(chosen, limit, after))
+        return await self._arun(self._jobs(chosen, limit, after, most))
 
     def dead_letters(
-        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+        self,
+        chosen: JobFilter | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        most: int | None = None,
     ) -> JobPage:
         """List dead jobs, newest first."""
-        return self._run(self._jobs(_dead(chosen), limit, after))
+        return self._run(self._jobs(_dead(chosen), limit, after, most))
 
     async def adead_letters(
-        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+        self,
+        chosen: JobFilter | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        most: int | None = None,
     ) -> JobPage:
         """As `dead_letters`, without blocking the event loop."""
-        return await self._arun(self._jobs(_dead(chosen), limit, after))
+        return await self._arun(self._jobs(_dead(chosen), limit, after, most))
 
     def job(self, job_id: str) -> JobDetail:
         """Return a job with its history; raise `JobNotFound` if there is none."""
@@ -219,13 +245,17 @@ class Insights:
     async def _arun(self, reading: _Reading[T]) -> T:
         return await adrive(reading, self._store.arun)
 
-    def _jobs(self, chosen: JobFilter | None, limit: int, after: str | None) -> _Reading[JobPage]:
+    def _jobs(
+        self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None
+    ) -> _Reading[JobPage]:
         chosen = chosen or JobFilter()
         if self._tenant is not None:
             chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
         bounded = max(1, min(limit, PAGE_MAX))
-        page: Page = yield self._store.inspection.search(chosen, limit=bounded, after=after)
-        return JobPage(tuple(job_info(record) for record in page.jobs), page.after)
+        search = self._store.inspection.search(chosen, limit=bounded, after=after, most=most)
+        page: Page = yield search
+        found = tuple(job_info(record) for record in page.jobs)
+        return JobPage(found, page.after, page.stopped_after)
 
     def _job(self, job_id: str) -> _Reading[JobDetail]:
         record = yield self._store.inspection.job(job_id, tenant=self._tenant)

@@ -32,6 +32,7 @@ from packhorse.cli.selection import (
     refuse_filters,
     selected,
     whole_ids,
+    whole_page,
 )
 from packhorse.core.job import JobStatus
 from packhorse.errors import JobConflict
@@ -71,7 +72,8 @@ def list_dead(
     """List dead letters, the newest jobs first."""
     from packhorse.cli.display import print_page
 
-    page = app.insights.dead_letters(job_filter(app.store, **filters), limit=limit, after=after)
+    chosen = job_filter(app.store, **filters)
+    page = whole_page(app.insights.dead_letters, chosen, limit, after)
     print_page(page, as_json=as_json, redact=app.bus.redact, none="No dead letters.")
 
 

@@ -33,6 +33,7 @@ from packhorse.cli.selection import (
     selected,
     tell_answers,
     whole_ids,
+    whole_page,
 )
 from packhorse.core.job import UNFINISHED, JobStatus
 
@@ -83,7 +84,7 @@ def list_jobs(
     from packhorse.cli.display import print_page
 
     chosen = job_filter(app.store, **filters)
-    page = app.insights.jobs(chosen, limit=limit, after=after)
+    page = whole_page(app.insights.jobs, chosen, limit, after)
     print_page(page, as_json=as_json, redact=app.bus.redact)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "print_json",
     "print_table",
     "print_text",
+    "show_looks",
     "show_progress",
     "span_ms",
     "tell_numbers",
@@ -282,6 +283,12 @@ def _answered(question: str) -> bool:
 
 def _can_ask() -> bool:
     return sys.stdin.isatty()
+
+
+def show_looks(looked: int, found: int, *, ended: bool = False) -> None:
+    """Show on a terminal how many jobs were looked at, where one look was not enough."""
+    if looked and sys.stderr.isatty():
+        click.echo(f"\rLooked at {looked:,} jobs, found {found}", err=True, nl=ended)
 
 
 def show_progress(done: int, expected: int) -> None:

@@ -238,13 +238,13 @@ def _cancelled(app: Packhorse, job_id: str) -> str:
 
 
 def _explained(app: Packhorse, row: FrameRow) -> str:
-    from packhorse.core.job import WAITING
+    from packhorse.core.job import LOOK_MAX, WAITING
     from packhorse.stores.requests import JobFilter
 
     job_id = row.name
     if row.kind == "queue":
         chosen = JobFilter(queue=row.name, statuses=tuple(WAITING))
-        waiting = app.insights.jobs(chosen, limit=1).jobs
+        waiting = app.insights.jobs(chosen, limit=1, most=LOOK_MAX).jobs
         if not waiting:
             return f"No job waits in queue {row.name}."
         job_id = waiting[0].id

@@ -17,7 +17,7 @@ from packhorse.cli.queues import queue_state
 from packhorse.cli.workers import worker_state
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo
-from packhorse.core.job import JobStatus
+from packhorse.core.job import LOOK_MAX, JobStatus
 from packhorse.core.text import counted, printable, short_id
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.stores.requests import JobFilter
@@ -71,7 +71,7 @@ def look_at_fleet(app: Packhorse) -> FleetLook:
     """Read all that is shown."""
     clock, view = SystemClock(), app.insights
     running = JobFilter(statuses=(JobStatus.PROCESSING,))
-    jobs = view.jobs(running, limit=_JOBS_MAX).jobs
+    jobs = view.jobs(running, limit=_JOBS_MAX, most=LOOK_MAX).jobs
     queues = sorted(view.queues(), key=lambda queue: (-queue.depth, queue.name))
     workers = sorted(view.workers(), key=lambda worker: (not worker.live, -worker.running))
     jobs = tuple(sorted(jobs, key=lambda job: (job.started_at or job.created_at, job.id)))

@@ -19,7 +19,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.info import JobInfo
-from packhorse.core.job import TERMINAL, UNFINISHED, JobRecord, JobStatus, RateRule
+from packhorse.core.job import LOOK_MAX, TERMINAL, UNFINISHED, JobRecord, JobStatus, RateRule
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import ConfigError, PackhorseError
 from packhorse.stores.protocol import Store
@@ -48,7 +48,7 @@ STEP_MAX: Final = 100
 #: Jobs that may be named instead of a filter.
 SELECTED_MAX: Final = 500
 #: Jobs that are counted before an operation begins; of more it is known that there are more.
-COUNTED_MAX: Final = 10_000
+COUNTED_MAX: Final = 2_000
 _PAGE: Final = 1_000
 #: How long an operation that is over is shown.
 _KEPT_US: Final = 30 * 24 * 3_600 * SECOND_US
@@ -177,11 +177,11 @@ class Operations:
         meant = self._meant(action, chosen)
         found, after = 0, None
         for _ in range(COUNTED_MAX // _PAGE):
-            search = self._store.inspection.search(meant, limit=_PAGE, after=after)
+            search = self._store.inspection.search(meant, limit=_PAGE, after=after, most=LOOK_MAX)
             page: Page = await self._store.arun(search)
             found += sum(has_end(job, error, place) for job in page.jobs)
             after = page.after
-            if after is None:
+            if after is None or page.stopped_after is not None:
                 break
         return Matched(found, after is not None)
 

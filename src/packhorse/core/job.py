@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 __all__ = [
+    "LOOK_MAX",
     "NUMBER_MAX",
     "PAGE_MAX",
     "PRIORITY_BY_NAME",
@@ -46,6 +47,8 @@ __all__ = [
 
 #: Jobs one page may hold.
 PAGE_MAX: Final = 1_000
+#: Jobs that one look for a page goes through, those that do not fit among them.
+LOOK_MAX: Final = 5_000
 #: The largest limit, priority or weight: what every store keeps as a whole number.
 NUMBER_MAX: Final = 2**31 - 1
 

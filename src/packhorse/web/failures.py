@@ -18,7 +18,7 @@ from packhorse.client.documents import document_of
 from packhorse.client.operations import end_of
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.durations import positive_microseconds
-from packhorse.core.job import PAGE_MAX
+from packhorse.core.job import LOOK_MAX, PAGE_MAX
 from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.core.redaction import redacted_text
 from packhorse.protocol import wire_datetime
@@ -48,6 +48,7 @@ class FailureQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which groups are meant."""
 
     silenced: bool = False  #: also those that were silenced
+    after: jobs.Text | None = None  #: go on with older dead letters
 
 
 class FailureOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,24 +109,26 @@ def failure_groups(
 
 
 async def list_failures(call: ApiCall) -> ApiAnswer:
-    """The newest dead letters, grouped, without groups that were silenced."""
+    """The newest dead letters, or older ones, grouped, without groups that were silenced."""
     records = call.app.store.records.records(
         _SILENCED_KIND, tenant=call.principal.tenant or "", limit=PAGE_MAX
     )
     page: RecordPage = await call.app.store.arun(records)
-    found = await newest_dead(call)
+    asked = call.asked(FailureQuery)
+    found = await _dead_letters(call, asked.after)
     groups = failure_groups(
         found["jobs"],
         since=wire_datetime(page.now_us - _HOUR_US),
         silenced={record.id.key for record in page.records},
     )
-    shown = [one for one in groups if call.asked(FailureQuery).silenced or not one.silenced]
+    shown = [one for one in groups if asked.silenced or not one.silenced]
     return ApiAnswer(
         body={
             "groups": [document_of(one) for one in shown],
             "hidden": len(groups) - len(shown),
-            "more": found["more"],
-            "sample": _SAMPLE,
+            "more": found["after"] is not None,
+            "sample": len(found["jobs"]),
+            "after": found["after"],
         }
     )
 
@@ -169,15 +172,19 @@ def _key(*parts: str) -> str:
 
 async def newest_dead(call: ApiCall) -> dict[str, Any]:
     """The newest dead letters; those of all tenants are kept for a while."""
+    return await _dead_letters(call, None)
+
+
+async def _dead_letters(call: ApiCall, after: str | None) -> dict[str, Any]:
     looks = call.looks
-    if call.principal.tenant is not None:
-        return await looks.apart(lambda: _read_dead(call))
-    return await looks.dead.get(lambda: looks.apart(lambda: _read_dead(call)))
+    if call.principal.tenant is not None or after is not None:
+        return await looks.apart(lambda: _read_dead(call, after))
+    return await looks.dead.get(lambda: looks.apart(lambda: _read_dead(call, None)))
 
 
-def _read_dead(call: ApiCall) -> dict[str, Any]:
-    asked = jobs.DeadQuery(limit=_SAMPLE)
-    page = call.insights.dead_letters(jobs.job_filter(call, asked), limit=_SAMPLE)
+def _read_dead(call: ApiCall, after: str | None) -> dict[str, Any]:
+    chosen = jobs.job_filter(call, jobs.DeadQuery())
+    page = call.insights.dead_letters(chosen, limit=_SAMPLE, after=after, most=LOOK_MAX)
     redact = call.app.bus.redact
     found = []
     for job in page.jobs:
@@ -193,4 +200,4 @@ def _read_dead(call: ApiCall) -> dict[str, Any]:
                 "at": wire_datetime(from_datetime(job.finished_at or job.updated_at)),
             }
         )
-    return {"jobs": found, "more": page.after is not None}
+    return {"jobs": found, "after": page.after}

@@ -14,7 +14,7 @@ from packhorse.client.documents import document_of, job_document, shown_job
 from packhorse.client.operations import has_end
 from packhorse.core.access import Permission
 from packhorse.core.clock import from_datetime
-from packhorse.core.job import PAGE_MAX, TERMINAL, DeadReason, JobStatus
+from packhorse.core.job import LOOK_MAX, PAGE_MAX, TERMINAL, DeadReason, JobStatus
 from packhorse.core.redaction import Redact, redacted
 from packhorse.errors import ConfigError, JobConflict, JobError, KeyUnavailable
 from packhorse.insights import JobPage
@@ -160,17 +160,20 @@ class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 async def list_jobs(call: ApiCall) -> ApiAnswer:
-    """A page of jobs, the newest first, without arguments."""
+    """A page of jobs, the newest first, without arguments; a look goes through 5,000 at most."""
     asked = call.asked(JobsQuery)
     chosen = job_filter(call, asked, statuses=asked.status, created_by=asked.created_by)
-    return _page(call, await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after))
+    found = await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX)
+    return _page(call, found)
 
 
 async def dead_letters(call: ApiCall) -> ApiAnswer:
     """A page of dead letters, the newest jobs first."""
     asked = call.asked(DeadQuery)
     chosen = job_filter(call, asked, dead_reason=asked.reason, dead_letter=asked.shelf)
-    found = await call.insights.adead_letters(chosen, limit=asked.limit, after=asked.after)
+    found = await call.insights.adead_letters(
+        chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX
+    )
     return _page(call, found)
 
 
@@ -193,7 +196,8 @@ def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
 def _page(call: ApiCall, page: JobPage) -> ApiAnswer:
     redact = call.app.bus.redact
     jobs = [job_document(shown_job(job, redact)) for job in page.jobs]
-    return ApiAnswer(body={"jobs": jobs, "after": page.after})
+    body = {"jobs": jobs, "after": page.after, "stoppedAfter": page.stopped_after}
+    return ApiAnswer(body=body)
 
 
 async def submit(call: ApiCall) -> ApiAnswer:
@@ -351,7 +355,9 @@ async def redrive_many(call: ApiCall) -> ApiAnswer:
     """Run dead letters again that fit; `after` says where to go on while there are more."""
     order = call.sent(RedriveOrder)
     chosen = job_filter(call, order, dead_reason=order.reason, dead_letter=order.shelf)
-    page = await call.insights.adead_letters(chosen, limit=order.limit, after=order.after)
+    page = await call.insights.adead_letters(
+        chosen, limit=order.limit, after=order.after, most=LOOK_MAX
+    )
     found = [job for job in page.jobs if has_end(job, order.error, order.place)]
     answers: Counter[str] = Counter()
     for job in [] if order.dry_run else found:

@@ -197,12 +197,12 @@ def _composed() -> dict[str, Any]:
     """What is answered and is no value of its own."""
     job, status = _of("Job"), _of("JobStatus")
     text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-    after = {"type": ["string", "null"]}
+    after, stopped = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
     whole = {"payload": {}, "result": {}, "history": _list({"type": "object"})}
     queue = {"name": text, "depth": number, "paused": flag, "closed": flag, "limits": _open()}
     return {
         "Problem": _object(type=text, title=text, status=number, code=text, detail=text),
-        "JobPage": _object(jobs=_list(job), after=after),
+        "JobPage": _object(jobs=_list(job), after=after, stoppedAfter=stopped),
         "SubmittedJob": _object(id=text, deduplicated={"type": ["boolean", "null"]}),
         "WholeJob": {"allOf": [job, _object(**whole)]},
         "WaitedJob": _object(finished=flag, job=_of("WholeJob")),
@@ -248,7 +248,7 @@ def _composed_groups() -> dict[str, Any]:
         "AlertList": _object(alerts=_list(_of("Alert"))),
         "OperationList": _object(operations=_list(_of("Operation"))),
         "FailureList": _object(
-            groups=_list(_of("FailureGroup")), hidden=number, more=flag, sample=number
+            groups=_list(_of("FailureGroup")), hidden=number, more=flag, sample=number, after=after
         ),
         "SilencedFailure": _object(task=text, error=text, place=text, silenced=flag, until=after),
         "MatchedJobs": _object(action=text, matched=number, more=flag),

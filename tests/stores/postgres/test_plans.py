@@ -28,8 +28,8 @@ from packhorse.stores.postgres.statements import sql as queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
-from packhorse.stores.sql.search import CONDITIONS
 from packhorse.stores.sql.merging import merged
+from packhorse.stores.sql.search import CONDITIONS
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer

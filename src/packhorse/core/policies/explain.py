@@ -26,6 +26,7 @@ from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
 
 __all__ = [
+    "AHEAD_MAX",
     "JOBS_NAMED_MAX",
     "ClosedGate",
     "JobFacts",
@@ -36,6 +37,8 @@ __all__ = [
     "explain",
 ]
 
+#: Jobs before one that are counted.
+AHEAD_MAX: Final = 10_000
 #: Jobs that one closed gate names.
 JOBS_NAMED_MAX: Final = 10
 
@@ -75,7 +78,8 @@ class JobFacts(msgspec.Struct, frozen=True):
     queue_paused: bool = False
     closed: tuple[ClosedGate, ...] = ()  #: each of its gates that is closed for it, in gate order
     background_only: bool = False  #: its queue gives background jobs while nothing else waits
-    ahead: int = 0  #: ready jobs of its queue that rank before it, held back or not
+    #: Ready jobs of its queue that rank before it, held back or not; a store may stop at AHEAD_MAX.
+    ahead: int = 0
     served: bool = True  #: some live worker serves its queue
     known: bool = True  #: some live worker that serves its queue knows its task
     awake: bool = True  #: not every live worker that serves its queue is quiet
@@ -218,7 +222,8 @@ def _of_ready(facts: JobFacts) -> Iterator[Obstacle]:
 def _behind(facts: JobFacts) -> Obstacle:
     queue, number = facts.record.queue, facts.ahead
     jobs, come = ("job", "comes") if number == 1 else ("jobs", "come")
-    text = f"{number} ready {jobs} of queue {queue!r} {come} before it"
+    least = "at least " if number >= AHEAD_MAX else ""
+    text = f"{least}{number} ready {jobs} of queue {queue!r} {come} before it"
     return Obstacle(ReasonCode.BEHIND, text, count=number)
 
 

@@ -25,7 +25,7 @@ from packhorse.client.operations import (
 )
 from packhorse.client.replies import forgotten
 from packhorse.core.clock import SECOND_US, Chance, Clock
-from packhorse.core.job import JobStatus
+from packhorse.core.job import LOOK_MAX, JobStatus
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Record
 from packhorse.events import EventBus, JobCancelled, JobCancelling, cancelled_events
@@ -87,8 +87,11 @@ class OperationSteps:
         """Find the next jobs, and write them down before any of them is touched."""
         if known.last:
             return _ended(known, now_us)
-        search = self._store.inspection.search(known.chosen, limit=_FOUND, after=known.after)
-        page: Page = await self._store.arun(search)
+        page: Page = await self._store.arun(
+            self._store.inspection.search(
+                known.chosen, limit=_FOUND, after=known.after, most=LOOK_MAX
+            )
+        )
         found = [job.id for job in page.jobs if has_end(job, known.error, known.place)]
         last = page.after is None
         changed = msgspec.structs.replace(known, page=tuple(found), after=page.after, last=last)

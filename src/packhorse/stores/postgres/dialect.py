@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
-from packhorse.core.job import Job, NewJob, Priority
+from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
@@ -31,7 +30,15 @@ from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.dialect import AttachedRow, Column, Dialect, Needs, Promoted, scope
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
-from packhorse.stores.sql.rows import AGED, PASSES, QueueRow, json_text
+from packhorse.stores.sql.rows import (
+    AGED,
+    CODE,
+    COUNTED_MIN,
+    PASSES,
+    STATUS_OF,
+    QueueRow,
+    json_text,
+)
 from packhorse.stores.sql.statements import Parameters, Rows
 from packhorse.stores.sql.submit import is_keyed
 
@@ -167,19 +174,18 @@ class _Postgres:
         return rows
 
     def counted_some(self, most: int) -> Steps[list[tuple[str, int, int, bool]]]:
-        stands = yield Rows(sql("counts_some"), {"most": most})
-        looked: Counter[tuple[int, str]] = Counter()
-        for lane, queue, _, number in stands:
-            looked[lane, queue] += number
+        stands = yield Rows(sql("counts_some"), {"most": most, "least": COUNTED_MIN})
         found = [
-            (queue, status, number, looked[lane, queue] >= most)
-            for lane, queue, status, number in stands
+            (queue, STATUS_OF[lane] if status is None else status, number, more)
+            for lane, queue, status, number, more in stands
         ]
         newest = yield Rows(sql("counts_newest"), {"most": most})
         more = sum(number for *_, number in newest) >= most
-        (_, _, seen), *lasting = yield Rows(sql("counts_lasting"), {"most": most})
-        found += [(*row, more) for row in newest]
-        return found + [(*row, seen >= most) for row in lasting]
+        # Dead ones stand in a lane, and were counted there.
+        found += [(*row, more) for row in newest if row[1] != CODE[JobStatus.DEAD]]
+        oldest = yield Rows(sql("counts_lasting"), {"most": most})
+        more = sum(number for _, _, number, _ in oldest) >= most
+        return found + [(*row, more) for *row, lasting in oldest if lasting]
 
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None

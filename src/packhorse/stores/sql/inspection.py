@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Final, TypeVar
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
-from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
+from packhorse.core.policies.explain import AHEAD_MAX, JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.stores.plan import Named, Plan, Steps
 from packhorse.stores.requests import (
@@ -153,7 +153,8 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
         )
     ahead = 0
     if record.status is JobStatus.QUEUED and lane != Lane.PARKED:
-        [(ahead,)] = yield Rows(dialect.sql("explain_ahead"), (job.seq,))
+        asked = {"seq": job.seq, "most": AHEAD_MAX}
+        [(ahead,)] = yield Rows(dialect.sql("explain_ahead"), asked)
     facts = JobFacts(
         record=record,
         now_us=now_us,

@@ -33,11 +33,13 @@ from packhorse.stores.requests import QueueSettings, Totals, WorkerRecord
 __all__ = [
     "AGED",
     "CODE",
+    "COUNTED_MIN",
     "DECODED_MAX",
     "HISTORY_EACH_END",
     "NO_BOUND",
     "PASSES",
     "STATUS",
+    "STATUS_OF",
     "UNCLAIMED",
     "Extra",
     "Lane",
@@ -85,6 +87,18 @@ class Lane(IntEnum):
     BLOCKED = 6
 
 
+#: The code of the status that all jobs of a lane have; in the lane of waiting ones they are mixed.
+STATUS_OF: Final = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (Lane.READY, Lane.SUSPECT, Lane.PARKED, Lane.BLOCKED), CODE[JobStatus.QUEUED]
+        ),
+        Lane.HELD: CODE[JobStatus.PROCESSING],
+        Lane.DEAD: CODE[JobStatus.DEAD],
+    }
+)
+#: Jobs of each lane of a queue that a count with a bound looks at, however many lanes there are.
+COUNTED_MIN: Final = 500
 #: Lanes of jobs that wait for a worker.
 UNCLAIMED: Final = (Lane.READY, Lane.SUSPECT, Lane.PARKED, Lane.WAITING, Lane.BLOCKED)
 

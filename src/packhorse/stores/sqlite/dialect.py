@@ -28,7 +28,7 @@ from packhorse.stores.sql.dialect import (
 from packhorse.stores.sql.finish import lifetimes
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
-from packhorse.stores.sql.rows import AGED, CODE, PASSES, Lane, QueueRow, json_text
+from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
     RECORD_COLUMNS,
@@ -132,10 +132,11 @@ def _counted_jobs() -> Steps[list[tuple[str, int, int]]]:
 
 def _counted_some(most: int) -> Steps[list[tuple[str, int, int, bool]]]:
     found: list[tuple[str, int, int, bool]] = []
-    for lane, queue in (yield Rows(sql("counts_stands"))):
-        asked = {"lane": lane, "queue": queue, "most": most}
-        rows = yield Rows(sql("counts_stand"), asked)
-        more = sum(number for _, number in rows) >= most
+    stands = yield Rows(sql("counts_stands"))
+    each = min(most, max(COUNTED_MIN, 5 * most // max(1, len(stands))))
+    for lane, queue in stands:
+        rows = yield Rows(sql("counts_stand"), {"lane": lane, "queue": queue, "most": each})
+        more = sum(number for _, number in rows) >= each
         found += [(queue, status, number, more) for status, number in rows]
     for name in ("counts_newest", "counts_lasting"):
         rows = yield Rows(sql(name), {"most": most})

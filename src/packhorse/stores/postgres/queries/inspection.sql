@@ -27,7 +27,8 @@ left join {queues} as queue on queue.name = known.name
 order by known.name
 
 -- name: counts_some
--- Of each lane of each queue the first jobs, by status; one look into the index finds the next lane.
+-- Of each lane of each queue the first jobs, and whether there are more; one look into the index
+-- finds the next lane. Only where statuses are mixed the jobs themselves are read, and fewer of them.
 with recursive heads as (
     (select lane, queue from {jobs} where lane is not null order by lane, queue limit 1)
     union all
@@ -38,13 +39,41 @@ with recursive heads as (
         order by lane, queue
         limit 1
     ) as next
+),
+bounds as (
+    select
+        least(:most, greatest(:least, 5 * :most / greatest(1, count(*)))) as of_lane,
+        least(
+            :most,
+            greatest(:least, :most / greatest(1, count(*) filter (where lane = {lane.waiting})))
+        ) as of_mixed
+    from heads
 )
-select heads.lane, heads.queue, part.status, count(*)
+select heads.lane, heads.queue, null::smallint, part.jobs, part.jobs >= bounds.of_lane
 from heads
+cross join bounds
 cross join lateral (
-    select status from {jobs} where lane = heads.lane and queue = heads.queue limit :most
+    select count(*) as jobs
+    from (
+        select 1 from {jobs} where lane = heads.lane and queue = heads.queue limit bounds.of_lane
+    ) as first
 ) as part
-group by heads.lane, heads.queue, part.status
+where heads.lane <> {lane.waiting}
+union all
+select heads.lane, heads.queue, part.status, part.jobs, sum(part.jobs) over whole >= bounds.of_mixed
+from heads
+cross join bounds
+cross join lateral (
+    select first.status, count(*) as jobs
+    from (
+        select status from {jobs}
+        where lane = heads.lane and queue = heads.queue
+        limit bounds.of_mixed
+    ) as first
+    group by first.status
+) as part
+where heads.lane = {lane.waiting}
+window whole as (partition by heads.queue)
 
 -- name: counts_newest
 -- Of finished jobs those that are kept longest, per queue and status.
@@ -55,13 +84,10 @@ from (
 group by part.queue, part.status
 
 -- name: counts_lasting
--- Of the oldest jobs those that are finished and kept for ever; how many were looked at comes first.
-select null, null, count(*) from (select 1 from {jobs} order by seq limit :most) as looked
-union all
-select part.queue, part.status, count(*)
+-- The oldest jobs per queue and status, and whether they are finished and kept for ever.
+select part.queue, part.status, count(*), part.lane is null and part.expires_us is null
 from (select queue, status, lane, expires_us from {jobs} order by seq limit :most) as part
-where part.lane is null and part.expires_us is null
-group by part.queue, part.status
+group by 1, 2, 4
 
 -- name: oldest_some
 -- Since when the longest-waiting of the next ready jobs of each queue and priority waits.
@@ -101,9 +127,9 @@ cross join lateral (
             else '{{lane.ready}, {lane.blocked}}'
         end)
         and other.queue = own.queue and (other.rank, other.place) < (own.rank, own.place)
-    offset 0
+    limit :most
 ) as ahead
-where own.seq = ?
+where own.seq = :seq
 
 -- name: outlook_ready
 -- Has some open queue a ready job of these tasks, held back or not, or one that is due?

@@ -146,15 +146,19 @@ from json_each(:queues) as queue, json_each(:levels) as level
 -- name: explain_ahead
 -- Ready jobs of its queue that rank before a job, held back or not; of a suspect, suspects.
 select count(*)
-from {jobs} as own
-cross join {jobs} as other
-where
-    own.seq = ?
-    and other.lane in (
-        iif(own.lane = {lane.suspect}, {lane.suspect}, {lane.ready}),
-        iif(own.lane = {lane.suspect}, {lane.suspect}, {lane.blocked})
-    )
-    and other.queue = own.queue and (other.rank, other.place) < (own.rank, own.place)
+from (
+    select 1
+    from {jobs} as own
+    cross join {jobs} as other
+    where
+        own.seq = :seq
+        and other.lane in (
+            iif(own.lane = {lane.suspect}, {lane.suspect}, {lane.ready}),
+            iif(own.lane = {lane.suspect}, {lane.suspect}, {lane.blocked})
+        )
+        and other.queue = own.queue and (other.rank, other.place) < (own.rank, own.place)
+    limit :most
+)
 
 -- name: outlook_ready
 -- Has some open queue a ready job of these tasks, held back or not, or one that is due?
