@@ -90,7 +90,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused_keys: tuple[str, ...]
     paused_tenants: tuple[str, ...]
     settings: QueueSettings  #: as they hold now, limits and all
-    depth: int  #: pending + queued + failed + timeout
+    #: pending + queued + failed + timeout, without those in steps: what `max_depth` bounds.
+    depth: int
+    in_steps: int = 0  #: jobs that wait in a step of their handler
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
     oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one
@@ -389,7 +391,8 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
         paused_keys=state.paused_keys,
         paused_tenants=state.paused_tenants,
         settings=settings,
-        depth=_depth(held),
+        depth=max(0, _depth(held) - held.in_steps),
+        in_steps=held.in_steps,
         counts=dict(_in_order(held)),
         oldest_ready_s=max(waited_s.values(), default=None),
         oldest_ready_s_by_priority=waited_s,

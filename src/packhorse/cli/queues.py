@@ -14,6 +14,7 @@ from packhorse.cli.options import NAME, json_option, on_store, queue_choices
 from packhorse.cli.output import ages, did_you_mean, note, print_json, print_table, print_text
 from packhorse.core.durations import span_text
 from packhorse.core.sizes import THE_STORE, fill_text, size_text
+from packhorse.core.text import counted
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -59,7 +60,11 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
     elif found:
         headers = ("QUEUE", "STATE", "WAITING", "READY", "RUNNING", "DONE", "DEAD", "OLDEST")
         rows = with_bytes(map(_row, found), found)
+        steps = [queue for queue in found if queue.in_steps]
         print_table((*headers, "LIMITS", "BYTES")[: len(rows[0])], rows)
+        for queue in steps:
+            noun = counted(queue.in_steps, "job")
+            print_text(f"Besides, {noun} of {queue.name} wait inside a step.")
         held = app.insights.store_bytes()
         if held is not None:
             print_text(f"The store holds {fill_text(*held)}.")

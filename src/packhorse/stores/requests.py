@@ -221,6 +221,8 @@ class Counts(msgspec.Struct, frozen=True):
     oldest_ready_us_by_priority: dict[int, int] = {}
     #: Of these not all were looked at: there are so many at least.
     at_least: frozenset[JobStatus] = frozenset()
+    #: Of those that wait, so many do so in a step of their handler; `max_depth` does not count them.
+    in_steps: int = 0
 
     @property
     def oldest_ready_us(self) -> int | None:

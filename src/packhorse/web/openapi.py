@@ -199,7 +199,14 @@ def _composed() -> dict[str, Any]:
     text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
     after, stopped = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
     whole = {"payload": {}, "result": {}, "history": _list({"type": "object"})}
-    queue = {"name": text, "depth": number, "paused": flag, "closed": flag, "limits": _open()}
+    queue = {
+        "name": text,
+        "depth": number,
+        "inSteps": number,
+        "paused": flag,
+        "closed": flag,
+        "limits": _open(),
+    }
     return {
         "Problem": _object(type=text, title=text, status=number, code=text, detail=text),
         "JobPage": _object(jobs=_list(job), after=after, stoppedAfter=stopped),

@@ -93,7 +93,10 @@ def _counts(access: Access) -> tuple[Counts, ...]:
         counted.setdefault(queue, {})[status] = number
     oldest = _oldest_ready(access)
     return tuple(
-        Counts(queue, by_status, oldest.get(queue, {})) for queue, by_status in counted.items()
+        Counts(
+            queue, by_status, oldest.get(queue, {}), in_steps=access.state.suspended.get(queue, 0)
+        )
+        for queue, by_status in counted.items()
     )
 
 

@@ -107,16 +107,18 @@ def _summary(row: Sequence[Any], now_us: int) -> JobRecord:
 
 
 def _counts() -> Steps[tuple[Counts, ...]]:
-    counts, oldest = yield Script("counts")
+    counts, oldest, suspended = yield Script("counts")
     counted: dict[str, dict[JobStatus, int]] = {}
     for field, number in zip(counts[::2], counts[1::2], strict=True):
         code, _, queue = field.decode().partition(":")
         counted.setdefault(queue, {})[STATUS[int(code)]] = int(number)
+    numbers = zip(suspended[::2], suspended[1::2], strict=True)
+    in_steps = {queue.decode(): int(number) for queue, number in numbers}
     waiting: dict[str, dict[int, int]] = {}
     for queue, priority, since_us in oldest:
         waiting.setdefault(queue.decode(), {})[priority] = since_us
     return tuple(
-        Counts(queue, by_status, waiting.get(queue, {}))
+        Counts(queue, by_status, waiting.get(queue, {}), in_steps=in_steps.get(queue, 0))
         for queue, by_status in sorted(counted.items())
     )
 

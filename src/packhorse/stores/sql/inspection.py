@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, Final, TypeVar
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: The statuses of jobs that are not due yet.
+_LATER: Final = (JobStatus.PENDING, JobStatus.FAILED, JobStatus.TIMEOUT)
 
 
 class SqlInspection:
@@ -108,10 +110,26 @@ def _counts(dialect: Dialect, most: int | None) -> Steps[tuple[Counts, ...]]:
         counted.setdefault(queue, Counter())[STATUS[status]] += number
         at_least.setdefault(queue, set()).update({STATUS[status]} if more else ())
     oldest = yield from dialect.oldest_ready(counted, most)
+    in_steps = yield from _in_steps(dialect, counted)
     return tuple(
-        Counts(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue]))
+        Counts(
+            *(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue])),
+            in_steps=in_steps.get(queue, 0),
+        )
         for queue, by_status in sorted(counted.items())
     )
+
+
+def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> Steps[dict[str, int]]:
+    """How many wait in a step of their handler, of those that were counted as not due yet."""
+    later = {queue: sum(counts[status] for status in _LATER) for queue, counts in counted.items()}
+    queues = [queue for queue, number in later.items() if number]
+    if not queues:
+        return {}
+    text = dialect.sql("counts_in_steps")
+    asked = [Rows(text, {"queue": queue, "most": later[queue]}) for queue in queues]
+    found = yield from dialect.read_each(asked)
+    return {queue: number for queue, [(number,)] in zip(queues, found, strict=True)}
 
 
 #: Jobs of each lane of a queue whose gates are asked in one go to see what could run.

@@ -324,6 +324,7 @@ class TestDelivering:
 
         trial.settle(settle(job, Snoozed(_LONG_US, waits=0), Limits(), roll=0.5))
         before = _depth(trial)
+        (counts,) = trial.run(trial.store.inspection.counts())
         submit(trial, "b")  # neither is shed
         submit(trial, "c")  # this one is
         taken = _depth(trial)
@@ -332,6 +333,8 @@ class TestDelivering:
         trial.end(again, SettlementKind.FAILED)
 
         assert (before, taken, _depth(trial)) == (0, 1, 1)
+        assert (counts.in_steps, counts.by_status[JobStatus.PENDING]) == (1, 1)
+        assert [each.in_steps for each in trial.run(trial.store.inspection.counts(most=9))] == [0]
         statuses = [trial.record(each).status for each in "abc"]
         assert statuses == [JobStatus.FAILED, JobStatus.PROCESSING, JobStatus.DEAD]
 

@@ -42,12 +42,11 @@ with recursive heads as (
 ),
 bounds as (
     select
-        least(:most, greatest(:least, 5 * :most / greatest(1, count(*)))) as of_lane,
-        least(
-            :most,
-            greatest(:least, :most / greatest(1, count(*) filter (where lane = {lane.waiting})))
-        ) as of_mixed
-    from heads
+        least(:most::bigint, greatest(:least::bigint, 5 * :most::bigint / greatest(1, lanes))) as of_lane,
+        least(:most::bigint, greatest(:least::bigint, :most::bigint / greatest(1, mixed))) as of_mixed
+    from (
+        select count(*) as lanes, count(*) filter (where lane = {lane.waiting}) as mixed from heads
+    ) as stands
 )
 select heads.lane, heads.queue, null::smallint, part.jobs, part.jobs >= bounds.of_lane
 from heads

@@ -146,7 +146,7 @@ return {clock.now, #found == 2 * looked_at and found[#found] or false, shown}
 
 -- script: counts
 -- Counts jobs per queue and status, and finds since when the first ready one of each priority of
--- each queue waits: queue, priority, instant.
+-- each queue waits: queue, priority, instant; then how many of each queue wait in a step.
 -- needs: jobs
 local counts = redis.call('HGETALL', tag .. KEY.counts)
 local LEVELS = 5
@@ -198,4 +198,4 @@ for at = 1, #counts, 2 do
     end
   end
 end
-return {counts, told}
+return {counts, told, redis.call('HGETALL', tag .. KEY.suspended)}

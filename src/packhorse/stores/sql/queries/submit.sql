@@ -50,6 +50,20 @@ where job.lane = {lane.waiting} and job.queue = ? and job.attempts > 0 and ( -- 
     where kept.seq = job.seq and kept.name = '' and kept.number = 0 and kept.value = {fence_bytes job}
 ) is not null
 
+-- name: counts_in_steps
+-- The same of the first waiting jobs of a queue.
+select count(*)
+from (
+    select seq, attempts, fence from {jobs}
+    where lane = {lane.waiting} and queue = :queue
+    order by rank, place
+    limit :most
+) as job
+where job.attempts > 0 and (
+    select 1 from {attachments} as kept
+    where kept.seq = job.seq and kept.name = '' and kept.number = 0 and kept.value = {fence_bytes job}
+) is not null
+
 -- name: known
 -- Status of the jobs that are there among these ids.
 select id, status from {jobs} where id {in_texts ?}
