@@ -221,7 +221,7 @@ class Counts(msgspec.Struct, frozen=True):
     oldest_ready_us_by_priority: dict[int, int] = {}
     #: Of these not all were looked at: there are so many at least.
     at_least: frozenset[JobStatus] = frozenset()
-    #: Of those that wait, so many do so in a step of their handler; `max_depth` does not count them.
+    #: Of those that wait, so many do in a step of their handler; `max_depth` does not count them.
     in_steps: int = 0
 
     @property

@@ -41,6 +41,7 @@ BOUNDED: Final = {
     "tag .. KEY.tasks": "tasks with limits",
     "tag .. KEY.counts": "queues, and the eight statuses of each",
     "tag .. KEY.bytes": "queues",
+    "tag .. KEY.suspended": "queues",
     "tag .. KEY.holders": "workers that hold jobs",
     "tag .. KEY.workers": "workers",
     "tag .. KEY.due_queues": "queues",

@@ -79,7 +79,7 @@ local function newest_of(sets, below, most)
     return nil
   end
   for set, id_of in pairs(sets) do
-    for _, member in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+    for _, member in ipairs(redis.call('ZRANGE', set, 0, FEW - 1)) do
       local number = tonumber(redis.call('ZSCORE', tag .. KEY.all, id_of(member)))
       if number and (below == '' or number < tonumber(below)) then
         found[#found + 1] = {id_of(member), number}
