@@ -87,14 +87,15 @@ def trial(outcome: str, *, area: str = "one", after: str = "if not x:") -> Trial
 def test_the_report_counts_every_area_and_shows_what_survived() -> None:
     trials = [trial("survived"), *[trial("killed")] * 3, trial("timed out"), trial("equivalent")]
 
-    text = page(3, {"one": 9, "two": 4}, [*trials, trial("killed", area=NAMED)])
+    text = page(3, 7, {"one": 9, "two": 4}, [*trials, trial("killed", area=NAMED)])
 
     assert "| one | 9 | 6 | 3 | 1 | 1 | 1 |" in text
     assert "| two | 4 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "**4 of 5 caught, 80.0 %**" in text
+    assert "7 are drawn, 6 of them tried so far" in text
     assert text.count("- `a.py`, AddNot:") == 2
     assert "| core/AddNot | killed | `a_test` |" in text
-    assert "None." in page(3, {"two": 4}, [])
+    assert "None." in page(3, 7, {"two": 4}, [])
 
 
 def test_a_survivor_of_which_it_is_known_why_is_equivalent() -> None:

@@ -21,6 +21,7 @@ from packhorse import (
 )
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.job import JobOptions, RetryRule
+from packhorse.core.outcome import MESSAGE_LENGTH_MAX
 from packhorse.events import JobCompleted, JobRetried, JobStale
 from packhorse.protocol import TaskError
 from packhorse.stores.requests import QueueSettings
@@ -73,6 +74,28 @@ async def test_a_producer_gets_the_result_as_its_task_declares_it(depot: Depot) 
         await consumer.mark_complete(job, result=(2, "words"))
 
         assert await handle.aresult(timeout=PATIENCE_S) == (2, "words")
+
+
+async def test_a_fetched_job_cannot_be_changed(depot: Depot) -> None:
+    depot.submit("job")
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+
+        with pytest.raises(AttributeError):
+            job.tenant = "other"  # type: ignore[misc]
+
+
+async def test_a_long_reason_is_cut_at_its_end(depot: Depot) -> None:
+    depot.submit("job")
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+
+        await consumer.mark_failed(job, reason="no" * 100 + "!", details="x" * 200_000)
+
+    error = depot.record("job").error
+    assert error is not None
+    assert error.reason == "no" * 99 + "n…"
+    assert error.message == "x" * (MESSAGE_LENGTH_MAX - 1) + "…"
 
 
 @pytest.mark.req("S3-12")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
@@ -135,20 +137,31 @@ def test_last_messages_are_heard_before_the_end_is_told_once(
     assert death.evidence.endswith("MiB at most; last log line: the last words")
 
 
-@pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGHUP, "signal SIGHUP"), (signal.SIGKILL, "signal SIGKILL")]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_that_a_signal_ended_has_no_exit_code(
-    started: Callable[[str], ChildProcess], number: signal.Signals, how: str
+    started: Callable[[str], ChildProcess], number: signal.Signals
 ) -> None:
     child = started("exec sleep 600")
 
     child.signal(number)
     death = ended(child)
 
-    assert (death.exit_code, death.signal, death.how) == (None, number, how)
+    assert (death.exit_code, death.signal) == (None, number)
+    assert death.how == f"signal {number.name}"
     assert death.from_outside is (number == signal.SIGKILL)
     child.signal(number)  # it is gone, and its number may be that of another process
+
+
+@pytest.mark.parametrize(("status", "code", "number"), [(0, 0, None), (256, 1, None), (1, None, 1)])
+def test_the_least_codes_and_signals_are_told_apart(
+    status: int, code: int | None, number: int | None
+) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+
+    death = Death.reaped(status, usage, io.BytesIO())
+
+    assert (death.exit_code, death.signal) == (code, number)
+    assert death.memory_mib == usage.ru_maxrss / 1024
 
 
 def test_of_a_kill_for_memory_it_is_not_said_that_it_came_from_outside() -> None:

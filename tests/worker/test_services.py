@@ -330,6 +330,35 @@ async def test_a_service_that_raises_is_told_of_and_run_again() -> None:
     assert told[:4] == [("flaky", "odd"), ("flaky", "worked")] * 2
 
 
+async def test_a_service_first_waits_for_a_part_of_its_interval() -> None:
+    waits: list[float] = []
+
+    class At:
+        def roll(self) -> float:
+            return 0.75
+
+    class Every:
+        name, interval_s = "every", 8.0
+
+        async def run_once(self) -> float:
+            return 5.0
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    driver = Driver(
+        sleep=sleep,
+        stopped=lambda: len(waits) == 3,
+        failed=lambda _name, _error: None,
+        worked=lambda _name: None,
+        chance=At(),
+    )
+
+    await driver.run(Every())
+
+    assert waits == [6.0, 5.0, 5.0]
+
+
 def test_intervals_are_spread_by_a_quarter_either_way() -> None:
     class At:
         def __init__(self, value: float) -> None:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""What a worker counts by queue and task, without a process around it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from packhorse import RetryPolicy
+from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
+from packhorse.runtime.worker.tallies import Tallies
+from packhorse.signals import Snooze
+from tests.worker.support import PATIENCE_S, Yard
+
+
+async def counted(yard: Yard) -> dict[str, Series]:
+    """Run all jobs; what came of each task."""
+    worker = yard.worker(burst=True)
+    await asyncio.wait_for(worker.run(), PATIENCE_S)
+    assert worker._runtime is not None
+    return {each.task: each for each in worker._runtime.settler.tallies.totals()}
+
+
+def ends(series: Series) -> dict[str, int]:
+    return {name: count for name, count in zip(OUTCOMES, series.outcomes, strict=True) if count}
+
+
+async def test_each_attempt_is_counted_by_what_it_came_to() -> None:
+    yard = Yard()
+    snoozed: list[int] = []
+
+    async def add() -> None: ...
+
+    async def fail() -> None:
+        raise ValueError("always")
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def rest() -> None:
+        if not snoozed:
+            snoozed.append(1)
+            raise Snooze("1ms")
+
+    yard.task(add)
+    yard.task(fail, retry=RetryPolicy(max_retries=2, initial_delay="1ms", jitter=False))
+    yard.task(hang, timeout="10ms", retry=RetryPolicy(max_retries=0))
+    yard.task(rest)
+    for name in ("add", "add", "fail", "hang", "rest"):
+        yard.submit(name)
+
+    found = await counted(yard)
+
+    assert {name: ends(series) for name, series in found.items()} == {
+        "add": {"success": 2},
+        "fail": {"retried": 2, "dead": 1},
+        "hang": {"dead": 1},
+        "rest": {"snoozed": 1, "success": 1},
+    }
+    assert {name: series.timeouts for name, series in found.items() if series.timeouts} == {
+        "hang": 1
+    }
+    assert all(len(each.run) == len(BOUNDS_S) + 1 for each in found.values())
+    assert {name: sum(series.run) for name, series in found.items()} == {
+        "add": 2,
+        "fail": 3,
+        "hang": 1,
+        "rest": 2,
+    }
+    assert {name: sum(series.wait) for name, series in found.items()} == {
+        "add": 2,
+        "fail": 1,  # retries wait for their back-off, which is no wait for a worker
+        "hang": 1,
+        "rest": 1,
+    }
+    assert 0.01 <= found["hang"].run_s < PATIENCE_S
+    assert 0 <= found["add"].wait_s < PATIENCE_S
+
+
+def test_tasks_beyond_the_bound_are_one() -> None:
+    tallies = Tallies()
+
+    for number in range(SERIES_MAX + 2):
+        tallies._made("q", f"t{number}")
+
+    keys = [each.key for each in tallies.totals()]
+    assert keys[SERIES_MAX - 1] == ("q", f"t{SERIES_MAX - 1}")
+    assert keys[SERIES_MAX:] == [(OTHER, OTHER)]
+
+
+def test_what_was_told_is_told_again_only_if_it_changed_or_was_not_heard() -> None:
+    tallies = Tallies()
+    tallies._made("q", "t")
+
+    [told] = tallies.changed()
+
+    assert tallies.changed() == ()
+    tallies.not_told([told])
+    assert tallies.changed() == (told,)
