@@ -218,7 +218,8 @@ def _write(
     tried = [trials[each.mutant.key] for each in changes if each.mutant.key in trials]
     keep(tried)
     numbers = {area: len(found) for area, found in possible.items()}
-    REPORT.write_text(page(seed, numbers, judged(tried, by_hand())), encoding="utf-8")
+    drawn_number = sum(change.area != NAMED for change in changes)
+    REPORT.write_text(page(seed, drawn_number, numbers, judged(tried, by_hand())), encoding="utf-8")
     print(f"written to {REPORT.relative_to(ROOT)}")
 
 

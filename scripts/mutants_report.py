@@ -79,7 +79,7 @@ def _change(of: Mapping[str, Any]) -> tuple[str, str, str]:
     return of["path"], of["before"], of["after"]
 
 
-def page(seed: int, possible: Mapping[str, int], trials: Sequence[Trial]) -> str:
+def page(seed: int, drawn: int, possible: Mapping[str, int], trials: Sequence[Trial]) -> str:
     """The report as Markdown."""
     sample = [trial for trial in trials if trial.area != NAMED]
     total = Counter(trial.outcome for trial in sample)
@@ -95,7 +95,8 @@ def page(seed: int, possible: Mapping[str, int], trials: Sequence[Trial]) -> str
         "that no test notices.",
         "",
         f"**{caught} of {counted} caught, {share}** (killed or timed out, of all that are not",
-        "equivalent).",
+        f"equivalent). {drawn} are drawn, {total.total()} of them tried so far; the next run",
+        "goes on.",
         "",
         "| Area | Possible | Tried | Killed | Timed out | Equivalent | Survived |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
