@@ -50,13 +50,19 @@ def kill_run(
     parser.add_argument("--store", choices=[*stores, "all"], default="all")
     parser.add_argument("--kills", type=int, default=kills)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="the folder of the report",
+    )
     options = parser.parse_args(arguments)
     found: list[F] = []
     for store in stores if options.store == "all" else (options.store,):
         with tempfile.TemporaryDirectory(prefix=f"packhorse-{name}-") as folder:
             found.append(run(store, Path(folder), kills=options.kills, seed=options.seed))
         sys.stdout.write(_summary(found[-1], told(found[-1])))
+    options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{name}.md"
     path.write_text(page(found), encoding="utf-8")
     sys.stdout.write(f"written: {path}\n")

@@ -203,7 +203,7 @@ def test_the_ends_of_workflows_and_batches_are_told_and_told_again_after_a_retry
     cancelled.cancel()
     app.batch(shop.double, [], id="none")
     app.batch(shop.double, [1, 2], id="gone").cancel()
-    batch = app.batch(shop.fail, [1, 2], id="some")
+    batch = app.batch(shop.fail, [1, 2], id="some", on_complete=shop.double.call(1))
     app.run_jobs()
     before = sorted(told)
     told.clear()

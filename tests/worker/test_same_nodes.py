@@ -176,3 +176,19 @@ def test_the_end_of_a_workflow_is_told_that_ends_with_a_job_of_others(
 
     assert holder.info().status is JobStatus.COMPLETED
     assert told == [("workflow.completed", each) for each in ("early", "late", "none")]
+
+
+def test_a_job_of_others_that_was_removed_before_it_was_looked_at_has_not_completed_its_node(
+    packhorse_app: TestApp,
+) -> None:
+    shop = Doubles(packhorse_app)
+    holder = shop.other(delay="1h")
+    running = shop.start()
+    holder.cancel()
+    packhorse_app.clock.advance(40 * 24 * 3_600)
+    while packhorse_app.store.run(packhorse_app.store.upkeep.prune(limit=100)):
+        pass
+
+    keep(packhorse_app)
+
+    assert states(running) == {"same": "dead", "behind": "cancelled"}

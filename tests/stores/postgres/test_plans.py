@@ -255,6 +255,13 @@ def test_jobs_of_some_tasks_are_merged_and_never_sorted(
     assert not sorts
 
 
+@pytest.mark.parametrize("name", ["records_by_id", "records_by_order"])
+def test_a_page_of_records_reads_no_further_than_it_shows(name: str, planner: Planner) -> None:
+    steps = planner.steps(name, queries(name))
+
+    assert {step["Node Type"] for step in steps} == {"Limit", "Index Scan"}
+
+
 def test_what_may_read_more_is_still_there() -> None:
     assert WIDE.keys() <= set(QUERIES)
 

@@ -76,13 +76,15 @@ class PostgresSettings:
         """What the server is set to for our statements: what it ends by itself, and how it plans.
 
         A plan is kept as long as its connection. One made for an empty table must be good for a
-        full one, so tables are read as a whole only where there is no index to go by; to the
+        full one, so tables are read as a whole only where there is no index to go by, and the
+        first rows of an order by its index, not by sorting all that a bitmap has found; to the
         planner of older servers that costs so much that it would compile such a plan.
         """
         return {
             "statement_timeout": f"{self.statement_timeout_s * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{_STANDS_STILL_S * 1000:.0f}",
             "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
             "jit": "off",
         }
 

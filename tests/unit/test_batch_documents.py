@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""The pure part of batches: what ends of members, cancels and retries make of their document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from packhorse.batches.progress import ProgressWatchers
+from packhorse.core.batches import BatchDocument, batch_group, cancel_told, folded_batch
+from packhorse.core.driving import drive
+from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.policies.journal import JournalLine
+from packhorse.runtime.services.batch_folding import BatchFolding
+from packhorse.testing import TestApp
+
+_NOW_US = 1_000_000
+
+
+def _batch(**fields: Any) -> BatchDocument:
+    job = NewJob("", "t", b"{}")
+    callbacks = {"success": job, "complete": job}
+    batch = BatchDocument("b", job, 0, callbacks=callbacks)
+    return msgspec.structs.replace(batch, **fields)
+
+
+def _line(status: JobStatus, was: JobStatus = JobStatus.PROCESSING) -> JournalLine:
+    return JournalLine(1, batch_group("b", ""), "j", "i0", status, was)
+
+
+def test_a_member_that_is_tried_again_is_no_longer_among_the_dead() -> None:
+    batch = _batch(single=True, sealed=True, members=1, total=1)
+    dead = folded_batch(batch, [_line(JobStatus.DEAD)], _NOW_US).document
+    again = folded_batch(dead, [_line(JobStatus.PENDING, JobStatus.DEAD)], _NOW_US).document
+
+    assert (dead.dead, again.dead) == ((0,), ())
+
+
+def test_a_batch_that_was_cancelled_is_no_success_though_all_of_it_was_done() -> None:
+    batch = _batch(single=True, sealed=True, members=1, total=1, stopped="cancelled")
+
+    moved = folded_batch(batch, [_line(JobStatus.COMPLETED)], _NOW_US)
+
+    assert (moved.document.status, moved.document.fired) == ("cancelled", ("complete",))
+
+
+def test_of_two_cancels_at_once_one_counts_the_members_that_are_gone() -> None:
+    batch = _batch(members=600, cancelled=500, ended=3)
+
+    assert cancel_told(batch, (0, 500), 3, _NOW_US).document == batch
+    assert cancel_told(batch, (500, 600), 2, _NOW_US).document.ended == 5
+
+
+def test_lines_of_a_batch_that_is_gone_are_dealt_with(packhorse_app: TestApp) -> None:
+    store, group = packhorse_app.store, batch_group("gone", "")
+    folding = BatchFolding(ProgressWatchers(), packhorse_app.bus, "w")
+
+    fold = drive(folding.fold(store, group, [_line(JobStatus.COMPLETED)]), store.run)
+
+    assert (fold.line_ids, fold.changes, fold.jobs) == ((1,), (), ())
