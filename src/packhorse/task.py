@@ -156,7 +156,9 @@ class Task(Generic[P, R]):
     def using(self, **options: Unpack[CallOptions]) -> Self:
         """The same task, whose jobs are submitted with these options."""
         choices = self._choices.using(dict(options), f"{self.name}.using()")
-        return type(self)(self.definition, self._submission, choices)
+        task = object.__new__(type(self))
+        task.__dict__.update(self.__dict__, _choices=choices)  # to wrap it again takes long
+        return task
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {self.definition.where}>"

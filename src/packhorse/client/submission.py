@@ -91,7 +91,7 @@ class Submission:
             if within is not None:
                 for written in map(within.written, parts(jobs, atomic=False)):
                     connection.transactions.write(connection.store, within.tx, written)
-                return self._admitted_later(jobs, tenant)
+                return [JobHandle(job.id, None, connection, tenant=tenant) for job in jobs]
             if in_event_loop():
                 self.warn_of_blocking(verb)
             try:
@@ -120,7 +120,7 @@ class Submission:
                 store = await connection.astore()
                 for written in map(within.written, parts(jobs, atomic=False)):
                     await connection.transactions.awrite(store, within.tx, written)
-                return self._admitted_later(jobs, tenant)
+                return [JobHandle(job.id, None, connection, tenant=tenant) for job in jobs]
             try:
                 for part in parts(jobs, atomic=atomic):
                     answers = await connection.asubmit(
@@ -158,28 +158,26 @@ class Submission:
             for one in answers
         ]
 
-    def _admitted_later(self, jobs: Sequence[NewJob], tenant: str | None) -> list[JobHandle[Any]]:
-        return [JobHandle(job.id, None, self.connection, tenant=tenant) for job in jobs]
-
     def _batch(self, calls: Sequence[Call[Any]], tx: object = None) -> _Batch:
         """Build and check the jobs of these calls.
 
-        Also return how long they wait for room, as the least patient one, if all ids are new, and
-        the transaction they are part of.
+        Also how long they wait for room, as the least patient one, if all ids are new, and the
+        transaction they are part of.
         """
         for call in calls:
             if type(call) is not Call:
                 raise not_alone(call)
         declarations, ids = self.connection.declarations, new_ids(len(calls))
-        pairs = zip(calls, ids, strict=True)
-        jobs = [new_job(call, declarations, job_id) for call, job_id in pairs]
+        jobs = [new_job(one, declarations, new) for one, new in zip(calls, ids, strict=True)]
         self.check(jobs)
-        chosen = [call.choices.values for call in calls if call.choices is not NO_CHOICES]
-        if tx is None and not chosen:
+        chosen = [call.choices.values for call in calls]
+        if tx is None and not any(chosen):
             return jobs, None, True, None
+        within = Within.of(chosen, tx)
+        if within is not None:
+            return jobs, None, False, within
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        within = Within.of(calls, tx)
-        return jobs, wait_us, [job.id for job in jobs] == ids, within
+        return jobs, wait_us, [job.id for job in jobs] == ids, None
 
     def check(self, jobs: Sequence[NewJob]) -> None:
         """Refuse jobs that are not to be stored, before the store is asked."""
@@ -331,6 +329,8 @@ def _user_stacklevel() -> int:
 
 def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterable[Sequence[NewJob]]:
     """The jobs of each transaction, in order; `atomic`: one, or `UsageError` if it is too large."""
+    if len(jobs) == 1:
+        return (jobs,)
     sizes = [len(job.payload) for job in jobs]
     if atomic:
         _refuse_large(len(jobs), sum(sizes))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from packhorse.call import Call
+import msgspec
+
 from packhorse.client.asides import Aside
 from packhorse.client.user_connections import Action, UserConnection, recognised
 from packhorse.core.driving import adrive, drive
@@ -35,7 +36,7 @@ TX_TEXT_BYTES_MAX: Final = 1_000
 _SHORT: Final = TX_TEXT_BYTES_MAX // 4  # characters that never have more bytes
 
 
-class Written(NamedTuple):
+class Written(msgspec.Struct, frozen=True, gc=False):
     """What to write inside a transaction."""
 
     requests: Sequence[IntakeRequest]
@@ -47,41 +48,55 @@ class Written(NamedTuple):
         return list(dict.fromkeys([one.job.queue for one in self.requests if one.job is not None]))
 
 
-class Within(NamedTuple):
+class Within(msgspec.Struct, frozen=True, gc=False):
     """The transaction of a user that calls are part of."""
 
     tx: object
     notify: bool
 
     @classmethod
-    def of(cls, calls: Sequence[Call[Any]], tx: object) -> Within | None:
-        """That which was given, or which all calls name; None: they are part of none."""
-        values = [call.choices.values for call in calls]
-        given = tx if tx is not None else next((one["tx"] for one in values if "tx" in one), None)
+    def of(cls, chosen: Sequence[Mapping[str, Any]], tx: object) -> Within | None:
+        """That which was given, or which all calls have chosen; None: they are part of none."""
+        named, notify, given = [], False, tx
+        for one in chosen:
+            named.append(one.get("tx", tx))
+            notify = notify or one.get("notify", False)
+            given = named[-1] if given is None else given
         if given is None:
             return None
-        if any(one.get("tx", tx) is not given for one in values):
-            raise UsageError(
-                "calls that are submitted together name different transactions, or some name none; "
-                "nothing was stored: give one tx to enqueue_many(), or submit them apart"
-            )
-        return cls(given, any(one.get("notify") for one in values))
+        for each in named:
+            if each is not given:
+                raise UsageError(
+                    "calls that are submitted together name different transactions, or some name "
+                    "none; nothing was stored: give one tx to enqueue_many(), or submit them apart"
+                )
+        return cls(given, notify)
 
     def written(self, jobs: Sequence[NewJob]) -> Written:
         """What is written with one statement."""
+        requests = []
         for job in jobs:
-            _refuse_long(job)
-        return Written([IntakeRequest(job) for job in jobs], self.notify)
+            names = (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags)
+            if sum(map(len, names)) > _SHORT:
+                _refuse_long(names)
+            requests.append(IntakeRequest(job))
+        return Written(requests, self.notify)
 
 
-def _refuse_long(job: NewJob) -> None:
+def _refuse_long(names: Sequence[str]) -> None:
     """What an index may not hold would be found out after the commit only."""
-    for text in (job.id, job.task, job.queue, job.tenant, job.trace_id, *job.tags):
-        if len(text) > _SHORT and len(text.encode()) > TX_TEXT_BYTES_MAX:
+    for text in names:
+        if len(text.encode()) > TX_TEXT_BYTES_MAX:
             raise ConfigError(
                 f"a name of a job with tx= begins with {text[:20]!r} and has more than "
                 f"{TX_TEXT_BYTES_MAX} bytes; nothing was stored: give a shorter one"
             )
+
+
+class _Place(NamedTuple):
+    """What a connection writes to."""
+
+    outbox: Outbox | None  #: None: the store itself
 
 
 #: An action on the user's connection, a plan for the store's own, or work on an outbox's.
@@ -93,9 +108,9 @@ class Transactions:
 
     def __init__(self) -> None:
         self.outboxes: Outboxes | tuple[()] = ()  #: of the app
-        #: What each connection writes to: an outbox, or None for the store itself.
-        self._fit: MutableMapping[Any, Outbox | None] = weakref.WeakKeyDictionary()
-        self._files: dict[str, Outbox | None] = {}  # the same by the names of SQLite files
+        #: What each connection writes to.
+        self._fit: MutableMapping[Any, _Place] = weakref.WeakKeyDictionary()
+        self._files: dict[str, _Place] = {}  # the same by the names of SQLite files
         self._told: MutableMapping[Any, dict[str, None]] = weakref.WeakKeyDictionary()
         self._own: Any = None  # which store this is
 
@@ -108,7 +123,8 @@ class Transactions:
                 "nothing was sent"
             )
         try:
-            drive(self._steps(store, way, written), lambda step: _answer(store, way, step))
+            if not self._written_again(store, way, written):
+                drive(self._steps(store, way, written), lambda step: _answer(store, way, step))
         except Exception as error:
             _tell_locked(error, way)
             raise
@@ -121,6 +137,32 @@ class Transactions:
         except Exception as error:
             _tell_locked(error, way)
             raise
+
+    def _written_again(self, store: Store, way: UserConnection, written: Written) -> bool:
+        """Write at once on a connection that was looked at before, as most were.
+
+        False: nothing was written, since it was not, or there is more to do or to say.
+        """
+        if not (self._files or self._fit) or written.notify:
+            return False
+        way.refuse()
+        key, intake = _main_file(way) if way.family == "sqlite" else way.key(), store.intake
+        fit: MutableMapping[Any, _Place] = self._files if isinstance(key, str) else self._fit
+        if key not in fit:
+            return False
+        place = fit[key]
+        try:
+            if place.outbox is not None:
+                return bool(way.change(place.outbox.append(store, written.requests)))
+            if intake is None or not way.change(intake.append(written.requests)):
+                return False
+        except Exception as error:
+            if _NO_TABLE in str(error):
+                return False
+            raise
+        if (watched := way.watch()) is not None:
+            self._tell_after_commit(way, watched, written, intake.wake)
+        return True
 
     def _steps(self, store: Store, way: UserConnection, written: Written) -> _Steps:
         intake = store.intake
@@ -138,7 +180,8 @@ class Transactions:
                 yield lambda way: way.change(statement)
             elif intake is not None:
                 yield from self._write(store, intake, written)
-                self._tell_after_commit(way, written, intake.wake)
+                if (watched := way.watch()) is not None:
+                    self._tell_after_commit(way, watched, written, intake.wake)
         except Exception as error:
             if _NO_TABLE in str(error):
                 self._files.clear()
@@ -162,9 +205,9 @@ class Transactions:
         family, key = yield lambda way: (way.family, way.key())
         if family == "sqlite":  # those of `sqlite3` cannot be remembered; where they write to can
             key = yield _main_file
-        fit = self._files if isinstance(key, str) else self._fit
+        fit: MutableMapping[Any, _Place] = self._files if isinstance(key, str) else self._fit
         if key in fit:
-            return fit[key]
+            return fit[key].outbox
         problem, found = None, None
         if intake is not None:
             problem = yield from self._check(intake, family)
@@ -180,7 +223,7 @@ class Transactions:
         if problem is not None:
             raise UsageError(problem)
         with contextlib.suppress(TypeError):  # what cannot be remembered is asked each time
-            fit[key] = found
+            fit[key] = _Place(found)
         return found
 
     def _check(
@@ -199,12 +242,13 @@ class Transactions:
         return None if problem is None else f"tx= cannot be used: {problem}; nothing was stored"
 
     def _tell_after_commit(
-        self, way: UserConnection, written: Written, wake: Callable[[Sequence[str]], None]
+        self,
+        way: UserConnection,
+        watched: object,
+        written: Written,
+        wake: Callable[[Sequence[str]], None],
     ) -> None:
-        """Wake workers after the commit, where the library tells of it."""
-        watched = way.watch()
-        if watched is None:
-            return
+        """Wake workers after the commit, since the library tells of it."""
         topics = dict.fromkeys(("", *written.queues))  # also where a cancel names no queue
         waiting = self._told.get(watched)
         if waiting is not None:
@@ -222,7 +266,7 @@ class Transactions:
 
 def _main_file(way: UserConnection) -> str:
     """The file of a SQLite connection, by its name; empty in memory, which nothing fits."""
-    return str(next(file for _, name, file in way.rows(_DATABASES) if name == "main") or "")
+    return way.rows(_DATABASES)[0][2] or ""  # it is always the first
 
 
 def _another(family: str, own: str) -> str:

@@ -7,7 +7,8 @@ None of the libraries is imported here: a connection of one can only be given wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from packhorse.errors import UsageError
@@ -25,8 +26,6 @@ _BEGIN: Final = "no transaction is open on it: begin one first, since the job is
 _IN_TRANSACTION, _IN_ERROR = 2, 3
 _FAILED: Final = "its transaction has failed: roll it back, and begin another"
 
-#: Called with the queues that something was asked for in.
-Wake = Callable[[Sequence[str]], None]
 Action = Callable[["UserConnection"], Any]
 
 
@@ -69,9 +68,10 @@ class UserConnection(Protocol):
 
 def recognised(tx: object) -> UserConnection:
     """The way to use this connection; `TypeError` if there is none."""
-    for find in (_sqlite3, _psycopg, _asyncpg, _sqlalchemy, _django):
-        found = find(tx)
-        if found is not None:
+    met = _met.get(type(tx))
+    for find in _FINDERS if met is None else (met,):
+        if (found := find(tx)) is not None:
+            _met[type(tx)] = find
             return found
     raise TypeError(f"tx= takes {_ACCEPTED}; {tx!r} is none of these; nothing was stored")
 
@@ -132,8 +132,7 @@ class _Sqlite3(_Direct):
     def rows(self, statement: UserStatement) -> list[Any]:
         cursor = self._connection.cursor()
         cursor.row_factory = None
-        found: list[Any] = cursor.execute(statement.text, statement.parameters).fetchall()
-        return found
+        return cursor.execute(*statement).fetchall()  # type: ignore[no-any-return]
 
     def change(self, statement: UserStatement) -> int:
         changed: int = self._connection.cursor().execute(*statement).rowcount
@@ -187,6 +186,7 @@ class _AsyncPsycopg(_Awaited, _Psycopg):
         return (await self._execute(self._module.AsyncCursor, statement)).rowcount
 
 
+@lru_cache(maxsize=64)
 def _with_percent(text: str) -> str:
     return text.replace("?", "%s")
 
@@ -352,9 +352,8 @@ def _django(tx: object) -> UserConnection | None:
         or not sys.modules["django.conf"].settings.configured
     ):
         return None
-    if tx not in module.connections:
-        known = ", ".join(module.connections)
-        raise _refused(tx, f"Django has no database of this alias; it has: {known}")
+    if tx not in (known := module.connections):
+        raise _refused(tx, f"Django has no database of this alias; it has: {', '.join(known)}")
     return _Django(tx, module)
 
 
@@ -395,3 +394,7 @@ class _Django(_Direct):
 
     def after_commit(self, told: Callable[[], None]) -> None:
         self._module.transaction.on_commit(told, using=self._alias)
+
+
+_FINDERS: Final = (_sqlite3, _psycopg, _asyncpg, _sqlalchemy, _django)
+_met: Final[dict[type, Callable[[object], UserConnection | None]]] = {}  # by types of connections

@@ -29,6 +29,7 @@ __all__ = [
     "alias_of",
     "found_later",
     "read_request",
+    "written_request",
     "written_requests",
 ]
 
@@ -69,11 +70,15 @@ _encode: Final = msgspec.json.Encoder().encode
 _values_of: Final = msgspec.structs.astuple
 
 
+def written_request(request: IntakeRequest) -> str:
+    """The JSON text of a request."""
+    job = request.job
+    return _encode(request if job is None else IntakeRequest(_Job(*_values_of(job)))).decode()
+
+
 def written_requests(requests: Sequence[IntakeRequest]) -> str:
     """The JSON text of a list of requests."""
-    return _encode(
-        [one if one.job is None else IntakeRequest(_Job(*_values_of(one.job))) for one in requests]
-    ).decode()
+    return f"[{','.join(map(written_request, requests))}]"
 
 
 def read_request(text: str, at_us: int) -> IntakeRequest:

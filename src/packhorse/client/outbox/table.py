@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from packhorse.stores.intake import (
     IntakeRequest,
     UserStatement,
     read_request,
-    written_requests,
+    written_request,
 )
 
 __all__ = ["COUNTED_MAX", "STALE_US", "OutboxBatch", "OutboxTable"]
@@ -101,15 +102,12 @@ class OutboxTable:
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
         """Add requests."""
-        # Alike for all, so that drivers know it when it comes again.
-        now = _POSTGRES_NOW if self._postgres else "?"
-        rows = ", ".join([f"({now}, {int(one.job is not None)}, ?)" for one in requests])
-        text = f"insert into {self.name} (written_us, is_job, request) values {rows}"
-        given: list[Any] = [written_requests([one])[1:-1] for one in requests]
+        kinds = tuple([int(one.job is not None) for one in requests])
+        given: list[Any] = [written_request(one) for one in requests]
         if not self._postgres:
             now_us = self._now()
             given = [each for request in given for each in (now_us, request)]
-        return UserStatement(text, tuple(given))
+        return UserStatement(_append_text(self.name, self._postgres, kinds), tuple(given))
 
     # ---------------------------------------------------------------------- on a connection here
 
@@ -203,3 +201,11 @@ class OutboxTable:
             return self._now()
         [(now_us,)] = way.rows(UserStatement(f"select {_POSTGRES_NOW}"))
         return int(now_us)
+
+
+@lru_cache(maxsize=32)
+def _append_text(table: str, postgres: bool, kinds: tuple[int, ...]) -> str:  # noqa: FBT001
+    """Add requests of these kinds; alike each time, so that drivers know it when it comes again."""
+    now = _POSTGRES_NOW if postgres else "?"
+    rows = ", ".join([f"({now}, {kind}, ?)" for kind in kinds])
+    return f"insert into {table} (written_us, is_job, request) values {rows}"

@@ -14,6 +14,7 @@ from packhorse.stores.intake import (
     IntakeRequest,
     UserStatement,
     read_request,
+    written_request,
     written_requests,
 )
 from packhorse.stores.plan import Plan, Steps
@@ -81,10 +82,10 @@ class PostgresIntake:
         return None
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
-        written = written_requests(requests)
         if len(requests) == 1:
-            return UserStatement(self._text("intake_append_one"), (written[1:-1],))
-        return UserStatement(self._text("intake_append"), (written,))
+            text = self._texts.get("intake_append_one") or self._text("intake_append_one")
+            return UserStatement(text, (written_request(requests[0]),))
+        return UserStatement(self._text("intake_append"), (written_requests(requests),))
 
     def _text(self, name: str) -> str:
         """A statement of users' connections; one without an instant in it is made once."""

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packhorse.core.clock import Clock
-from packhorse.stores.intake import ADMITTED_MAX, IntakeRequest, UserStatement, written_requests
+from packhorse.stores.intake import (
+    ADMITTED_MAX,
+    IntakeRequest,
+    UserStatement,
+    written_request,
+    written_requests,
+)
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.sql.intake import holder_plan
 from packhorse.stores.sqlite.connection import file_at
@@ -56,9 +62,10 @@ class SqliteIntake:
         return None
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
-        return UserStatement(
-            sql("intake_append"), (self._clock.now_us(), written_requests(requests))
-        )
+        now_us = self._clock.now_us()
+        if len(requests) == 1:
+            return UserStatement(sql("intake_append_one"), (now_us, written_request(requests[0])))
+        return UserStatement(sql("intake_append"), (now_us, written_requests(requests)))
 
     def notice(self) -> UserStatement | None:
         return None

@@ -119,6 +119,12 @@ from json_each(?) as one
 where not exists (select 1 from {copied})
 order by one.key
 
+-- name: intake_append_one
+-- As `intake_append`, for one request.
+insert into {requests} (at_us, request)
+select ?, ?
+where not exists (select 1 from {copied})
+
 -- name: intake_probe
 -- The file that a connection has as its main database, and whether the intake there is ready.
 select
