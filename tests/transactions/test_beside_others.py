@@ -9,6 +9,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -142,12 +143,13 @@ async def test_a_worker_admits_what_was_committed(
     async with working(orders.app):
         await (await orders.send.aenqueue("before")).aresult(timeout=PATIENCE_S)
         open_tx: Callable[[Orders], Any] = Orders.driver if polls else Orders.sqlalchemy_session
-        with open_tx(orders) as open_one:
-            orders.send.using(tx=open_one.tx).enqueue("a")
-        while "a" not in orders.ran:
-            await asyncio.sleep(0.01)
+        for order in ("a", "on a known connection"):
+            with open_tx(orders) as open_one:
+                orders.send.using(tx=open_one.tx).enqueue(order)
+            while order not in orders.ran:
+                await asyncio.sleep(0.01)
 
-    assert orders.ran == ["before", "a"]
+    assert orders.ran == ["before", "a", "on a known connection"]
 
 
 async def test_a_commit_can_carry_the_wake_up(
@@ -157,9 +159,24 @@ async def test_a_commit_can_carry_the_wake_up(
     async with working(postgres.app):
         await (await postgres.send.aenqueue("before")).aresult(timeout=PATIENCE_S)
         with postgres.driver() as open_one:
+            postgres.send.using(tx=open_one.tx).enqueue("not told")  # the connection is known now
             postgres.send.using(tx=open_one.tx, notify=True).enqueue("a")
         while "a" not in postgres.ran:
             await asyncio.sleep(0.01)
+
+
+def test_a_submit_on_a_known_connection_is_one_statement(postgres: Orders, tmp_path: Path) -> None:
+    with postgres.driver() as open_one, (tmp_path / "sent").open("w+b") as sent:
+        for _ in range(10):  # by then psycopg has prepared it
+            postgres.send.using(tx=open_one.tx).enqueue("a")
+        open_one.tx.pgconn.trace(sent.fileno())
+        postgres.send.using(tx=open_one.tx).enqueue("a")
+        open_one.tx.pgconn.untrace()
+        sent.seek(0)
+        messages = [line.split(b"\t") for line in sent.read().splitlines()]
+
+    ours = [message[3] for message in messages if message[1] == b"F"]
+    assert ours == [b"Bind", b"Describe", b"Execute", b"Sync"]
 
 
 @pytest.mark.parametrize("bad", ["no JSON", '{"job": 1}', None])
