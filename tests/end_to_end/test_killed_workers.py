@@ -46,6 +46,10 @@ def test_the_jobs_of_a_killed_worker_run_again_within_lease_plus_five_seconds(
             info = job.info()
             assert (info.status, info.attempts, info.crashes) == (JobStatus.COMPLETED, 2, 1)
             assert info.failures == 0
+        heir.send_signal(signal.SIGTERM)
+        ended(heir)  # it has written what it did: three rescues, and three jobs
+        points = app.insights.history("1h").points
+        assert [sum(point.succeeded for point in points), sum(p.retried for p in points)] == [3, 3]
 
 
 @pytest.mark.req("S2-5", "S2-6")

@@ -59,6 +59,9 @@ def test_a_job_that_takes_its_process_down_pays_at_once_and_work_goes_on(yard: Y
     assert "last log line: about to exit" in dead.error.message
     assert [line.error.code for line in job.history() if line.error] == ["WORKER_LOST"] * 2
     assert yard.stop(parent) == 0
+    points = yard.app.insights.history("1h").points  # the parent wrote what processes could not
+    counted = [(point.succeeded, point.retried, point.dead) for point in points]
+    assert [sum(each) for each in zip(*counted, strict=True)] == [1, 1, 1]
 
 
 @pytest.mark.req("S4-24", "S4-26")

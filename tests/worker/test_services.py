@@ -34,7 +34,11 @@ class Rescue:
 
     def __init__(self, yard: Yard) -> None:
         self.clock = HandClock()
-        self.rescuer = Rescuer(yard.store, self.clock, Even(), yard.bus, "rescuer")
+        self.counted: list[tuple[str, str, str]] = []
+        self.rescuer = Rescuer(
+            *(yard.store, self.clock, Even(), yard.bus, "rescuer"),
+            count=lambda *each: self.counted.append(each),
+        )
 
     async def look(self, *, after_s: float = 0.0) -> float:
         self.clock.seconds += after_s
@@ -84,6 +88,7 @@ async def test_a_confirmed_loss_is_rescued_with_its_crash_counted_and_told(yard:
     assert attempt.error is not None
     assert attempt.error.code == "WORKER_LOST"
     assert attempt.will_retry
+    assert rescue.counted == [("default", "work", "retried")]
 
 
 async def test_a_job_given_up_because_its_worker_was_lost_is_told_as_dead(yard: Yard) -> None:
@@ -118,6 +123,7 @@ async def test_a_lost_job_that_could_only_run_after_its_deadline_is_told_as_dead
     assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
     (rescued,), (dead,) = yard.told(JobRescued), yard.told(JobDead)
     assert rescued.dead
+    assert rescue.counted == [("default", "work", "dead")]
     assert (dead.job_id, dead.reason) == (job_id, "expired")
 
 

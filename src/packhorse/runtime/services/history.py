@@ -35,14 +35,14 @@ from packhorse.core.policies.history import (
 )
 from packhorse.core.policies.records import Put, Record, RecordChange, RecordId, Remove
 from packhorse.core.policies.series import Series, added, risen
-from packhorse.errors import StoreCopied
+from packhorse.errors import PackhorseError, StoreCopied
 from packhorse.runtime.services.duty import Duty
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Counts
 
-__all__ = ["HistoryKeeper"]
+__all__ = ["HistoryKeeper", "keep_lost"]
 
 _MINUTE_S: Final = 60
 #: Parts of a minute are folded so long after it has begun: no worker writes to it any more.
@@ -218,6 +218,20 @@ class HistoryKeeper:
 
     async def _record(self, kind: str, key: str) -> Record | None:
         return await self._store.arun(self._store.records.record(RecordId(kind, "", key)))
+
+
+def keep_lost(store: Store, worker: str, series: Sequence[Series]) -> None:
+    """Write what a worker that is gone can no longer write: attempts that ended with it.
+
+    At most once: what cannot be written now is lost, as at the end of a worker.
+    """
+    if not series:
+        return
+    with suppress(PackhorseError):
+        now_us = store.run(store.records.records(PART_KIND, limit=1)).now_us
+        minute = now_us // SECOND_US // _MINUTE_S * _MINUTE_S
+        put = _put_part(f"{key_of_span(minute)}/{worker}/lost", HistoryPart(tuple(series)))
+        store.run(store.records.change([put]))
 
 
 def _put(kind: str, key: str, document: bytes, before: Record | None, keep_us: int) -> Put:

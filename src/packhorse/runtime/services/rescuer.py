@@ -55,7 +55,8 @@ class Rescuer:
     """Looks for expired leases and overdue holds.
 
     `renew` asks its own worker to renew: called when the store's clock was set, or when it says
-    that this worker's lease has run out, since then others may be about to take its jobs.
+    that this worker's lease has run out, since then others may be about to take its jobs. `count`
+    is told the queue, the task and the outcome of each attempt that was lost.
     """
 
     name = "rescue"
@@ -71,6 +72,7 @@ class Rescuer:
         *,
         deaths: DeathReporter | None = None,
         renew: Callable[[], None] = lambda: None,
+        count: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
         self._deaths = deaths or DeathReporter(store, bus, worker)
         self._store = store
@@ -79,6 +81,7 @@ class Rescuer:
         self._bus = bus
         self._worker = worker
         self._renew = renew
+        self._count = count
         self._reading: ClockReading | None = None
         self._stepped_at = NEVER  # by the own clock; only steps forward
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
@@ -144,14 +147,18 @@ class Rescuer:
                 continue  # it ended after all, or another rescuer was faster
             if _is_dead(settlement, verdict):
                 dead.append(orphan.job_id)
-            if any(self._bus.wants(kind) for kind in _TOLD):
-                await self._tell(orphan, settlement, verdict)
+            await self._tell(orphan, settlement, verdict)
         await self._deaths.report(dead)
 
     async def _tell(self, orphan: Orphan, settlement: Settlement, verdict: Verdict) -> None:
         """An orphan is little more than an id; the rest of what is told is in the job's record."""
         record = await self._store.arun(self._store.inspection.job(orphan.job_id))
         if record is None:  # removed meanwhile
+            return
+        word = "dead" if _is_dead(settlement, verdict) else "retried"
+        word = "cancelled" if verdict is Verdict.CANCELLED else word
+        self._count(record.queue, record.task, word)
+        if not any(self._bus.wants(kind) for kind in _TOLD):
             return
         self._bus.emit(_rescued(orphan, record, settlement, verdict, self._worker))
         if verdict is Verdict.CANCELLED:

@@ -47,6 +47,7 @@ from packhorse.events import (
     JobTimedOut,
 )
 from packhorse.logs import attach
+from packhorse.runtime.services.history import keep_lost
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.messages import Hello, Report, TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
@@ -153,8 +154,10 @@ def recover_jobs(
         verdicts = store.run(store.jobs.settle([each.settlement for each in decided]))
         pairs = zip(decided, verdicts, strict=True)
         recovered += [replace(each, verdict=verdict) for each, verdict in pairs]
+    jobs = tuple(each for each in recovered if each.verdict is not Verdict.STALE)
+    keep_lost(store, hello.worker, _series_of(jobs))
     store.run(store.leases.leave(hello.worker))
-    return tuple(each for each in recovered if each.verdict is not Verdict.STALE)
+    return jobs
 
 
 def _orphans(store: Store, hello: Hello) -> list[Orphan]:
@@ -282,12 +285,16 @@ def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) ->
             *(len(released), hello.pid, ", ".join(released[:_NAMED])),
         )
     return Report(
-        series=added(*([each] for each in map(_series, jobs) if each is not None)),
+        series=_series_of(jobs),
         failed=told[JobFailed] + told[JobTimedOut],
         timed_out=told[JobTimedOut],
         retried=told[JobRetried],
         dead=told[JobDead],
     )
+
+
+def _series_of(jobs: Sequence[RecoveredJob]) -> tuple[Series, ...]:
+    return added(*([each] for each in map(_series, jobs) if each is not None))
 
 
 def _series(job: RecoveredJob) -> Series | None:

@@ -171,6 +171,7 @@ class Runtime:
             *(env.store, env.clock, env.chance, env.bus, self.worker),
             deaths=deaths,
             renew=self.heartbeat.renew_now,
+            count=self.settler.tallies.count_lost,
         )
         services: tuple[Service, ...] = (
             rescuer,

@@ -78,6 +78,12 @@ class Tallies:
                 tally.timeouts += error is not None and error.type == "Timeout"
             tally.changed = True
 
+    def count_lost(self, queue: str, task: str, outcome: str) -> None:
+        """Count an attempt of a worker that is gone, which this one has settled."""
+        tally = self._tallies.get((queue, task)) or self._made(queue, task)
+        tally.outcomes[OUTCOMES.index(outcome)] += 1
+        tally.changed = True
+
     def totals(self) -> tuple[Series, ...]:
         """All of them; for the event loop's thread."""
         return tuple(_series(*key, tally) for key, tally in self._tallies.items())
