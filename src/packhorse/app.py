@@ -331,6 +331,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
                 link=self.link,
                 places=self.places,
                 outboxes=self._connection.outboxes,
+                traced=self._submission.traced,
                 watchers=self._submission.watchers,
             )
             return await Worker(parts, chosen).run()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterable, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
@@ -72,7 +73,8 @@ def begin_batch(
     batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
     connection.submit(())  # the store is told of queues and limits first
     _watch(submission, batch, options)
-    batch.fill(Filler(connection.store, task, document), items)
+    with _traced(submission, document) as carrying:
+        batch.fill(Filler(connection.store, task, carrying), items)
     return batch
 
 
@@ -91,8 +93,17 @@ async def abegin_batch(
     batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
     await connection.adeclare()
     _watch(submission, batch, options)
-    await batch.afill(Filler(await connection.astore(), task, document), asynchronous(items))
+    with _traced(submission, document) as carrying:
+        await batch.afill(Filler(await connection.astore(), task, carrying), asynchronous(items))
     return batch
+
+
+@contextmanager
+def _traced(submission: Submission, batch: BatchDocument) -> Iterator[BatchDocument]:
+    """The batch; its jobs and callbacks are of the trace of who begins it."""
+    with submission.traced([batch.job, *batch.callbacks.values()]) as (job, *callbacks):
+        named = dict(zip(batch.callbacks, callbacks, strict=True))
+        yield msgspec.structs.replace(batch, job=job, callbacks=named)
 
 
 def _document(

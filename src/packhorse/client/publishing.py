@@ -83,16 +83,17 @@ def publish(
     """
     publication = _Publication(submission, topic, payload, options, tenant)
     store = submission.connection.store
-    jobs = publication.jobs(drive(_stored(store, topic), store.run))
-    if publication.within is not None:
-        for part in parts(jobs, atomic=False):
-            written = publication.within.written(part)
-            submission.connection.transactions.write(store, publication.within.tx, written)
-        return publication.handles([(job.id, None) for job in jobs])
-    if in_event_loop():
+    found = publication.jobs(drive(_stored(store, topic), store.run))
+    if publication.within is None and in_event_loop():
         submission.warn_of_blocking("publish")
-    answers = submission.connection.submit(jobs, **publication.how) if jobs else ()
-    return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+    with submission.traced(found) as jobs:
+        if publication.within is not None:
+            for part in parts(jobs, atomic=False):
+                written = publication.within.written(part)
+                submission.connection.transactions.write(store, publication.within.tx, written)
+            return publication.handles([(job.id, None) for job in jobs])
+        answers = submission.connection.submit(jobs, **publication.how) if jobs else ()
+        return publication.handles([(each.job_id, each.deduplicated) for each in answers])
 
 
 async def apublish(
@@ -106,14 +107,16 @@ async def apublish(
     """As `publish`, without blocking the event loop."""
     publication = _Publication(submission, topic, payload, options, tenant)
     store = await submission.connection.astore()
-    jobs = publication.jobs(await adrive(_stored(store, topic), store.arun))
-    if publication.within is not None:
-        for part in parts(jobs, atomic=False):
-            written = publication.within.written(part)
-            await submission.connection.transactions.awrite(store, publication.within.tx, written)
-        return publication.handles([(job.id, None) for job in jobs])
-    answers = await submission.connection.asubmit(jobs, **publication.how) if jobs else ()
-    return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+    connection = submission.connection
+    found = publication.jobs(await adrive(_stored(store, topic), store.arun))
+    with submission.traced(found) as jobs:
+        if publication.within is not None:
+            for part in parts(jobs, atomic=False):
+                written = publication.within.written(part)
+                await connection.transactions.awrite(store, publication.within.tx, written)
+            return publication.handles([(job.id, None) for job in jobs])
+        answers = await connection.asubmit(jobs, **publication.how) if jobs else ()
+        return publication.handles([(each.job_id, each.deduplicated) for each in answers])
 
 
 def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:

@@ -71,6 +71,10 @@ class Submission:
         self._warned: set[str] = set()  # at most one entry a task, and one for blocking
         self.watchers = ProgressWatchers()  #: of batches that this process has begun
 
+    def traced(self, jobs: Sequence[NewJob]) -> AbstractContextManager[list[NewJob]]:
+        """Enter it around what stores jobs; gives them with the trace they are part of, if any."""
+        return self.around(list(jobs)) if jobs else nullcontext([])
+
     def submit(
         self,
         calls: Iterable[Call[R]],

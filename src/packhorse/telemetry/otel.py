@@ -159,16 +159,16 @@ class _Telemetry:
     @contextmanager
     def sending(self, jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
         """Trace a submit; yields the jobs with the context that travels with them."""
-        queues = Counter(job.queue for job in jobs)
+        queues = {job.queue for job in jobs}
         tasks = {job.task for job in jobs}
         attributes = _attributes("send", "send")
         if len(queues) == 1:
             attributes["messaging.destination.name"] = next(iter(queues))
         if len(tasks) == 1:
             attributes[f"{_OWN}.task.name"] = next(iter(tasks))
-        if len(jobs) == 1:
+        if len(jobs) == 1 and jobs[0].id:
             attributes["messaging.message.id"] = jobs[0].id
-        else:
+        elif jobs[0].id:  # else it is the pattern of a batch, of which many are made
             attributes["messaging.batch.message_count"] = len(jobs)
         about = next(iter(tasks if self._by_task else queues), "")
         one = len(tasks if self._by_task else queues) == 1
@@ -181,7 +181,7 @@ class _Telemetry:
             carrier: dict[str, str] = {}
             self._propagate.inject(carrier)
             yield _carrying(jobs, carrier)
-        for queue, count in queues.items():
+        for queue, count in Counter(job.queue for job in jobs if job.id).items():
             self._sent.add(count, _labels("send", queue))
 
     # ---------------------------------------------------------------------------------- running

@@ -134,6 +134,7 @@ class TestApp(Packhorse):
         return Ticker(
             *(self.store, self.clock, self._chance, self.bus, "run_for"),
             schedules=self._declared_schedules(),
+            traced=self._submission.traced,
         )
 
     async def _run_due(self, max_attempts: int) -> int:

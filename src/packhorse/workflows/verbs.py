@@ -12,8 +12,11 @@ Workers go on with them (`runtime.services.workflow_folding`); this module runs 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from packhorse.call import Call
 from packhorse.client.connection import Connection
@@ -81,7 +84,9 @@ class WorkflowVerbs:
 
     def _node_job(self, call: Call[Any], job_id: str) -> NewJob:
         """A call as the job of a node; for workers, whose handlers add nodes."""
-        return new_job(call, self._connection.declarations, job_id)
+        job = new_job(call, self._connection.declarations, job_id)
+        with self._submission.traced([job]) as jobs:
+            return jobs[0]
 
     @property
     def workflows(self) -> Workflows:
@@ -135,22 +140,34 @@ class Flow(Graph):
             self._submission.warn_of_blocking("start")
         connection = self._submission.connection
         connection.declare_all()
-        return self._handle(drive(self._started(connection.store), connection.store.run))
+        with self._planned() as plan:
+            return self._handle(drive(self._started(connection.store, plan), connection.store.run))
 
     async def astart(self) -> Workflow:
         """As `start`, without blocking the event loop."""
         connection = self._submission.connection
         await connection.adeclare_all()
         store = await connection.astore()
-        return self._handle(await adrive(self._started(store), store.arun))
+        with self._planned() as plan:
+            return self._handle(await adrive(self._started(store, plan), store.arun))
 
-    def _started(self, store: Store) -> _Asking[Any]:
+    @contextmanager
+    def _planned(self) -> Iterator[WorkflowPlan]:
+        """What is to be started; its nodes are of the trace of who starts it, whenever they run."""
         group = workflow_group(self.tenant, self.name, self._run)
         nodes = self.documents(group, "", self._job)
-        self._submission.check([node.job for _, node in nodes])
+        jobs = [node.job for _, node in nodes]
+        self._submission.check(jobs)
         last = numbers_text(node.number for node in self._last)
-        ended = ends_told(self._submission.connection.bus)
-        return started(store, WorkflowPlan(group, nodes, last, self._many), ended)
+        with self._submission.traced(jobs) as traced:
+            carrying = [
+                (key, msgspec.structs.replace(node, job=job))
+                for (key, node), job in zip(nodes, traced, strict=True)
+            ]
+            yield WorkflowPlan(group, carrying, last, self._many)
+
+    def _started(self, store: Store, plan: WorkflowPlan) -> _Asking[Any]:
+        return started(store, plan, ends_told(self._submission.connection.bus))
 
     def _job(self, call: Call[Any], job_id: str) -> NewJob:
         return new_job(call, self._submission.connection.declarations, job_id)

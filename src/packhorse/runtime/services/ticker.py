@@ -9,12 +9,14 @@ dies in between leaves the fire to the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, Final
 
 import msgspec
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.job import NewJob
 from packhorse.core.policies.records import Put, Record
 from packhorse.core.releases import RETIRED_KEPT_US
 from packhorse.core.schedules import (
@@ -37,7 +39,10 @@ from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 
-__all__ = ["Ticker"]
+__all__ = ["Ticker", "Traced"]
+
+#: Entered around what stores jobs; gives them with the trace they are part of, if any.
+Traced = Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]]
 
 #: A fire submitted so long after it was due is reported.
 _REPORTED_LATE_US: Final = 30 * SECOND_US
@@ -64,12 +69,14 @@ class Ticker:
         *,
         schedules: Sequence[ScheduleDeclaration] = (),
         release: str = "",
+        traced: Traced = nullcontext,
     ) -> None:
         self._store = store
         self._duty = Duty(store, clock, self.name, worker)
         self._chance = chance
         self._bus = bus
         self._worker = worker
+        self._traced = traced
         self._declarer = Declarer(store, clock, SCHEDULE_KIND, schedules, release)
 
     async def run_once(self) -> float:
@@ -106,7 +113,10 @@ class Ticker:
             jobs = [job for move in fires for job in move.jobs]
             due = [move.due.fires[-1] for move in fires if move.due.fires]
             puts = list(moves)
-            changed = await self._change(*puts, jobs=jobs, not_before=max(due, default=None))
+            with ExitStack() as stack:
+                with suppress(Exception):  # users' samplers and processors run in it
+                    jobs = stack.enter_context(self._traced(jobs))
+                changed = await self._change(*puts, jobs=jobs, not_before=max(due, default=None))
             if changed.early:
                 return False  # the store's clock was set back
             if changed.applied:

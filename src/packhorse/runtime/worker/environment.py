@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.schedules import ScheduleDeclaration
 from packhorse.core.topics import SubscriberDeclaration
 from packhorse.events import EventBus
+from packhorse.runtime.services.ticker import Traced
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.worker.hooks import Instrument, Lifespan, Middleware
 from packhorse.stores.protocol import Store
@@ -48,5 +50,6 @@ class Environment:
     subscribers: Sequence[SubscriberDeclaration] = ()  #: of topics
     places: PlaceSource = field(default_factory=lambda: PlaceSource(lambda: None, chosen=False))
     outboxes: Outboxes | tuple[()] = ()  #: of the app; the worker drains them
+    traced: Traced = nullcontext  #: entered around jobs that services store by themselves
     watchers: ProgressWatchers = field(default_factory=ProgressWatchers)  #: of batches
     link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one

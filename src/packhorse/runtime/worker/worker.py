@@ -124,6 +124,7 @@ class Worker:
             *(env.store, env.clock, env.chance, env.bus, self.id),
             schedules=env.schedules,
             release=self._release,
+            traced=env.traced,
         )
 
     def _alerts(self) -> AlertWatch:
