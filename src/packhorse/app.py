@@ -307,8 +307,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
 
         self.registry.load()
         chosen = self._worker_options(queues, options)
-        # Log failures, unless an observer is registered.
-        silence = None if self.bus.wants(ObserverFailed) else logs.attach(self.bus)
+        silence = None if self.bus.wants(ObserverFailed) else logs.attach(self.bus)  # log them
         try:
             await self._connection.adeclare_all()
             parts = Environment(

@@ -61,22 +61,26 @@ class _Measurement:
 
 def _aggregate(instrument: Any, values: Sequence[float], labels: Mapping[str, str]) -> None:
     """Give values to the aggregations of all readers and views."""
+    if not instrument._is_enabled():  # noqa: SLF001 - as the module says; so are those below
+        return
+    for storage in instrument._measurement_consumer._reader_storages.values():  # noqa: SLF001
+        for match in storage._get_or_init_view_instrument_match(instrument):  # noqa: SLF001
+            _aggregate_in(match, values, labels)
+
+
+def _aggregate_in(match: Any, values: Sequence[float], labels: Mapping[str, str]) -> None:
     from opentelemetry.sdk.metrics._internal import (  # noqa: PLC0415 - of the SDK
         _view_instrument_match as matching,
     )
 
-    if not instrument._is_enabled():  # noqa: SLF001 - as the module says; so are those below
-        return
     measurement: Any = _Measurement()
-    for storage in instrument._measurement_consumer._reader_storages.values():  # noqa: SLF001
-        for match in storage._get_or_init_view_instrument_match(instrument):  # noqa: SLF001
-            kept = match._view._attribute_keys  # noqa: SLF001
-            seen = {name: labels[name] for name in labels if kept is None or name in kept}
-            key = matching._hash_attributes(seen)  # noqa: SLF001
-            with match._lock:  # noqa: SLF001 - a reader of deltas takes aggregations away
-                aggregate = match._get_or_create_aggregation(key, seen).aggregate  # noqa: SLF001
-                for measurement.value in values:
-                    aggregate(measurement, False)
+    kept = match._view._attribute_keys  # noqa: SLF001
+    seen = {name: labels[name] for name in labels if kept is None or name in kept}
+    key = matching._hash_attributes(seen)  # noqa: SLF001
+    with match._lock:  # noqa: SLF001 - a reader of deltas takes aggregations away
+        aggregate = match._get_or_create_aggregation(key, seen).aggregate  # noqa: SLF001
+        for measurement.value in values:
+            aggregate(measurement, False)  # no exemplar
 
 
 @lru_cache(maxsize=16)
