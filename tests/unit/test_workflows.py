@@ -122,7 +122,8 @@ def test_a_producer_that_stops_half_way_leaves_nothing_that_runs(packhorse_app: 
     flow = packhorse_app.workflow("wide")
     for number in range(420):
         flow.add(shop.double.call(number))
-    steps = flow._started(packhorse_app.store)
+    with flow._planned() as plan:
+        steps = flow._started(packhorse_app.store, plan)
     asked = next(steps)
     for _ in range(6):  # the name, the clock, the head, some nodes
         asked = steps.send(packhorse_app.store.run(asked))
