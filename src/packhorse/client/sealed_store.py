@@ -143,6 +143,10 @@ class SealedStore:
     def label(self) -> str:
         return self.plain.label
 
+    @property
+    def works_apart(self) -> bool:
+        return self.plain.works_apart
+
     def run(self, plan: Plan[T]) -> T:
         answer = self.plain.run(plan)
         return plan.opening(answer) if isinstance(plan, _Opened) else answer

@@ -384,6 +384,11 @@ class Store(Contracts, Protocol):
         """How it is named to people: the URL with its secrets masked, paths absolute."""
         ...
 
+    @property
+    def works_apart(self) -> bool:
+        """Whether another process does its work, so that this one goes on meanwhile."""
+        ...
+
     def run(self, plan: Plan[T]) -> T:
         """Run a plan in the caller's thread; `StoreUnavailable` when it cannot be reached."""
         ...

@@ -116,6 +116,7 @@ PARTS: Final = {
     "bounded": "queue = 'mail'",
     "looked": "job.id = any(:seen::text[])",
     "task": "'task'",
+    "answer": "id, seq, number",
 }
 #: Ready jobs of three tasks, merged.
 OF_TASKS: Final = merged(queries, "claim_ready_of_task", 3, CANDIDATE_COLUMNS)

@@ -141,6 +141,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         self.label = "memory://"
+        self.works_apart = False
         self.jobs: JobStore = MemoryJobs()
         self.leases: LeaseStore = MemoryLeases()
         self.queues: QueueStore = MemoryQueues()

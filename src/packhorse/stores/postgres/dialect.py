@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.fast_paths import completions
+from packhorse.stores.postgres.fast_paths import attaching, completions
 from packhorse.stores.postgres.locking import ALL, LockLevel, write_constrained
 from packhorse.stores.postgres.rows import (
     HANDED_COLUMNS,
@@ -28,7 +29,15 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.dialect import AttachedRow, Column, Dialect, Needs, Promoted, scope
+from packhorse.stores.sql.dialect import (
+    AttachedRow,
+    Column,
+    Dialect,
+    HeldJob,
+    Needs,
+    Promoted,
+    scope,
+)
 from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
 from packhorse.stores.sql.rows import (
     AGED,
@@ -142,8 +151,12 @@ class _Postgres:
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Send:
         return Send(text, (json_text(rows),))
 
-    def keep_attached(self, rows: Sequence[AttachedRow]) -> Send:
-        return Send(sql("attach_rows"), tuple(zip(*rows, strict=True)))
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
+        yield Send(sql("attach_rows"), tuple(zip(*rows, strict=True)))
+
+    def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
+        held: list[HeldJob] = yield Rows(sql("attach", answer="id, seq, number"), attaching(kept))
+        return held
 
     # ------------------------------------------------------------------------------------- rows
 

@@ -13,6 +13,7 @@ import msgspec
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.retention import first_expiry_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
@@ -23,6 +24,7 @@ from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
 from packhorse.stores.postgres.statements import Once, Short, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
+from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX
 from packhorse.stores.sql.merging import merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
@@ -30,6 +32,8 @@ from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 __all__ = [
     "PASSED_MAX",
     "SURVEYED",
+    "attach_in_one",
+    "attaching",
     "claim_in_one",
     "complete_alike",
     "complete_in_one",
@@ -41,6 +45,13 @@ __all__ = [
 _LEAVE: Final = "on conflict (id) do nothing"
 #: Constraints that the fast path of a submit knows.
 _KNOWN: Final = Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS
+#: How much the job has that has most, and which were held, if not all.
+_HELD: Final = (
+    "coalesce(max(number), 0), "
+    "case when count(*) < :count::bigint then coalesce(array_agg(id), '{}') end"
+)
+#: Of a job that is only asked about.
+_NOTHING: Final = ((None, None),)
 #: Parts texts that are sent as one. JSON has no such character, and names of jobs have none.
 _PART: Final = "\x1e"
 
@@ -338,4 +349,26 @@ def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[s
         "keep_us": first.keep_us,
         "result_keep_us": first.result_keep_us,
         "expires_us": first_expiry_us(0, first.keep_us, first.result_keep_us),
+    }
+
+
+def attach_in_one(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...] | None]:
+    """As `AttachmentStore.attach`, if none of the jobs has much; None if one has."""
+    text = sql("attach", answer=_HELD)
+    [(number, ids)] = yield Once(text, {**attaching(kept, FEW), "count": len(kept)})
+    return None if number > FEW else verdicts_of(kept, ids)
+
+
+def attaching(kept: Sequence[Attaching], most: int = 2**62) -> dict[str, Any]:
+    """What the statement wants to know; with more than `most` for one job it keeps nothing."""
+    rows = [(one, pair) for one in kept for pair in one.values.items() or _NOTHING]
+    ids = _PART.join([one.job_id for one, _ in rows])
+    if rows and ids.count(_PART) >= len(rows):
+        raise PayloadError("a job is named by what is no id; nothing was attached")
+    return {
+        "ids": ids,
+        "fences": " ".join([str(one.fence) for one, _ in rows]),
+        "names": [name for _, (name, _) in rows],
+        "values": [value for _, (_, value) in rows],
+        "most": most,
     }

@@ -125,7 +125,9 @@ _FRAGMENTS: Final = MappingProxyType(
         "elements": "unnest({0}) as {2} (value)",
         "field": "({0}::json ->> '{1}')",
         "options": "{0}.options",
-        "keep_options": "options = {0}::text",
+        "marked": (
+            "coalesce(nullif(left({0}, -1), '{{') || ',', '{{') || '\"attached\":' || 'true}}'"
+        ),
         "fence_bytes": "convert_to({0}.fence::text, 'UTF8')",
         "member": "({0}.options::json -> 'member' ->> 0)",
         "bytes": "{0}::bytea",

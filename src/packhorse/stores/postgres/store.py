@@ -50,9 +50,8 @@ from packhorse.stores.postgres.transactions import (
     LentToThread,
     PostgresTransactions,
 )
-from packhorse.stores.postgres.verbs import PostgresJobs, keys_of
+from packhorse.stores.postgres.verbs import PostgresAttachments, PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
-from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlJournal, SqlRecords
@@ -74,13 +73,14 @@ class PostgresStore:
 
     def __init__(self, settings: PostgresSettings, *, clock: Clock | None = None) -> None:
         self.label = settings.label
+        self.works_apart = True
         self.jobs = PostgresJobs()
         self.leases = PostgresLeases(self.jobs.floors)
         self.queues = SqlQueues(POSTGRES)
         self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
         self.inspection = SqlInspection(POSTGRES)
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
-        self.attachments = SqlAttachments(POSTGRES)
+        self.attachments = PostgresAttachments()
         self.records = SqlRecords(POSTGRES, self.jobs.level_for)
         self.journal = SqlJournal(POSTGRES, self.jobs.level_for)
         self.wakeups = PostgresWakeups(self._new_listener_thread)

@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.fast_paths import (
+    attach_in_one,
     claim_in_one,
     complete_alike,
     complete_in_one,
@@ -24,6 +28,7 @@ from packhorse.stores.postgres.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.admission import submit_general
+from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.keys import keys_wanted
@@ -32,7 +37,7 @@ from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import refuse_known
 
-__all__ = ["PostgresJobs", "keys_of", "submit_plan"]
+__all__ = ["PostgresAttachments", "PostgresJobs", "keys_of", "submit_plan"]
 
 
 class PostgresJobs(SqlJobs):
@@ -84,6 +89,17 @@ class PostgresJobs(SqlJobs):
             return read_record(rows[0], now_us) if rows else None
 
         return Plan("await_finish", steps)
+
+
+class PostgresAttachments(SqlAttachments):
+    """See `AttachmentStore`."""
+
+    def __init__(self) -> None:
+        super().__init__(POSTGRES)
+
+    def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
+        """In one statement that commits, where no job has much."""
+        return msgspec.structs.replace(super().attach(kept), look=partial(attach_in_one, kept))
 
 
 def _settle(

@@ -44,6 +44,7 @@ class RedisStore:
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
         self.label = settings.label
+        self.works_apart = True
         self.jobs = RedisJobs()
         self.leases = RedisLeases()
         self.queues = RedisQueues()

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from packhorse.core.job import TERMINAL, WAITING, JobOptions, JobStatus
+from packhorse.core.job import TERMINAL, WAITING, JobStatus
 from packhorse.core.policies.attachments import (
     ATTACHED_BYTES_MAX,
     SIGNALS_MAX,
@@ -23,25 +21,25 @@ from packhorse.core.policies.attachments import (
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Named, Plan, Steps, Wake
-from packhorse.stores.sql.dialect import AttachedRow, Dialect
-from packhorse.stores.sql.rows import CODE, STATUS, json_text, read_options
+from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
+from packhorse.stores.sql.rows import STATUS
 from packhorse.stores.sql.statements import NOW, Rows
 
 __all__ = [
+    "FEW",
     "SqlAttachments",
+    "attach_steps",
     "attachment_rows",
     "delivered_to",
     "keep_counted",
     "read_attachments",
+    "verdicts_of",
     "wait_for_signal",
 ]
 
 
-_PROCESSING: Final = CODE[JobStatus.PROCESSING]
 #: So many values fit whatever their sizes, and a few that come at the same time fit as well.
-_FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
-#: In the options of a job that says so; what is quoted inside a text has other quotes.
-_MARK: Final = '"attached":true'
+FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
 #: Under which number items and failed are kept, without a name; below them, senders' numbers.
 _COUNTED: Final = (-1, -2)
 
@@ -54,7 +52,7 @@ class SqlAttachments:
 
     def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
         check_attaching(kept)
-        return Plan("attach", lambda: _attach(self._dialect, kept))
+        return Plan("attach", lambda: attach_steps(self._dialect, kept))
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
@@ -84,17 +82,14 @@ class SqlAttachments:
         return Plan("attachments", steps, writes=False)
 
 
-class _JobAttachedTo(NamedTuple):
-    """A job that something is to be kept with, as `attaching_rows` sees it."""
+class _Receiver(NamedTuple):
+    """A job that a signal is sent to, as `attaching_row` sees it."""
 
-    id: str
     seq: int
     status: int
     fence: int
     tenant: str
     queue: str
-    options: str | None
-    kept: int  #: values and signals
 
 
 class _Size(NamedTuple):
@@ -108,41 +103,32 @@ class _Size(NamedTuple):
     known: int  #: whether this sender's number is
 
 
-def _attach(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
-    rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([one.job_id for one in kept]),))
-    found = {row.id: row for row in map(_JobAttachedTo._make, rows)}
-    verdicts, values = [], []
-    unmarked: list[dict[str, Any]] = []
-    crowded: dict[int, str] = {}
-    for one in kept:
-        row = found.get(one.job_id)
-        if row is None or row.status != _PROCESSING or row.fence != one.fence:
-            verdicts.append(Verdict.STALE)
-            continue
-        verdicts.append(Verdict.APPLIED)
-        values += [(row.seq, name, 0, value) for name, value in one.values.items()]
-        if one.values and (mark := _marks(row)) is not None:
-            unmarked.append(mark)
-        if row.kept + len(one.values) > _FEW:
-            crowded[row.seq] = row.id
-    if values:
-        yield dialect.keep_attached(values)
-    if unmarked:
-        yield dialect.write_rows(dialect.sql("attached_mark_rows"), unmarked)
+def attach_steps(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
+    """See `AttachmentStore.attach`."""
+    held: list[HeldJob] = yield from dialect.keep_held(kept)
+    crowded = {seq: job_id for job_id, seq, number in held if number > FEW}
     if crowded:  # all that was written is undone, if it is too much for one of them
         sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(crowded),))
         for seq, number, size in sizes:
             if not fits(int(number), int(size)):
                 raise too_much(crowded[seq])
-    return tuple(verdicts)
+    return verdicts_of(kept, [job_id for job_id, _, _ in held])
+
+
+def verdicts_of(kept: Sequence[Attaching], held: Collection[str] | None) -> tuple[Verdict, ...]:
+    """Of each, given the ids of those that were held; None: all were."""
+    if held is None:
+        return (Verdict.APPLIED,) * len(kept)
+    known = set(held)
+    return tuple([Verdict.APPLIED if one.job_id in known else Verdict.STALE for one in kept])
 
 
 def _deliver(
     dialect: Dialect, asked: tuple[str, str | None], name: str, value: bytes, delivery: int
 ) -> Steps[DeliverAnswer]:
     job_id, tenant = asked
-    rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([job_id]),))
-    row = _JobAttachedTo(*rows[0]) if rows else None
+    rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
+    row = _Receiver(*rows[0]) if rows else None
     if row is None or tenant not in (None, row.tenant):
         return DeliverAnswer.UNKNOWN
     status = STATUS[row.status]
@@ -156,11 +142,12 @@ def _deliver(
     kept = [(row.seq, name, size.of_name + 1, value)]
     if delivery:
         kept.append((row.seq, "", min(size.lowest, *_COUNTED) - 1, _told(delivery)))
-    yield dialect.keep_attached(kept)
-    yield from _mark(dialect, row)
+    yield from dialect.keep_attached(kept)
+    now_us: int = yield NOW
+    yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
+    yield dialect.write(dialect.sql("attached_mark"), (dialect.many([row.seq]),))
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
-        now_us: int = yield NOW
         yield dialect.write(dialect.sql("attached_due"), {"seq": row.seq, "now": now_us})
     if status in WAITING:  # a claim passes by a row that is locked, as this one was: look again
         yield Wake(f"queue:{row.queue}")
@@ -178,23 +165,6 @@ def _told(delivery: int) -> bytes:
     return b"-%d" % delivery
 
 
-def _mark(dialect: Dialect, row: _JobAttachedTo) -> Steps[None]:
-    now_us: int = yield NOW
-    yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
-    mark = _marks(row)
-    if mark is not None:
-        yield dialect.write_rows(dialect.sql("attached_mark_rows"), [mark])
-
-
-def _marks(row: _JobAttachedTo) -> dict[str, Any] | None:
-    """Options by which a job says that it has something attached; None: it does."""
-    if row.options is not None and _MARK in row.options:
-        return None
-    options = read_options(row.options) or JobOptions()
-    marked = json_text(msgspec.structs.replace(options, attached=True))
-    return {"seq": row.seq, "options": marked}
-
-
 def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
     """How many signals came for a job, whose row is locked."""
     size: _Size = yield from _size(dialect, seq)
@@ -203,7 +173,7 @@ def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
 
 def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps[None]:
     """Leave a job to wait: until it is claimed again, a signal makes it due."""
-    yield dialect.keep_attached([(seq, "", 0, b"%d" % settlement.fence)])
+    yield from dialect.keep_attached([(seq, "", 0, b"%d" % settlement.fence)])
 
 
 def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[None]:

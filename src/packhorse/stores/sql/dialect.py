@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from packhorse.core.job import Job, JobRecord, NewJob
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
@@ -24,6 +25,7 @@ __all__ = [
     "Column",
     "Dialect",
     "Ends",
+    "HeldJob",
     "Isolation",
     "Keeping",
     "Moves",
@@ -41,6 +43,8 @@ CANDIDATE_COLUMNS: Final = (
 )
 #: The number of a job, a name, the number of a signal or 0, and a value to keep with the job.
 AttachedRow = tuple[int, str, int, bytes]
+#: The id of a job, its number, and how many values and signals are kept with it.
+HeldJob = tuple[str, int, int]
 #: By which jobs are named.
 Column = Literal["id", "seq"]
 
@@ -82,8 +86,12 @@ class Words(Protocol):
         """The step for a change with each of these rows, which have the names of columns."""
         ...
 
-    def keep_attached(self, rows: Sequence[AttachedRow]) -> Any:
-        """The step that keeps values with jobs."""
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
+        """Keep values with jobs."""
+        ...
+
+    def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
+        """Keep values with those jobs that are processing with their fences, which are returned."""
         ...
 
 

@@ -117,7 +117,7 @@ class SqlTransfer:
 
         def steps() -> Steps[bool]:
             dialect = self._dialect
-            rows = yield Rows(dialect.sql("attaching_rows"), (dialect.many([job_id]),))
+            rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
             if rows and pairs:
                 yield ChangeMany(dialect.sql("exchange_payload"), pairs)
                 yield ChangeMany(dialect.sql("exchange_job"), pairs)
@@ -355,7 +355,7 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
     for one, seq in zip(jobs, seqs, strict=True):
         kept = attachment_rows(seq, one.attached, one.fence)
         if kept:
-            yield dialect.keep_attached(kept)
+            yield from dialect.keep_attached(kept)
         if one.stashed is not None:
             yield dialect.write(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
@@ -20,6 +22,7 @@ from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
     Dialect,
+    HeldJob,
     Isolation,
     Needs,
     Promoted,
@@ -43,6 +46,9 @@ from packhorse.stores.sqlite.statements import sql
 __all__ = ["ONE_WRITER", "SQLITE", "nothing"]
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
+#: Rows that one statement writes: so many, or a half, a quarter ... of it, each a text of its own.
+_ROWS_MAX: Final = 64
+_held: Final = msgspec.json.Decoder(list[tuple[str, int, bool, int]])
 _TAKEN: Final = (
     "seq, rank, place, id, task, queue, fence, payload, priority, tenant, attempts, failures, "
     "crashes, lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key, "
@@ -224,8 +230,34 @@ class _Sqlite:
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> ChangeMany:
         return ChangeMany(text, rows)
 
-    def keep_attached(self, rows: Sequence[AttachedRow]) -> ChangeMany:
-        return ChangeMany(sql("attach_rows"), rows)
+    def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
+        """Many to a statement, which costs half as much."""
+        left, most = list(rows), _ROWS_MAX
+        while left:
+            while most > len(left):
+                most //= 2
+            text = sql("attach_rows", rows=", ".join(["(?, ?, ?, ?)"] * most))
+            yield Change(text, tuple(chain.from_iterable(left[:most])))
+            del left[:most]
+
+    def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
+        fences = json_text({one.job_id: one.fence for one in kept})
+        [(found,)] = yield Rows(sql("attaching_held"), (fences,))
+        values = {one.job_id: one.values for one in kept}
+        held: list[HeldJob] = []
+        rows: list[AttachedRow] = []
+        unmarked: list[int] = []
+        for job_id, seq, marked, number in _held.decode(found):
+            own = values[job_id]
+            held.append((job_id, seq, number + len(own)))
+            rows += [(seq, name, 0, value) for name, value in own.items()]
+            if own and not marked:
+                unmarked.append(seq)
+        if rows:
+            yield from self.keep_attached(rows)
+        if unmarked:
+            yield Change(sql("attached_mark"), (json_text(unmarked),))
+        return held
 
     # ------------------------------------------------------------------------------------- rows
 

@@ -29,7 +29,6 @@ _FRAGMENTS: Final = MappingProxyType(
         "elements": "json_each({0}) as {2}",
         "field": "json_extract({0}, '$.{1}')",
         "options": "json_extract({0}.extra, '$.options')",
-        "keep_options": ("extra = json_set(coalesce(extra, '{{}}'), '$.options', json({0}))"),
         "fence_bytes": "cast(cast({0}.fence as text) as blob)",
         "member": "json_extract({0}.extra, '$.options.member[0]')",
         "bytes": "{0}",

@@ -51,6 +51,7 @@ class SqliteStore:
 
     def __init__(self, settings: SqliteSettings, *, clock: Clock | None = None) -> None:
         self.label = f"sqlite:///{settings.path}"
+        self.works_apart = False
         self.jobs = SqliteJobs()
         self.leases = SqliteLeases()
         self.queues = SqlQueues(SQLITE)

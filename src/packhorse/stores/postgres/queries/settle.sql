@@ -94,11 +94,43 @@ insert into {attachments} (seq, name, number, value)
 select * from unnest(?::bigint[], ?::text[], ?::bigint[], ?::bytea[])
 on conflict (seq, name, number) do update set value = excluded.value
 
--- name: attached_mark_rows
--- Jobs have something attached, and say so when they are claimed. The array keeps the planner from joining.
+-- name: attached_mark
+-- Jobs have something attached, and say so when they are claimed.
+update {jobs} set options = {marked options}
+where seq = any(?::bigint[]) and position('"attached":' in coalesce(options, '')) = 0
+
+-- name: attach
+-- Keep values with those jobs that are processing with these fences, and tell how much each has then;
+-- keep nothing, where one of them has more than so much. What must hold stands in a case, as above.
 with given as materialized (
-    select * from json_to_recordset(?::json) as given (seq bigint, options text)
+    select * from unnest(
+        string_to_array(:ids, e'\x1e'), string_to_array(:fences, ' ')::bigint[],
+        :names::text[], :values::bytea[]
+    ) as given (id, fence, name, value)
+),
+held as materialized (
+    select
+        job.id, job.seq,
+        asked.number + (select count(*) from {attachments} as kept where kept.seq = job.seq) as number
+    from {jobs} as job
+    join (select id, fence, count(name) as number from given group by id, fence) as asked
+        on asked.id = job.id
+    where
+        job.id = any(string_to_array(:ids, e'\x1e'))
+        and case when job.status = {status.processing} and job.fence = asked.fence then true else false end
+    order by job.id for update of job
+),
+kept as (
+    insert into {attachments} (seq, name, number, value)
+    select held.seq, given.name, 0, given.value
+    from given
+    join held on held.id = given.id
+    where given.name is not null and (select coalesce(max(number), 0) from held) <= :most::bigint
+    on conflict (seq, name, number) do update set value = excluded.value
+    returning seq
+),
+marked as (
+    update {jobs} set options = {marked options}
+    where seq = any(array(select seq from kept)) and position('"attached":' in coalesce(options, '')) = 0
 )
-update {jobs} as job set options = given.options
-from given
-where job.seq = any(array(select seq from given)) and job.seq = given.seq
+select <answer> from held

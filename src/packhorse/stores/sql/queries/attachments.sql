@@ -1,10 +1,6 @@
--- name: attaching_rows
--- What must be known of jobs to keep something with them; they are locked until that is done.
-select
-    id, seq, status, fence, tenant, queue, {options job},
-    (select count(*) from {attachments} as kept where kept.seq = job.seq)
-from {jobs} as job
-where id {in_texts ?} order by id {lock job}
+-- name: attaching_row
+-- What must be known of a job to change what is kept with it; it is locked until that is done.
+select seq, status, fence, tenant, queue from {jobs} as job where id = ? {lock job}
 
 -- name: attached
 -- All that is kept with some jobs. Number 0 is a value, others are signals; without a name, the fence

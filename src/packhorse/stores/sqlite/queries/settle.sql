@@ -61,11 +61,24 @@ delete from {bodies} where job_seq in (select value from json_each(?))
 -- Remove jobs, or what belongs to them.
 delete from {<table>} where seq in (select value from json_each(?))
 
+-- name: attaching_held
+-- Those of some jobs that are processing with these fences: number, whether it says that something is
+-- attached, and how much is. As one JSON document, since between two rows others may take the turn.
+select json_group_array(json_array(
+    job.id, job.seq, json(iif(instr(coalesce(job.extra, ''), '"attached":'), 'true', 'false')),
+    (select count(*) from {attachments} as kept where kept.seq = job.seq)
+))
+from json_each(?) as asked
+join {jobs} as job on job.id = asked.key
+where job.status = {status.processing} and job.fence = asked.value
+
 -- name: attach_rows
 -- Keep values with jobs.
-insert into {attachments} (seq, name, number, value) values (?, ?, ?, ?)
+insert into {attachments} (seq, name, number, value) values <rows>
 on conflict (seq, name, number) do update set value = excluded.value
 
--- name: attached_mark_rows
+-- name: attached_mark
 -- Jobs have something attached, and say so when they are claimed.
-update {jobs} set {keep_options :options} where seq = :seq
+update {jobs}
+set extra = json_set(coalesce(extra, '{}'), '$.options.attached', json('true'))
+where seq in (select value from json_each(?)) and not instr(coalesce(extra, ''), '"attached":')
