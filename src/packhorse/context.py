@@ -195,18 +195,14 @@ class Context(StepVerbs, FlowVerbs):
     @property
     def overspent(self) -> bool:
         """Whether the job has spent more than it may; for the worker."""
-        return self._steps is not None and self._steps.spending.budget.exceeded
+        return self._steps is not None and self._steps.overspent
 
     @property
     def _runner(self) -> StepRunner:
         if self._transaction is not None:
             self._transaction.let_steps()
         if self._steps is None:
-
-            def warn(text: str) -> None:
-                self.log.warning("%s", text)
-
-            self._steps = StepRunner(self._job, self._link, self, warn, self._max_tokens)
+            self._steps = StepRunner(self._job, self._link, self, self._max_tokens)
         return self._steps
 
     @property

@@ -15,7 +15,7 @@ from packhorse import Context, PayloadError
 from packhorse.core.job import Job, JobStatus
 from packhorse.core.policies.attachments import VALUE_BYTES_MAX, Attaching
 from packhorse.errors import StoreUnavailable
-from packhorse.runtime.worker.attaching import AttachmentWriter
+from packhorse.runtime.worker.attaching import _HALVED_MIN, AttachmentWriter
 from tests.worker.support import PATIENCE_S, Yard
 
 _JOBS: Final = 8
@@ -79,6 +79,19 @@ async def test_steps_of_coroutines_share_writes(yard: Yard, faults: Faults) -> N
 
     assert {yard.status(job_id) for job_id in jobs} == {JobStatus.COMPLETED}
     assert faults.calls["attach"] == 2
+
+
+@pytest.mark.parametrize(("apart", "writes"), [(True, 2), (False, 1)])
+async def test_where_another_process_writes_a_half_goes_first(
+    yard: Yard, faults: Faults, *, apart: bool, writes: int
+) -> None:
+    yard.store.works_apart = apart
+    writer = AttachmentWriter(yard.store)
+    kept = [Attaching(job.id, job.fence, {"a": b"1"}) for job in _held(yard, _HALVED_MIN)]
+
+    assert all(await asyncio.gather(*map(writer.akeep, kept)))
+
+    assert faults.calls["attach"] == writes
 
 
 async def test_steps_of_threads_share_writes(yard: Yard, faults: Faults) -> None:

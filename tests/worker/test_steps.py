@@ -461,7 +461,7 @@ def test_a_step_is_written_again_while_the_store_is_away() -> None:
 
     ran: list[int] = []
     host, ctx = Host(), make_context()
-    steps = StepRunner(ctx._job, host, ctx, print)
+    steps = StepRunner(ctx._job, host, ctx)
     work = steps.step("a", ran.append, (1,), timeout_us=None, rule=None, durable=True, strict=False)
     steps.run(work, "step")
     assert (ran, list(host.attached)) == ([1], ["step:a"])

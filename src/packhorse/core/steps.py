@@ -55,7 +55,7 @@ class StepState(StrEnum):
     TIMED_OUT = "timed_out"  #: the signal it waited for did not come in time
 
 
-class KeptStep(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeptStep(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A step as it is kept with its job."""
 
     kind: StepKind
@@ -119,8 +119,10 @@ def open_step(values: Mapping[str, bytes], due_us: int) -> OpenStep | None:
 class StepLog:
     """The steps of one attempt, beside those that were kept before it."""
 
+    __slots__ = ("_before", "_begun", "_kept", "_taken", "_waits", "changed", "unwritten")
+
     def __init__(self, values: Mapping[str, bytes]) -> None:
-        self._before = _read(values)  # steps of earlier attempts
+        self._before = _read(values) if values else {}  # steps of earlier attempts
         self._kept = dict(self._before)
         self._begun: set[str] = set()
         self._waits: dict[str, int] = {}  # for each signal
@@ -149,11 +151,10 @@ class StepLog:
                 f"step {name!r} was a {kept.kind} in an earlier attempt and is a {kind} now; give "
                 "the new one another name"
             )
-        problem = self._difference(name, number, kept)
-        if problem is not None and strict:
-            raise StepMismatch(problem)
-        if problem is not None and self.changed is None:
-            self.changed = problem
+        if self._before and (problem := self._difference(name, number, kept)) is not None:
+            if strict:
+                raise StepMismatch(problem)
+            self.changed = self.changed or problem
         return number, kept
 
     def keep(self, name: str, step: KeptStep) -> None:
@@ -175,8 +176,6 @@ class StepLog:
         self._taken[signal] = self.next_signal(signal) + 1
 
     def _difference(self, name: str, number: int, kept: KeptStep | None) -> str | None:
-        if not self._before:
-            return None
         missing = sorted(
             other
             for other, step in self._before.items()

@@ -7,6 +7,7 @@ is sent the answer; `StepRunner.run` answers in a thread, `StepRunner.arun` on a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -54,6 +55,8 @@ class _Owner(Protocol):
     def wait_cancelled(self, timeout: float | None = None) -> bool: ...
     async def await_cancelled(self, timeout: float | None = None) -> bool: ...
     def progress(self, done: float, total: float | None = None, note: str = "") -> None: ...
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]: ...
 
     approval: Approval | None
 
@@ -61,22 +64,35 @@ class _Owner(Protocol):
 class StepRunner:
     """Runs the steps of one attempt."""
 
+    __slots__ = ("_host", "_job", "_log", "_max_tokens", "_owner", "_spending", "_warned", "kept")
+
     def __init__(
         self,
         job: Job,
         host: AttemptHost,
         owner: _Owner,
-        warn: Callable[[str], object],
         max_tokens: int | None = None,
     ) -> None:
         self._job = job
         self._host = host
         self._owner = owner
-        self._warn = warn
         self._log: StepLog | None = None
         self._warned = False
         self.kept: Attachments | None = None  # as the attempt began; None: nothing was
-        self.spending = Spending(job.task, max_tokens, self._write_now)
+        self._max_tokens = max_tokens
+        self._spending: Spending | None = None
+
+    @property
+    def spending(self) -> Spending:
+        """What the job spends; made when first asked for."""
+        if self._spending is None:
+            self._spending = Spending(self._job.task, self._max_tokens, self._write_now)
+        return self._spending
+
+    @property
+    def overspent(self) -> bool:
+        """Whether the job has spent more than it may."""
+        return self._spending is not None and self._spending.budget.exceeded
 
     @property
     def has_unwritten(self) -> bool:
@@ -269,23 +285,36 @@ class StepRunner:
         log = self._log
         if log is None or not log.unwritten:
             return
-        values = dict(log.unwritten)
-        self.require((yield from self.patiently(Write(values))))
-        for name, value in values.items():
-            if log.unwritten.get(name) is value:
-                del log.unwritten[name]
+        values, log.unwritten = log.unwritten, {}
+        asked = Write(values)
+        try:
+            try:
+                held = yield asked
+            except StoreUnavailable as error:
+                held = yield from self._again(asked, error)
+            self.require(held)
+        except BaseException:
+            log.unwritten = {**values, **log.unwritten}
+            raise
 
     def patiently(self, asked: Read | Write) -> Work[Any]:
         """Ask the store again while it cannot be reached and this attempt holds the job."""
+        try:
+            return (yield asked)
+        except StoreUnavailable as error:
+            return (yield from self._again(asked, error))
+
+    def _again(self, asked: Read | Write, error: StoreUnavailable) -> Work[Any]:
         pause_s = _PAUSE_S
         while True:
+            # What a step did cannot be undone, so that giving up means doing it twice.
+            if self._host.lease_lost() or (yield Pause(pause_s)):
+                raise error
             try:
                 return (yield asked)
-            except StoreUnavailable:
-                # What a step did cannot be undone, so that giving up means doing it twice.
-                if self._host.lease_lost() or (yield Pause(pause_s)):
-                    raise
-                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+            except StoreUnavailable as another:
+                error = another
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Keep values before this returns; on an event loop the store is asked only once."""
@@ -318,7 +347,7 @@ class StepRunner:
         begun = log.begin(name, kind, strict=strict)
         if log.changed is not None and not self._warned:
             self._warned = True
-            self._warn(log.changed)
+            self._owner.log.warning("%s", log.changed)
         return begun
 
     # ----------------------------------------------------------------------------------- loops

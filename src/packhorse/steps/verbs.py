@@ -4,8 +4,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["StepVerbs"]
 
 R = TypeVar("R")
+_UNBOUND: Final = (None, None)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -117,7 +126,7 @@ class StepVerbs(ABC):
         strict: bool = False,
     ) -> R: ...
 
-    async def astep(  # type: ignore[misc]  # mypy does not match `*args: Any` with variadics
+    def astep(  # type: ignore[misc]  # mypy does not match `*args: Any` with variadics
         self,
         name: str,
         fn: Callable[..., Any],
@@ -127,12 +136,11 @@ class StepVerbs(ABC):
         retry: RetryPolicy | None = None,
         durable: bool = True,
         strict: bool = False,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """As `step`, for coroutine functions; any other is called in a thread."""
         runner = self._runner
         bounds = _bounds(timeout, retry)
-        work = runner.step(name, fn, args, *bounds, durable=durable, strict=strict)
-        return await runner.arun(work)
+        return runner.arun(runner.step(name, fn, args, *bounds, durable=durable, strict=strict))
 
     def each(
         self,
@@ -194,5 +202,7 @@ def _microseconds(timeout: Duration | None) -> int | None:
 def _bounds(
     timeout: Duration | None, retry: RetryPolicy | None
 ) -> tuple[int | None, RetryRule | None]:
+    if timeout is None and retry is None:
+        return _UNBOUND
     timeout_us = None if timeout is None else positive_microseconds(timeout, setting="timeout")
     return timeout_us, None if retry is None else retry.rule

@@ -32,7 +32,7 @@ ATTACHED_NAME_BYTES_MAX: Final = 256
 SIGNALS_MAX: Final = 100  #: of one name
 
 
-class Attaching(msgspec.Struct, frozen=True):
+class Attaching(msgspec.Struct, frozen=True, gc=False):
     """Values to keep with a job under its fence."""
 
     job_id: str

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from packhorse.core.driving import adrive, drive
 from packhorse.core.policies.attachments import Attaching
@@ -25,17 +25,16 @@ from packhorse.stores.protocol import Store
 __all__ = ["AttachmentWriter"]
 
 _BATCH_MAX: Final = 500
+#: With fewer, a commit takes longer than handlers need to come back.
+_HALVED_MIN: Final = 50
 #: Of the event loop, in which those who were answered ask again, or end and make room for others.
 _ROUNDS: Final = 2
 #: Of values in one batch: a store answers no other call while it reads them.
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-class _Asked(NamedTuple):
-    """Values to keep, and who waits for it."""
-
-    one: Attaching
-    answer: Future[bool] | asyncio.Future[bool]
+#: Values to keep, and who waits for it.
+_Asked = tuple[Attaching, Future[bool] | asyncio.Future[bool]]
 
 
 class AttachmentWriter:
@@ -52,12 +51,12 @@ class AttachmentWriter:
 
     def keep(self, one: Attaching) -> bool:
         """Keep values before this returns, in the caller's thread."""
-        asked = _Asked(one, Future())
-        self._of_threads.append(asked)
+        answer: Future[bool] = Future()
+        self._of_threads.append((one, answer))
         with self._turn:
-            while not asked.answer.done():  # else who had the turn before has written it
+            while not answer.done():  # else who had the turn before has written it
                 self._write(_next_batch(self._of_threads))
-        return asked.answer.result()
+        return answer.result()
 
     def akeep(self, one: Attaching) -> Awaitable[bool]:
         """As `keep`, without blocking the event loop."""
@@ -65,7 +64,7 @@ class AttachmentWriter:
         if asyncio.get_running_loop() is not loop:  # but a handler's own, in a thread
             return asyncio.to_thread(self.keep, one)
         answer: asyncio.Future[bool] = loop.create_future()
-        self._of_loop.append(_Asked(one, answer))
+        self._of_loop.append((one, answer))
         if self._writing is None:  # begins when all have asked that can do so now
             self._writing = loop.create_task(self._awrite())
         return answer
@@ -74,16 +73,23 @@ class AttachmentWriter:
         try:
             drive(self._work(batch), self._store.run)
         except BaseException:  # the thread is ended from outside; others wait for this
-            self._of_threads.extendleft([asked for asked in batch if not asked.answer.done()])
+            self._of_threads.extendleft([asked for asked in batch if not asked[1].done()])
             raise
 
     async def _awrite(self) -> None:
+        waiting, apart = self._of_loop, self._store.works_apart
+        # Where another process writes, a half goes first: while the other half is written then,
+        # those of the first go on.
+        most = (len(waiting) + 1) // 2 if apart and len(waiting) >= _HALVED_MIN else _BATCH_MAX
         try:
-            while self._of_loop:
-                await adrive(self._work(_next_batch(self._of_loop)), self._store.arun)
+            while waiting:
+                await adrive(self._work(_next_batch(waiting, most)), self._store.arun)
+                most = _BATCH_MAX
+                if apart:
+                    self.beside()
+                    continue
                 # Those who were answered may ask for their next step, others begin in the place of
-                # those who ended, and what these came to is written in the same round: one commit,
-                # since fewer of them cost less than work done beside them saves.
+                # those who ended, and what these came to is written in the same round: one commit.
                 for _ in range(_ROUNDS):
                     await asyncio.sleep(0)
                 self.beside()
@@ -94,37 +100,38 @@ class AttachmentWriter:
     def _work(self, batch: list[_Asked]) -> Generator[Plan[Any], Any, None]:
         """Write a batch, and answer each; if it fails, each by itself: one may be what fails."""
         try:
-            verdicts = yield self._store.attachments.attach([asked.one for asked in batch])
+            verdicts = yield self._store.attachments.attach([one for one, _ in batch])
         except Exception as error:  # noqa: BLE001 - belongs to those who wait
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
                 return
         else:
-            for asked, verdict in zip(batch, verdicts, strict=True):
-                if not asked.answer.done():  # else its caller was cancelled
-                    asked.answer.set_result(verdict is Verdict.APPLIED)
+            for (_, answer), verdict in zip(batch, verdicts, strict=True):
+                if not answer.done():  # else its caller was cancelled
+                    answer.set_result(verdict is Verdict.APPLIED)
             return
         for asked in batch:
             yield from self._work([asked])
 
 
 def _fail(batch: list[_Asked], error: Exception) -> None:
-    for asked in batch:
-        if not asked.answer.done():
-            asked.answer.set_exception(error)
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(error)
 
 
-def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
+def _next_batch(waiting: deque[_Asked], most: int = _BATCH_MAX) -> list[_Asked]:
     """The next to be written together: of one job only one, since a later value is to win."""
     batch: dict[str, _Asked] = {}
     later: list[_Asked] = []
     size = 0
-    while waiting and len(batch) < _BATCH_MAX and size < _BATCH_BYTES_MAX:
-        asked = waiting.popleft()
-        if asked.one.job_id in batch:
+    while waiting and len(batch) < most and size < _BATCH_BYTES_MAX:
+        one, answer = asked = waiting.popleft()
+        if one.job_id in batch:
             later.append(asked)
-        elif not asked.answer.done():  # else its caller was cancelled
-            batch[asked.one.job_id] = asked
-            size += sum(map(len, asked.one.values.values()))
+        elif not answer.done():  # else its caller was cancelled
+            batch[one.job_id] = asked
+            for value in one.values.values():
+                size += len(value)
     waiting.extendleft(reversed(later))
     return list(batch.values())
