@@ -286,35 +286,23 @@ class StepRunner:
         if log is None or not log.unwritten:
             return
         values, log.unwritten = log.unwritten, {}
-        asked = Write(values)
         try:
-            try:
-                held = yield asked
-            except StoreUnavailable as error:
-                held = yield from self._again(asked, error)
-            self.require(held)
+            self.require((yield from self.patiently(Write(values))))
         except BaseException:
             log.unwritten = {**values, **log.unwritten}
             raise
 
     def patiently(self, asked: Read | Write) -> Work[Any]:
         """Ask the store again while it cannot be reached and this attempt holds the job."""
-        try:
-            return (yield asked)
-        except StoreUnavailable as error:
-            return (yield from self._again(asked, error))
-
-    def _again(self, asked: Read | Write, error: StoreUnavailable) -> Work[Any]:
         pause_s = _PAUSE_S
         while True:
-            # What a step did cannot be undone, so that giving up means doing it twice.
-            if self._host.lease_lost() or (yield Pause(pause_s)):
-                raise error
             try:
                 return (yield asked)
-            except StoreUnavailable as another:
-                error = another
-            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+            except StoreUnavailable:
+                # What a step did cannot be undone, so that giving up means doing it twice.
+                if self._host.lease_lost() or (yield Pause(pause_s)):
+                    raise
+                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Keep values before this returns; on an event loop the store is asked only once."""

@@ -382,29 +382,22 @@ class Store(Contracts, Protocol):
     @property
     def label(self) -> str:
         """How it is named to people: the URL with its secrets masked, paths absolute."""
-        ...
 
     @property
     def works_apart(self) -> bool:
         """Whether another process does its work, so that this one goes on meanwhile."""
-        ...
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan in the caller's thread; `StoreUnavailable` when it cannot be reached."""
-        ...
 
     async def arun(self, plan: Plan[T]) -> T:
         """Run a plan without blocking the event loop; plans that wait together share a commit."""
-        ...
 
     def migrate(self) -> int:
         """Create or upgrade the schema; says its version. Safe from many processes at once."""
-        ...
 
     def facts(self) -> dict[str, str]:
         """What `packhorse doctor` tells about this store."""
-        ...
 
     def close(self) -> None:
         """Close every connection of this process. Plans that run now are finished first."""
-        ...
