@@ -26,9 +26,11 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
 from packhorse import Packhorse
 from packhorse.core.job import TERMINAL
+from packhorse.stores.sqlite import listener
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "packhorse"
@@ -111,7 +113,7 @@ def measures(package: Path) -> list[Measure]:
     texts = {path: path.read_text(encoding="utf-8").splitlines() for path in everything}
     modules = {path: text for path, text in texts.items() if path.suffix == ".py"}
     return [
-        Measure("core files", len(files), 480),
+        Measure("core files", len(files), 478),
         Measure("core lines", sum(len(texts[path]) for path in files), 35_000),
         Measure("web files", len(everything) - len(files), 24),
         Measure("query files", sum(path.suffix == ".sql" for path in files), 37),
@@ -209,7 +211,8 @@ def walks(chosen: Sequence[str] = ()) -> list[Walk]:
 def _measured(name: str, walk: WalkFunction, db: Path) -> Walk:
     recorder = Recorder()
     app = Packhorse(f"sqlite:///{db}")
-    with recorder.installed():
+    # Polling finds wake-ups that were lost; here none is, and it would run beside every job.
+    with patch.object(listener, "POLL_S", _PATIENCE_S), recorder.installed():
         first, *others = sorted(walk(app, recorder), key=len)[:_SHORTEST]
     app.close()
     return Walk(name, tuple(step for step in first if all(step in one for one in others)))

@@ -17,7 +17,6 @@ from packhorse.client.backpressure import FillingWatch, patience, submit_with_ro
 from packhorse.client.declarations import Declarations, changed_tasks, difference
 from packhorse.client.registry import Registry
 from packhorse.client.transactions import Transactions
-from packhorse.client.unavailable import naming_jobs
 from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
 from packhorse.core.driving import adrive, drive
@@ -231,7 +230,7 @@ class Connection:
             raise
         except StoreUnavailable as error:
             self.declarations.told = 0  # it may come back without what it knew
-            raise naming_jobs(error, jobs) from error
+            raise _naming_jobs(error, jobs) from error
         if QueueFilling in self.bus.observers:
             yield from self._watching(jobs)
         if JobDead in self.bus.observers:
@@ -367,3 +366,20 @@ def _conflicts(before: Iterable[S | None], now: Iterable[S]) -> Iterator[tuple[S
     """Each of the settings that replaced others, behind those."""
     pairs = zip(before, now, strict=True)
     return ((was, settings) for was, settings in pairs if was is not None)
+
+
+def _naming_jobs(error: StoreUnavailable, jobs: Sequence[NewJob]) -> StoreUnavailable:
+    """The same trouble with the job in it, so that the caller can submit the same id again."""
+    if len(jobs) == 1:
+        job_id = jobs[0].id
+        what = f"job {job_id} of task {jobs[0].task}"
+        stored = "may have been stored" if error.maybe_stored else "was not stored"
+    else:
+        job_id = None
+        what = f"{len(jobs)} jobs of this call"
+        stored = "may all have been stored" if error.maybe_stored else "were not stored"
+    return StoreUnavailable(
+        f"{error}; {what} {stored}: submitting again with the same job_id is safe",
+        job_id=job_id,
+        maybe_stored=error.maybe_stored,
+    )

@@ -339,11 +339,9 @@ class StartAllowance:
     def is_late(self, start_by: float, now: float) -> bool:
         """Whether it is too late to start what had to start by then; remembers the answer."""
         late = now > start_by
-        self.us = min(ALLOWANCE_US_MAX, 2 * self.us) if late else self._less()
+        grown, shrunk = min(ALLOWANCE_US_MAX, 2 * self.us), max(_LEAST_US, int(self.us * _SHRINKS))
+        self.us = grown if late else shrunk
         return late
-
-    def _less(self) -> int:
-        return max(_LEAST_US, int(self.us * _SHRINKS))
 
 
 class StoreTime:

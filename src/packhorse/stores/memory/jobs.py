@@ -84,13 +84,10 @@ class MemoryJobs:
 
         if len(asked) != 1:
             return plan("redrive", work)
-        again = partial(self._redrive_one, tenant=tenant, forget=forget)
-        return plan("redrive", work, named=looking_for(asked[0], _UNKNOWN, again))
-
-    def _redrive_one(
-        self, job_id: str, tenant: str | None, forget: Sequence[str]
-    ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return self.redrive((job_id,), tenant=tenant, forget=forget)
+        named = looking_for(
+            asked[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
+        )
+        return plan("redrive", work, named=named)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return plan("delete", partial(_delete, chosen=chosen, limit=limit))

@@ -79,14 +79,10 @@ class RedisJobs:
         steps = partial(_redrive, tuple(job_ids), tenant, tuple(forget))
         if len(job_ids) != 1:
             return Plan("redrive", steps)
-        again = partial(self._redrive_one, tenant=tenant, forget=forget)
-        named = looking_for(job_ids[0], _UNKNOWN, again)
+        named = looking_for(
+            job_ids[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
+        )
         return Plan("redrive", steps, named=named)
-
-    def _redrive_one(
-        self, job_id: str, tenant: str | None, forget: Sequence[str]
-    ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return self.redrive((job_id,), tenant=tenant, forget=forget)
 
     def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
         return Plan("delete", partial(_delete, chosen, limit))
