@@ -38,6 +38,7 @@ PICTURES: Final = ROOT / "docs" / "images"
 TAGS: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 WIDTHS: Final = {"desk": 1_280, "phone": 390}
 HEIGHT: Final = 844
+_REFUSED: Final = 400
 #: Of its picture: down to the first two charts.
 OVERVIEW_HEIGHT: Final = 690
 #: Regions of a page that scroll, which Tab comes to as well.
@@ -91,15 +92,23 @@ class Walk:
     url: str
     axe: str
     wrong: list[str] = field(default_factory=list)
+    asked: str = ""  #: the page itself, which may be one that is not there
 
     def __post_init__(self) -> None:
         self.page.add_init_script(WATCH)
         self.page.on("console", self._said)
+        self.page.on("response", self._answered)
         self.page.on("pageerror", lambda error: self.blame(str(error)))
 
     def _said(self, said: Any) -> None:
-        if said.type in ("error", "warning") and "status of 404" not in said.text:
-            self.blame(f"console: {said.text}")
+        expected = said.location.get("url") == self.asked and "status of 404" in said.text
+        if said.type in ("error", "warning") and not expected:
+            self.blame(f"console: {said.text} {said.location.get('url')}")
+
+    def _answered(self, answer: Any) -> None:
+        """What a page loads is there: scripts, styles, pictures, parts of it, streams."""
+        if answer.status >= _REFUSED and answer.url != self.asked:
+            self.blame(f"{answer.status} {answer.url}")
 
     def blame(self, what: str) -> None:
         """Note something that is wrong with the page."""
@@ -107,7 +116,8 @@ class Walk:
 
     def open(self, path: str, *, scheme: str = "light", width: int = WIDTHS["desk"]) -> None:
         self.dress(scheme, width)
-        self.page.goto(f"{self.url}{path}")
+        self.asked = f"{self.url}{path}"
+        self.page.goto(self.asked)
 
     def dress(self, scheme: str, width: int) -> None:
         self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")

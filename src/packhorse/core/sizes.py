@@ -25,7 +25,7 @@ _UNITS: Final = MappingProxyType(
         **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
     }
 )
-_PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.ASCII)
+_PATTERN: Final = re.compile(r"(\d{1,18}(?:\.\d+)?) ?([a-z]*)", re.ASCII)
 
 
 def size_in_bytes(value: Size, setting: str) -> int:

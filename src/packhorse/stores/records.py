@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -15,6 +15,9 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Submitted
 
 __all__ = ["Changed", "PageBounds", "RecordPage", "RecordStore", "RefusedJob", "as_page"]
+
+#: Of the number that records of a page are sorted by.
+_DIGITS_MAX: Final = 19
 
 
 class RefusedJob(msgspec.Struct, frozen=True):
@@ -116,12 +119,13 @@ class PageBounds(NamedTuple):
             return cls(first, last, -(2**63), first)
         # By id one bound holds both: SQLite begins at the first it is given, and reads from there.
         order, _, text = after.partition(":") if by_order else ("0", "", max(first, after))
-        try:
-            return cls(first, last, int(order), text)
-        except ValueError:
+        digits = order.removeprefix("-")
+        place = int(order) if digits.isdecimal() and len(digits) <= _DIGITS_MAX else None
+        if place is None or not -(2**63) <= place < 2**63:
             raise ConfigError(
                 f"{after!r} is no place in a list of records; pass `after` of the page before"
-            ) from None
+            )
+        return cls(first, last, place, text)
 
 
 def as_page(records: Sequence[Record], limit: int, now_us: int, *, by_order: bool) -> RecordPage:

@@ -50,6 +50,8 @@ __all__ = [
 
 #: The statuses that are carried; what runs or has ended well stays where it is.
 CARRIED: Final = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.DEAD, *RETRY_WAITING})
+#: Of jobs: what every store can count up to.
+_SEQUENCE: Final = range(2**63)
 
 
 class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -268,11 +270,14 @@ def _new_job(record: JobRecord, kept: Kept) -> NewJob:
 def cursor_of(after: str | None) -> int:
     """The sequence number after which a page begins."""
     try:
-        return 0 if after is None else int(after)
+        number = 0 if after is None else int(after)
     except ValueError:
+        number = -1
+    if number not in _SEQUENCE:
         raise ConfigError(
             f"{after!r} is no place in a list of jobs; pass `after` of the page before"
-        ) from None
+        )
+    return number
 
 
 def keys_of(carried: CarriedJob) -> list[tuple[str, Identity]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -218,7 +219,7 @@ async def submit(call: ApiCall) -> ApiAnswer:
     view = call.app if tenant is None else call.app.tenant(tenant)
     [handle] = await view.aenqueue_many([made])
     body = {"id": handle.id, "deduplicated": handle.deduplicated}
-    place = f"{call.request.scope.get('root_path', '')}/api/v1/jobs/{handle.id}"
+    place = f"{call.request.scope.get('root_path', '')}/api/v1/jobs/{quote(handle.id, safe='')}"
     status = 200 if handle.deduplicated else 201
     return ApiAnswer(body=body, status=status, headers={"Location": place}, after=body)
 

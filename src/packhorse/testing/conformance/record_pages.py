@@ -96,9 +96,10 @@ class TestRecordPages:
             assert [one.id.key for one in page.records] == ["stays"]
             assert page.after is None
 
-    def test_a_place_that_is_none_is_refused(self, trial: Trial) -> None:
+    @pytest.mark.parametrize("after", ["nonsense", f"{'9' * 30}:k"])
+    def test_a_place_that_is_none_is_refused(self, trial: Trial, after: str) -> None:
         with pytest.raises(ConfigError, match="no place"):
-            _page(trial, kind="k", by_order=True, after="nonsense")
+            _page(trial, kind="k", by_order=True, after=after)
 
 
 class TestRecordJobs:

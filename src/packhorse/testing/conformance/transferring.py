@@ -113,9 +113,10 @@ class TestTransferring:
 
         assert [job.job.id for job in shown(trial, limit)] == names
 
-    def test_a_cursor_that_is_none_is_refused(self, trial: Trial) -> None:
+    @pytest.mark.parametrize("after", ["here", "-1", "9" * 30])
+    def test_a_cursor_that_is_none_is_refused(self, trial: Trial, after: str) -> None:
         with pytest.raises(ConfigError, match="after"):
-            trial.run(trial.store.transfer.carry_out(after="here", limit=1))
+            trial.run(trial.store.transfer.carry_out(after=after, limit=1))
 
     def test_an_empty_store_has_nothing_to_carry(self, trial: Trial) -> None:
         assert shown(trial) == []
