@@ -66,8 +66,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
     jobs: tuple[JobInfo, ...]
     after: str | None = None
-    #: It was not filled: the look ended behind so many jobs, and the next page goes on there.
-    stopped_after: int | None = None
+    stopped_after: int | None = None  #: not full: its look ended behind so many jobs
 
 
 class JobDetail(msgspec.Struct, frozen=True):
@@ -90,8 +89,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused_keys: tuple[str, ...]
     paused_tenants: tuple[str, ...]
     settings: QueueSettings  #: as they hold now, limits and all
-    #: pending + queued + failed + timeout, without those in steps: what `max_depth` bounds.
-    depth: int
+    depth: int  #: pending + queued + failed + timeout - in_steps: what `max_depth` bounds
     in_steps: int = 0  #: jobs that wait in a step of their handler
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
@@ -127,11 +125,7 @@ class Insights:
         after: str | None = None,
         most: int | None = None,
     ) -> JobPage:
-        """List jobs, newest first, at most `limit` (up to `PAGE_MAX`) a page.
-
-        With `most`, no more than about so many are looked at, those that do not fit among them:
-        a page that is not full for that reason says so (`stopped_after`), and where to go on.
-        """
+        """List jobs, newest first, at most `limit` a page; `most`: about so many are looked at."""
         return self._run(self._jobs(chosen, limit, after, most))
 
     async def ajobs(
@@ -146,26 +140,16 @@ class Insights:
         return await self._arun(self._jobs(chosen, limit, after, most))
 
     def dead_letters(
-        self,
-        chosen: JobFilter | None = None,
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        most: int | None = None,
+        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
     ) -> JobPage:
         """List dead jobs, newest first."""
-        return self._run(self._jobs(_dead(chosen), limit, after, most))
+        return self._run(self._jobs(_dead(chosen), limit, after))
 
     async def adead_letters(
-        self,
-        chosen: JobFilter | None = None,
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        most: int | None = None,
+        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
     ) -> JobPage:
         """As `dead_letters`, without blocking the event loop."""
-        return await self._arun(self._jobs(_dead(chosen), limit, after, most))
+        return await self._arun(self._jobs(_dead(chosen), limit, after))
 
     def job(self, job_id: str) -> JobDetail:
         """Return a job with its history; raise `JobNotFound` if there is none."""
@@ -248,16 +232,15 @@ class Insights:
         return await adrive(reading, self._store.arun)
 
     def _jobs(
-        self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None
+        self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None = None
     ) -> _Reading[JobPage]:
         chosen = chosen or JobFilter()
         if self._tenant is not None:
             chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
         bounded = max(1, min(limit, PAGE_MAX))
-        search = self._store.inspection.search(chosen, limit=bounded, after=after, most=most)
-        page: Page = yield search
-        found = tuple(job_info(record) for record in page.jobs)
-        return JobPage(found, page.after, page.stopped_after)
+        search = self._store.inspection.search
+        page: Page = yield search(chosen, limit=bounded, after=after, most=most)
+        return JobPage(tuple(map(job_info, page.jobs)), page.after, page.stopped_after)
 
     def _job(self, job_id: str) -> _Reading[JobDetail]:
         record = yield self._store.inspection.job(job_id, tenant=self._tenant)

@@ -32,7 +32,6 @@ from packhorse.cli.selection import (
     refuse_filters,
     selected,
     whole_ids,
-    whole_page,
 )
 from packhorse.core.job import JobStatus
 from packhorse.errors import JobConflict
@@ -70,10 +69,11 @@ def list_dead(
     **filters: Unpack[Filters],
 ) -> None:
     """List dead letters, the newest jobs first."""
-    from packhorse.cli.display import print_page
+    from packhorse.cli.display import print_page, whole_page
 
+    filters["status"] = (JobStatus.DEAD,)
     chosen = job_filter(app.store, **filters)
-    page = whole_page(app.insights.dead_letters, chosen, limit, after)
+    page = whole_page(app, chosen, limit, after)
     print_page(page, as_json=as_json, redact=app.bus.redact, none="No dead letters.")
 
 

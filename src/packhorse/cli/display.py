@@ -22,6 +22,7 @@ from packhorse.cli.output import (
     print_json,
     print_table,
     print_text,
+    show_looks,
     span_ms,
 )
 from packhorse.cli.selection import whole_id
@@ -36,7 +37,7 @@ from packhorse.client.documents import (
 )
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
-from packhorse.core.job import AttemptError, AttemptRecord, JobRecord, Progress
+from packhorse.core.job import LOOK_MAX, AttemptError, AttemptRecord, JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.redaction import (
     Redact,
@@ -49,6 +50,7 @@ from packhorse.core.text import printable_lines, short_id
 from packhorse.errors import JobNotFound
 from packhorse.insights import JobPage
 from packhorse.protocol import to_wire
+from packhorse.stores.requests import JobFilter
 
 __all__ = [
     "bytes_document",
@@ -59,6 +61,7 @@ __all__ = [
     "queue_document",
     "read_job",
     "waited_document",
+    "whole_page",
     "worker_document",
 ]
 
@@ -66,6 +69,20 @@ _MILLISECOND_US: Final = 1_000
 #: Characters of arguments and results shown to people; --json shows them whole.
 _BODY_MAX: Final = 2_000
 _INNER_CAPITAL: Final = re.compile(r"[A-Z]")
+
+
+def whole_page(app: Packhorse, chosen: JobFilter, limit: int, after: str | None) -> JobPage:
+    """Look on until the page is full or there are no more jobs; tell a terminal how far it is."""
+    jobs: list[JobInfo] = []
+    looked = 0
+    while True:
+        page = app.insights.jobs(chosen, limit=limit - len(jobs), after=after, most=LOOK_MAX)
+        jobs += page.jobs
+        if page.stopped_after is None:
+            show_looks(looked, len(jobs), ended=True)
+            return JobPage(tuple(jobs), page.after)
+        after, looked = page.after, looked + page.stopped_after
+        show_looks(looked, len(jobs))
 
 
 def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No jobs.") -> None:

@@ -33,7 +33,6 @@ from packhorse.cli.selection import (
     selected,
     tell_answers,
     whole_ids,
-    whole_page,
 )
 from packhorse.core.job import UNFINISHED, JobStatus
 
@@ -81,10 +80,10 @@ def list_jobs(
     **filters: Unpack[Filters],
 ) -> None:
     """List jobs, the newest first."""
-    from packhorse.cli.display import print_page
+    from packhorse.cli.display import print_page, whole_page
 
     chosen = job_filter(app.store, **filters)
-    page = whole_page(app.insights.jobs, chosen, limit, after)
+    page = whole_page(app, chosen, limit, after)
     print_page(page, as_json=as_json, redact=app.bus.redact)
 
 

@@ -18,16 +18,14 @@ import msgspec
 
 from packhorse.cli.exits import ExitCode, NothingMatched
 from packhorse.cli.options import NAME, duration, queue_choices, task_choices
-from packhorse.cli.output import note, print_json, print_text, show_looks, show_progress
+from packhorse.cli.output import note, print_json, print_text, show_progress
 from packhorse.core.durations import microseconds
-from packhorse.core.job import LOOK_MAX, PAGE_MAX, DeadReason, JobRecord, JobStatus
+from packhorse.core.job import PAGE_MAX, DeadReason, JobRecord, JobStatus
 from packhorse.core.text import counted
 from packhorse.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
-    from packhorse.core.info import JobInfo
-    from packhorse.insights import JobPage
     from packhorse.stores.protocol import Store
     from packhorse.stores.requests import JobFilter
 
@@ -53,7 +51,6 @@ __all__ = [
     "tell_answers",
     "whole_id",
     "whole_ids",
-    "whole_page",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,24 +153,6 @@ def page_options(command: F) -> F:
         help="At most so many.",
     )
     return limit(after(command))
-
-
-def whole_page(
-    read: Callable[..., JobPage], chosen: JobFilter, limit: int, after: str | None
-) -> JobPage:
-    """Look on until the page is full or there are no more jobs; tell a terminal how far it is."""
-    from packhorse.insights import JobPage
-
-    jobs: list[JobInfo] = []
-    looked = 0
-    while True:
-        page = read(chosen, limit=limit - len(jobs), after=after, most=LOOK_MAX)
-        jobs += page.jobs
-        if page.stopped_after is None:
-            show_looks(looked, len(jobs), ended=True)
-            return JobPage(tuple(jobs), page.after)
-        after, looked = page.after, looked + page.stopped_after
-        show_looks(looked, len(jobs))
 
 
 def refuse_filters(filters: Mapping[str, Any]) -> None:

@@ -308,20 +308,15 @@ class InspectionStore(Protocol):
     def search(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
     ) -> Plan[Page]:
-        """The jobs meant, newest first, a page at a time; payload and result are left out.
-
-        With `most`, it looks at no more than about so many jobs, those that do not fit among them.
-        A page that is not full for that reason says so (`stopped_after`), and where to go on.
-        """
+        """The jobs meant, newest first, without payload and result; `most`: see `Page`."""
         ...
 
     def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
         """Jobs per status for every queue that holds one, by name.
 
-        Ready jobs are queued ones that are not set aside, suspects and those that a gate holds
-        back too. Where more than 10,000 of one priority are ready, a store may look for the oldest
-        among those only that rank first. With `most`, it may look at so many jobs that stand alike,
-        and so many finished ones; `at_least` tells the statuses of which it saw only a part.
+        Ready jobs are queued ones that are not set aside, suspects and those a gate holds back too.
+        Of more than 10,000 of a priority, the oldest may be looked for among those that rank first.
+        With `most`, it may look at so many that stand alike or are finished: see `at_least`.
         """
         ...
 

@@ -246,7 +246,10 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of the jobs meant, newest first, and where to go on."""
+    """Some of the jobs meant, newest first, and where to go on.
+
+    A search with `most` looks at no more than about so many jobs, those that do not fit too.
+    """
 
     jobs: tuple[JobRecord, ...]
     after: str | None = None  #: pass it to get the next page; None: there is no more

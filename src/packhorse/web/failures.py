@@ -18,7 +18,7 @@ from packhorse.client.documents import document_of
 from packhorse.client.operations import end_of
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.durations import positive_microseconds
-from packhorse.core.job import LOOK_MAX, PAGE_MAX
+from packhorse.core.job import LOOK_MAX, PAGE_MAX, JobStatus
 from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.core.redaction import redacted_text
 from packhorse.protocol import wire_datetime
@@ -183,8 +183,8 @@ async def _dead_letters(call: ApiCall, after: str | None) -> dict[str, Any]:
 
 
 def _read_dead(call: ApiCall, after: str | None) -> dict[str, Any]:
-    chosen = jobs.job_filter(call, jobs.DeadQuery())
-    page = call.insights.dead_letters(chosen, limit=_SAMPLE, after=after, most=LOOK_MAX)
+    chosen = jobs.job_filter(call, jobs.DeadQuery(), statuses=(JobStatus.DEAD,))
+    page = call.insights.jobs(chosen, limit=_SAMPLE, after=after, most=LOOK_MAX)
     redact = call.app.bus.redact
     found = []
     for job in page.jobs:

@@ -171,11 +171,14 @@ async def list_jobs(call: ApiCall) -> ApiAnswer:
 async def dead_letters(call: ApiCall) -> ApiAnswer:
     """A page of dead letters, the newest jobs first."""
     asked = call.asked(DeadQuery)
-    chosen = job_filter(call, asked, dead_reason=asked.reason, dead_letter=asked.shelf)
-    found = await call.insights.adead_letters(
-        chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX
-    )
+    chosen = _dead_filter(call, asked)
+    found = await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX)
     return _page(call, found)
+
+
+def _dead_filter(call: ApiCall, asked: DeadQuery | RedriveOrder) -> JobFilter:
+    dead = (JobStatus.DEAD,)
+    return job_filter(call, asked, statuses=dead, dead_reason=asked.reason, dead_letter=asked.shelf)
 
 
 def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
@@ -355,10 +358,8 @@ async def signal(call: ApiCall) -> ApiAnswer:
 async def redrive_many(call: ApiCall) -> ApiAnswer:
     """Run dead letters again that fit; `after` says where to go on while there are more."""
     order = call.sent(RedriveOrder)
-    chosen = job_filter(call, order, dead_reason=order.reason, dead_letter=order.shelf)
-    page = await call.insights.adead_letters(
-        chosen, limit=order.limit, after=order.after, most=LOOK_MAX
-    )
+    chosen = _dead_filter(call, order)
+    page = await call.insights.ajobs(chosen, limit=order.limit, after=order.after, most=LOOK_MAX)
     found = [job for job in page.jobs if has_end(job, order.error, order.place)]
     answers: Counter[str] = Counter()
     for job in [] if order.dry_run else found:
