@@ -18,12 +18,12 @@ that somebody wrote by hand, which every run tries.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Final
 
@@ -66,9 +66,12 @@ MAPPED: Final = (
     "tests/unit/test_task.py",
     "tests/unit/test_topics.py",
     "tests/unit/test_unique_jobs.py",
+    "tests/unit/test_versions.py",
     "tests/unit/test_wire.py",
     "tests/stores/test_bulk.py",
     "tests/telemetry/test_alerts.py",
+    "tests/telemetry/test_otel.py",
+    "tests/web/test_operations.py",
 )
 TESTS: Final = (*MAPPED, *(f"tests/supervisor/{file}.py" for file in sorted(BESIDE_FILES)))
 
@@ -90,21 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = made_map(tests, again=options.map)
     possible = {area: _possible(area) for area in AREAS}
     sample = {area: drawn(found, options.seed) for area, found in possible.items()}
-    changes = list(_changes(sample, options.mutants))
     trials = kept()
-    waiting = [
-        change
-        for change in changes
-        if change.area in (*options.areas, NAMED)
-        and _is_to_try(trials, change, again=options.again)
-    ]
-    print(f"{len(waiting)} mutants to try", flush=True)
+    waiting = _changes(sample, trials, options)
     try:
         _try_all(waiting, trials, known, options)
     except RedError as red:
         print(red, file=sys.stderr)
         return 1
-    _write(options.seed, possible, trials, changes)
+    _write(options, possible, trials)
     return 0
 
 
@@ -113,37 +109,57 @@ def _possible(area: str) -> list[Mutant]:
     return [mutant for file in files for mutant in mutants(ROOT, file)]
 
 
-def _changes(sample: Mapping[str, Sequence[Mutant]], number: int) -> Iterator[Change]:
-    """So many changes of each area, by turns, after those that are written by hand."""
+def _changes(
+    sample: Mapping[str, Sequence[Mutant]],
+    trials: Mapping[str, Trial],
+    options: argparse.Namespace,
+) -> Iterator[Change]:
+    """What is to be tried of so many mutants of each area, by turns; first what is by hand."""
+
+    def is_to_try(key: str) -> bool:
+        before = trials.get(key)
+        return before is None or (options.again and before.outcome == "survived")
+
+    yield from (change for change in _by_hand() if is_to_try(change.mutant.key))
+    taking = {
+        area: _of_area(area, found, trials)
+        for area, found in sample.items()
+        if area in options.areas
+    }
+    for _ in range(options.mutants):
+        for changes in taking.values():
+            for change in itertools.islice(changes, 1):
+                if is_to_try(change.mutant.key):
+                    yield change
+
+
+def _by_hand() -> Iterator[Change]:
     for each in by_hand().named:
         text = (ROOT / each["path"]).read_text("utf-8")
         if text.count(each["before"]) != 1:
             raise SystemExit(f"{each['name']}: not once in {each['path']}: {each['before']!r}")
-        line = text[: text.index(each["before"])].count("\n") + 1
+        changed = text.replace(each["before"], each["after"])
+        pairs = enumerate(zip(text.splitlines(), changed.splitlines(), strict=False), 1)
+        line = next(number for number, (old, new) in pairs if old != new)
         key = f"{NAMED} {each['path']} {each['name']}"
-        mutant = Mutant(Path(each["path"]), each["name"], 0, line, key)
-        yield Change(NAMED, mutant, text, text.replace(each["before"], each["after"]))
-    each_area = {area: _of_area(area, found) for area, found in sample.items()}
-    for _ in range(number):
-        for changes in each_area.values():
-            yield from (change for change in [next(changes, None)] if change is not None)
+        yield Change(NAMED, Mutant(Path(each["path"]), each["name"], 0, line, key), text, changed)
 
 
-def _of_area(area: str, found: Sequence[Mutant]) -> Iterator[Change]:
+def _of_area(area: str, found: Sequence[Mutant], trials: Mapping[str, Trial]) -> Iterator[Change]:
+    """The mutants of an area that are programs; that is known of those that were tried."""
     for mutant in found:
         text = (ROOT / mutant.path).read_text("utf-8")
+        trial = trials.get(mutant.key)
+        if trial is not None and trial.outcome != "survived":
+            yield Change(area, mutant, text, text)
+            continue
         changed = mutated(text, mutant)
         if changed is not None and changed != text:
             yield Change(area, mutant, text, changed)
 
 
-def _is_to_try(trials: Mapping[str, Trial], change: Change, *, again: bool) -> bool:
-    trial = trials.get(change.mutant.key)
-    return trial is None or (again and trial.outcome == "survived")
-
-
 def _try_all(
-    waiting: Sequence[Change],
+    waiting: Iterator[Change],
     trials: dict[str, Trial],
     known: TestMap,
     options: argparse.Namespace,
@@ -151,32 +167,26 @@ def _try_all(
     """Try mutants by as many judges as were asked for, while there is time."""
     clock = SystemClock()
     deadline = clock.monotonic() + options.minutes * 60
-    queue: SimpleQueue[Change] = SimpleQueue()
-    for change in waiting:
-        queue.put(change)
     lock = threading.Lock()
     errors: list[RedError] = []
+
+    def next_change() -> Change | None:
+        with lock:
+            return next(waiting, None) if clock.monotonic() < deadline and not errors else None
 
     def work() -> None:
         try:
             with Judge(known, TESTS, options.seconds) as judge:
-                while clock.monotonic() < deadline and not errors:
-                    change = queue.get_nowait()
+                while change := next_change():
                     trial = _tried(judge, change)
                     with lock:
-                        trials[change.mutant.key] = trial
+                        trials[trial.key] = trial
                         keep(trials.values())
-                        print(
-                            f"{trial.outcome}: {trial.path}:{trial.line} -{trial.before} "
-                            f"+{trial.after} ({trial.by})",
-                            flush=True,
-                        )
-        except Empty:
-            pass
+                    print(trial, flush=True)
         except RedError as red:
             errors.append(red)
 
-    threads = [threading.Thread(target=work) for _ in range(min(options.judges, len(waiting)))]
+    threads = [threading.Thread(target=work) for _ in range(options.judges)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -209,17 +219,18 @@ def _difference(before: str, after: str) -> tuple[str, str]:
 
 
 def _write(
-    seed: int,
+    options: argparse.Namespace,
     possible: Mapping[str, Sequence[Mutant]],
     trials: Mapping[str, Trial],
-    changes: Sequence[Change],
 ) -> None:
-    """Write the page about the sample as it is drawn from the code of today."""
-    tried = [trials[each.mutant.key] for each in changes if each.mutant.key in trials]
+    """Write the page about what was tried of the code as it is."""
+    keys = {mutant.key for found in possible.values() for mutant in found}
+    keys |= {change.mutant.key for change in _by_hand()}
+    tried = [trial for trial in trials.values() if trial.key in keys]
     keep(tried)
     numbers = {area: len(found) for area, found in possible.items()}
-    drawn_number = sum(change.area != NAMED for change in changes)
-    REPORT.write_text(page(seed, drawn_number, numbers, judged(tried, by_hand())), encoding="utf-8")
+    text = page(options.seed, options.mutants * len(AREAS), numbers, judged(tried, by_hand()))
+    REPORT.write_text(text, encoding="utf-8")
     print(f"written to {REPORT.relative_to(ROOT)}")
 
 

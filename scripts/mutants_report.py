@@ -36,6 +36,9 @@ class Trial:
     outcome: str  #: `killed`, `timed out`, `equivalent`, or `survived`
     by: str = ""  #: the test that failed, or did not end; why the change makes no difference
 
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.path}:{self.line} -{self.before} +{self.after} ({self.by})"
+
 
 @dataclass(frozen=True, slots=True)
 class ByHand:

@@ -9,13 +9,14 @@ import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.lease import trusted_for_us
-from packhorse.runtime.supervisor.child_process import ChildProcess, Death
+from packhorse.runtime.supervisor.child_process import ChildProcess, Death, ProcessSlot
+from packhorse.runtime.supervisor.liveness import restart_delay_s
 from packhorse.runtime.supervisor.messages import (
     FromChild,
     Hello,
@@ -26,6 +27,7 @@ from packhorse.runtime.supervisor.messages import (
     encode,
 )
 from packhorse.runtime.supervisor.store_client import LeaseKeeper, StoreClient
+from packhorse.runtime.supervisor.supervisor import Supervisor
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
 
@@ -173,6 +175,16 @@ def test_of_a_kill_for_memory_it_is_not_said_that_it_came_from_outside() -> None
     assert not Death(None, signal.SIGKILL, 1.0, out_of_memory=None).from_outside
     assert Death(None, 63, 1.0).how == "signal 63"
     assert killed.attempt_error(9).message.startswith("its process 9 ended while it ran: signal")
+
+
+def test_the_wait_for_the_next_process_grows_until_one_has_lived_long() -> None:
+    slot, supervisor = ProcessSlot(0), cast("Supervisor", None)  # it is asked nothing
+    waits = [Supervisor._wait_s(supervisor, slot, 1.0, begun=False) for _ in range(4)]
+
+    assert waits == [restart_delay_s(number, begun=False) for number in (1, 2, 3, 4)]
+    assert len(set(waits)) == 4
+    assert Supervisor._wait_s(supervisor, slot, 10.0, begun=False) == 0.0
+    assert slot.quick_deaths == 0
 
 
 # --------------------------------------------------------------------------------------- leases

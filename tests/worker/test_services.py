@@ -302,6 +302,17 @@ async def test_parking_that_takes_long_is_made_rarer(took_s: float, rests_s: flo
     assert rest_s == pytest.approx(rests_s)
 
 
+@pytest.mark.parametrize(("due", "rest_s"), [(499, 2.0), (500, 0.0)])
+async def test_half_a_batch_of_due_jobs_says_that_more_are_coming(
+    yard: Yard, due: int, rest_s: float
+) -> None:
+    jobs = [NewJob(id=f"j{n}", task="t", payload=b"{}", delay_us=10_000) for n in range(due)]
+    yard.do(yard.store.jobs.submit(jobs))
+    yard.store_clock.ahead_us += 20_000
+
+    assert await Promoter(yard.store, Even()).run_once() == rest_s
+
+
 class Flaky:
     """A service that fails every other time."""
 
