@@ -84,6 +84,7 @@ class Change:
     mutant: Mutant
     text: str  #: of its module
     changed: str
+    first: str = ""  #: the file of the tests to try first
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -142,7 +143,8 @@ def _by_hand() -> Iterator[Change]:
         pairs = enumerate(zip(text.splitlines(), changed.splitlines(), strict=False), 1)
         line = next(number for number, (old, new) in pairs if old != new)
         key = f"{NAMED} {each['path']} {each['name']}"
-        yield Change(NAMED, Mutant(Path(each["path"]), each["name"], 0, line, key), text, changed)
+        mutant = Mutant(Path(each["path"]), each["name"], 0, line, key)
+        yield Change(NAMED, mutant, text, changed, each.get("tests", ""))
 
 
 def _of_area(area: str, found: Sequence[Mutant], trials: Mapping[str, Trial]) -> Iterator[Change]:
@@ -197,7 +199,9 @@ def _try_all(
 
 def _tried(judge: Judge, change: Change) -> Trial:
     mutant = change.mutant
-    outcome, by = judge.outcome(mutant.path, mutant.line, change.text, change.changed)
+    outcome, by = judge.outcome(
+        mutant.path, mutant.line, change.text, change.changed, first=change.first
+    )
     before, after = _difference(change.text, change.changed)
     return Trial(
         area=change.area,

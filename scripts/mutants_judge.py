@@ -78,9 +78,16 @@ class Judge:
         self._answers.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def outcome(self, path: Path, line: int, before: str, after: str) -> tuple[str, str]:
-        """`killed`, `timed out` or `survived`, and the test that decided it."""
-        tests = self._chosen([*self._known.tests_of(str(path), line, before), *self._beside(path)])
+    def outcome(
+        self, path: Path, line: int, before: str, after: str, *, first: str = ""
+    ) -> tuple[str, str]:
+        """`killed`, `timed out` or `survived`, and the test that decided it.
+
+        The tests of the file `first` are tried first, whether or not they are known to run it.
+        """
+        known = [*self._known.tests_of(str(path), line, before), *self._beside(path)]
+        named = sorted(name for name in self._collected if first and name.startswith(first))
+        tests = self._chosen(list(dict.fromkeys([*named, *known])))
         if not tests:
             return "survived", "no test runs it"
         file = self._copy / path

@@ -76,6 +76,20 @@ async def test_a_producer_gets_the_result_as_its_task_declares_it(depot: Depot) 
         assert await handle.aresult(timeout=PATIENCE_S) == (2, "words")
 
 
+async def test_how_long_a_job_was_held_is_measured_where_its_holder_does_not_say(
+    depot: Depot,
+) -> None:
+    depot.submit("job")
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+        depot.clock.ahead_s += 5
+
+        await consumer.mark_complete(job)
+
+    [told] = depot.told(JobCompleted)
+    assert 5_000 <= told.duration_ms < 5_000 + 1_000 * PATIENCE_S
+
+
 async def test_a_fetched_job_cannot_be_changed(depot: Depot) -> None:
     depot.submit("job")
     async with depot.consumer() as consumer:
