@@ -173,33 +173,27 @@ class LeaseStore(Protocol):
         `releases` rises; unless the worker is `unsure`, that may take some minutes. Jobs it was
         given before the clock was set forward by `step_us` may be held so much longer.
         """
-        ...
 
     def leave(self, worker: str) -> Plan[int]:
         """End the worker's lease at once; whatever it still holds is released. Says how much."""
-        ...
 
     def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
         """The ids of jobs this worker holds that are to be cancelled. Reads only."""
-        ...
 
     def expired(self) -> Plan[ExpiredLeases]:
         """Leases that have run out while their workers hold jobs, and the clock. Reads only.
 
         Jobs of a worker that the store does not know are held under one that expired at instant 0.
         """
-        ...
 
     def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
         """Processing jobs that no worker holds rightfully any more, at most `limit`. Reads only.
 
         Those of `workers` whose lease is still expired, and of any whose hold limit has passed.
         """
-        ...
 
     def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
         """The workers known, live or not, by id. Reads only."""
-        ...
 
 
 class QueueStore(Protocol):
