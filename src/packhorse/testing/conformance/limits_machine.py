@@ -27,6 +27,7 @@ from packhorse.core.lifecycle import Limits
 from packhorse.core.lifecycle import settle as decide
 from packhorse.core.outcome import Outcome
 from packhorse.core.policies.retention import DAY_US
+from packhorse.core.sizes import THE_STORE
 from packhorse.errors import PackhorseError
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -168,7 +169,7 @@ class LimitsMachine(StoreMachine):
     @_may_idle
     @rule(
         settings=st.lists(drawn_limits.queue_settings, max_size=2),
-        queue=st.sampled_from(QUEUES),
+        queue=st.sampled_from([*QUEUES, THE_STORE]),
         overriding=st.booleans(),
     )
     def set_queues(self, settings: list[QueueSettings], queue: str, *, overriding: bool) -> None:
