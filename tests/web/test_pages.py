@@ -74,6 +74,7 @@ async def test_every_page_is_shown_without_secrets(web: Web) -> None:
         assert SECRET.encode() not in got.body, one.path
         tags = Tags(got)
         assert tags.of("script", "src") == ["/static/app.js"]
+        assert "/static/icon.svg" in tags.of("link", "href")  # browsers ask for one
         assert [given for tag, given in tags.found if tag == "html"] == [{"lang": "en"}]
 
 

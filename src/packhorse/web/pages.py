@@ -39,7 +39,7 @@ __all__ = ["PageServer"]
 
 _LOG: Final = logging.getLogger("packhorse.web")
 _FOLDER: Final = Path(__file__).parent
-_STATIC: Final = ("style.css", "app.js")
+_STATIC: Final = ("style.css", "app.js", "icon.svg")
 _UNKNOWN: Final = 401
 _COOKIE_S: Final = 12 * 3_600
 #: Parameters of a page that are not for its reader.
@@ -84,7 +84,7 @@ class PageServer:
     api: ApiServer
 
     def routes(self) -> Iterator[BaseRoute]:
-        """Pages, forms, the way in, and the two files that pages need."""
+        """Pages, forms, the way in, and the files that pages need."""
         for name in _STATIC:
             yield Route(f"/static/{name}", _file(name), methods=["GET"])
         yield Route("/login", self._login, methods=["GET", "POST"])
