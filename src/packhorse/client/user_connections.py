@@ -68,10 +68,8 @@ class UserConnection(Protocol):
 
 def recognised(tx: object) -> UserConnection:
     """The way to use this connection; `TypeError` if there is none."""
-    met = _met.get(type(tx))
-    for find in _FINDERS if met is None else (met,):
+    for find in _FINDERS:
         if (found := find(tx)) is not None:
-            _met[type(tx)] = find
             return found
     raise TypeError(f"tx= takes {_ACCEPTED}; {tx!r} is none of these; nothing was stored")
 
@@ -397,4 +395,3 @@ class _Django(_Direct):
 
 
 _FINDERS: Final = (_sqlite3, _psycopg, _asyncpg, _sqlalchemy, _django)
-_met: Final[dict[type, Callable[[object], UserConnection | None]]] = {}  # by types of connections

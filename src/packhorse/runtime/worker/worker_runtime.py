@@ -63,8 +63,6 @@ class WorkerRuntime(Runtime):
         )
         self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
         self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
-        self.processes: ProcessRunner | None = None
-        self.process_fetcher: ProcessFetcher | None = None
         self._make_processes()
         chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
         wrapped = WrappedRunner(
@@ -72,8 +70,7 @@ class WorkerRuntime(Runtime):
             in_process=self._run_in_process,
         )
         self.stopper = Stopper(
-            self.slots,
-            self.announcer,
+            *(self.slots, self.announcer),
             extend=self._extend,
             abandon_thread=self._abandon_thread,
             stop_process=self._stop_process,
@@ -137,6 +134,8 @@ class WorkerRuntime(Runtime):
 
     def _make_processes(self) -> None:
         """Make what runs handlers in processes, if a task wants that."""
+        self.processes: ProcessRunner | None = None
+        self.process_fetcher: ProcessFetcher | None = None
         apart = process_tasks(self.env.registry)
         if not apart:
             return

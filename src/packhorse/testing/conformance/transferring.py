@@ -393,9 +393,8 @@ class TestTransferring:
 def _round(trial: Trial) -> list[Job]:
     """One claim of everything there is, after which all of it is done."""
     trial.renew(ANNA)
-    jobs: list[Job] = []
-    for quarantine in (False, True):
-        jobs += trial.ask(queues=QUEUES, quarantine=quarantine).jobs
+    claims = (trial.ask(queues=QUEUES, quarantine=alone) for alone in (False, True))
+    jobs = [job for claimed in claims for job in claimed.jobs]
     for job in jobs:
         trial.end(job)
     return jobs
