@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from itertools import count
 from typing import Any, Final
@@ -39,10 +40,11 @@ def before_call(_context: Any, case: Any, **_more: Any) -> None:
 
     And with a key of its own: one that is used for two requests is refused. Wait only briefly.
     """
-    if case.operation.path.endswith("/wait") and isinstance(case.query, dict):
-        asked = case.query.get("timeout", _WAIT_S[1])
-        if isinstance(asked, int | float) and _WAIT_S[0] < asked <= _WAIT_S[1]:
-            case.query = {**case.query, "timeout": _WAIT_S[0]}
+    if case.operation.path.endswith("/wait"):
+        query = dict(case.query or {})
+        with contextlib.suppress(ValueError):  # what is no number is refused at once
+            if _WAIT_S[0] < float(str(query.get("timeout", _WAIT_S[1]))) <= _WAIT_S[1]:
+                case.query = {**query, "timeout": _WAIT_S[0]}
     number = next(_REQUESTS)
     headers = case.headers if case.headers is not None else {}
     if 0 < len(key := headers.get("Idempotency-Key", "")) < _KEY_MAX:

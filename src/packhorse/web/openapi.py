@@ -47,6 +47,8 @@ _RENAMED: Final = {
     "SubscriberInfo": "Subscriber",
     "OperationInfo": "Operation",
 }.items()
+#: Bodies of which no field must be there, but one at least.
+_NEVER_EMPTY: Final = ("LimitsOrder",)
 _PROBLEMS: Final = ("400", "401", "403", "404", "409", "412", "413", "415", "422", "429", "503")
 
 
@@ -100,7 +102,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
             schema = {"$ref": _REFERENCE.format(name=route.body.__name__)}
         needed = any(field.required for field in msgspec.structs.fields(route.body))
         operation["requestBody"] = {
-            "required": needed,
+            "required": needed or route.body.__name__ in _NEVER_EMPTY,
             "content": {"application/json": {"schema": schema}},
         }
     return operation
@@ -158,7 +160,8 @@ def _schemas() -> dict[str, Any]:
     del job["timeout"]  # answered in milliseconds
     job["timeoutMs"] = {"type": ["integer", "null"]}
     schemas["Job"]["required"] = sorted(job)
-    schemas["LimitsOrder"]["minProperties"] = 1
+    for name in _NEVER_EMPTY:
+        schemas[name]["minProperties"] = 1
     return {**schemas, **_composed()}
 
 
