@@ -64,6 +64,7 @@ PARTS: Final = MappingProxyType(
         "condition": "queue",
         "flag": "paused",
         "handed_columns": "*",
+        "kept": "(?, ?, ?, ?)",
         "next": "select * from packhorse_jobs where lane = 0 and queue = :queue",
         "rows": f"({', '.join('?' * 19)})",
         "table": "jobs",

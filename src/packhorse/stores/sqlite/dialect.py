@@ -236,7 +236,7 @@ class _Sqlite:
         while left:
             while most > len(left):
                 most //= 2
-            text = sql("attach_rows", rows=", ".join(["(?, ?, ?, ?)"] * most))
+            text = sql("attach_rows", kept=", ".join(["(?, ?, ?, ?)"] * most))
             yield Change(text, tuple(chain.from_iterable(left[:most])))
             del left[:most]
 

@@ -74,7 +74,7 @@ where job.status = {status.processing} and job.fence = asked.value
 
 -- name: attach_rows
 -- Keep values with jobs.
-insert into {attachments} (seq, name, number, value) values <rows>
+insert into {attachments} (seq, name, number, value) values <kept>
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark
