@@ -87,6 +87,30 @@ class TestByteBounds:
         _submit(trial.store, "d", keyed=keyed, queue="third")
         assert _held(trial, THE_STORE) == 3 * _ONE
 
+    def test_what_one_submit_brings_to_several_queues_counts_together_in_the_store(
+        self, trial: Trial
+    ) -> None:
+        limit_queue(trial, THE_STORE, max_bytes=3 * _ONE)
+        jobs = [new_job(f"{queue}{number}", queue=queue) for queue in "ab" for number in (1, 2)]
+
+        with pytest.raises(QueueFull, match="the store is full"):
+            trial.submit(*jobs)
+
+        assert trial.search() == []
+        trial.submit(*jobs[:3])
+        assert _held(trial, THE_STORE) == 3 * _ONE
+
+    @_bounded
+    def test_a_job_that_is_there_already_needs_no_room(self, trial: Trial, bounded: str) -> None:
+        limit_queue(trial, bounded, max_bytes=2 * _ONE)
+        job = new_job("a")
+        trial.submit(job, new_job("b"))
+        limit_queue(trial, bounded, max_bytes=_ONE)
+
+        (answer,) = trial.submit(job)
+
+        assert answer.deduplicated
+
     @_bounded
     def test_a_job_counts_while_it_waits_runs_waits_again_and_waits_in_a_step(
         self, trial: Trial, bounded: str
