@@ -13,7 +13,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from faults import worlds
 from faults.processes import PATIENCE_S, until
@@ -23,10 +25,39 @@ from packhorse.core.job import JobRecord
 from tests.end_to_end.tasks import create_app
 from tests.support.folders import root
 
-__all__ = ["APP", "PATIENCE_S", "ROOT", "STORES", "World", "all_jobs", "ended", "until"]
+__all__ = [
+    "APP",
+    "PATIENCE_S",
+    "ROOT",
+    "STORES",
+    "World",
+    "all_jobs",
+    "ended",
+    "here_and_in_process",
+    "until",
+]
 
 #: For `parametrize`: on which stores a test's world is.
 STORES: Final = ("sqlite", "postgres", "redis")
+
+
+def here_and_in_process(task: str) -> list[Any]:
+    """Cases of a task whose twin runs in a process, which is the same for every store.
+
+    So an ordinary run tries the twin on SQLite, and `make test-slow` on the others.
+    """
+    twin = f"{task}_in_process"
+    return [
+        *(pytest.param(task, store, id=f"{task}-{store}") for store in STORES),
+        pytest.param(twin, "sqlite", id=f"{twin}-sqlite"),
+        *(
+            pytest.param(twin, store, id=f"{twin}-{store}", marks=pytest.mark.slow)
+            for store in STORES
+            if store != "sqlite"
+        ),
+    ]
+
+
 APP: Final = "tests.end_to_end.tasks:create_app"
 
 

@@ -8,14 +8,13 @@ from typing import Final
 import pytest
 
 from packhorse import JobStatus
-from tests.end_to_end.support import STORES, World, until
+from tests.end_to_end.support import World, here_and_in_process, until
 
 OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "1")
 
 
 @pytest.mark.req("S0-14")
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("task", ["think", "think_in_process"])
+@pytest.mark.parametrize(("task", "store"), here_and_in_process("think"))
 def test_what_was_spent_is_known_after_a_kill_and_stops_the_job_at_its_limit(
     world: World, task: str
 ) -> None:

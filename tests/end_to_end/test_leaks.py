@@ -40,7 +40,7 @@ TIMEOUT_S: Final = 150
 @pytest.mark.req("S2-19")
 @pytest.mark.timeout(TIMEOUT_S + 10)
 @pytest.mark.parametrize(
-    ("store", "jobs"), [("sqlite", 20_000), ("postgres", 8_000), ("redis", 8_000)]
+    ("store", "jobs"), [("sqlite", 8_000), ("postgres", 8_000), ("redis", 8_000)]
 )
 def test_nothing_is_left_of_jobs_retries_cancels_and_connections(store: str, jobs: int) -> None:
     done = subprocess.run(

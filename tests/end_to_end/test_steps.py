@@ -8,13 +8,12 @@ from typing import Final
 import pytest
 
 from packhorse import JobStatus
-from tests.end_to_end.support import STORES, World, until
+from tests.end_to_end.support import World, here_and_in_process, until
 
 OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "1")
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("task", ["pay", "pay_in_process"])
+@pytest.mark.parametrize(("task", "store"), here_and_in_process("pay"))
 def test_a_kept_step_is_run_once_whenever_its_process_is_killed(world: World, task: str) -> None:
     with world.app() as app:
         job = app.tasks[task].enqueue()
