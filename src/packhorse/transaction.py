@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,13 +85,25 @@ class JobTransaction:
 
         Sessions on it commit by savepoints, with `join_transaction_mode="create_savepoint"`.
         """
+        if self._is_awaited():
+            raise UsageError("tx.connection is awaited here: so is SQLAlchemy, tx.asqlalchemy()")
         if self._sqlalchemy is None:
-            if inspect.iscoroutinefunction(self.connection.execute):
-                raise UsageError(
-                    "tx.sqlalchemy() is there in plain functions; coroutines use tx.connection"
-                )
             self._sqlalchemy = _on_top(self.connection)
         return self._sqlalchemy
+
+    async def asqlalchemy(self) -> Any:
+        """SQLAlchemy's `AsyncConnection` on top, in coroutines on PostgreSQL; the block ends it.
+
+        An `AsyncSession` on it commits by savepoints, as sessions on `sqlalchemy()` do.
+        """
+        if not self._is_awaited():
+            raise UsageError("tx.connection is not awaited here: use tx.sqlalchemy()")
+        if self._sqlalchemy is None:
+            self._sqlalchemy = await _on_top_of_awaited(self.connection)
+        return self._sqlalchemy
+
+    def _is_awaited(self) -> bool:
+        return inspect.iscoroutinefunction(self.connection.execute)
 
     def __enter__(self) -> Self:
         if in_event_loop():
@@ -110,6 +124,8 @@ class JobTransaction:
         if self._is_copy():
             return
         self._end()
+        if self._sqlalchemy is not None:
+            self._sqlalchemy.close()
         if error is None and self._completion is not None:
             try:
                 self._host.commit(self._completion)
@@ -135,6 +151,10 @@ class JobTransaction:
         if self._is_copy():
             return
         self._end()
+        if self._sqlalchemy is not None:
+            closing = self._sqlalchemy.close()  # None on SQLite, where it is not awaited
+            if closing is not None:
+                await closing
         if error is None and self._completion is not None:
             try:
                 await self._host.acommit(self._completion)
@@ -152,9 +172,8 @@ class JobTransaction:
     def _end(self) -> None:
         self.open = False
         if self._sqlalchemy is not None:
-            # It would roll back first.
+            # It rolls back when it is closed.
             self._sqlalchemy.dialect.do_rollback = _nothing
-            self._sqlalchemy.close()
 
     def _is_copy(self) -> bool:
         """Whether a handler has forked inside its block: what is open belongs to the original."""
@@ -163,22 +182,44 @@ class JobTransaction:
 
 def _on_top(connection: Any) -> Any:
     from sqlalchemy import create_engine  # noqa: PLC0415 - an extra
-    from sqlalchemy.pool import StaticPool  # noqa: PLC0415 - an extra
 
     in_file = type(connection).__module__.startswith("packhorse.stores.sqlite")
-    engine = create_engine(
-        "sqlite://" if in_file else "postgresql+psycopg://",
-        creator=lambda: connection,
-        poolclass=StaticPool,
-        pool_reset_on_return=None,
-    )
-    ends: Any = engine.dialect
-    # It ends the transaction in which it looks at a new connection, which is the user's here.
-    ends.do_rollback = ends.do_commit = _nothing
-    opened = engine.connect()
-    opened.begin()
-    ends.do_rollback = ends.do_commit = _refused
+    driver = "sqlite" if in_file else "postgresql+psycopg"
+    engine = create_engine(f"{driver}://", creator=lambda: connection, **_one_connection())
+    with _kept_open(engine.dialect):
+        opened = engine.connect()
+        opened.begin()
     return opened
+
+
+async def _on_top_of_awaited(connection: Any) -> Any:
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - an extra
+
+    async def lend() -> Any:
+        return connection
+
+    engine = create_async_engine("postgresql+psycopg://", async_creator=lend, **_one_connection())
+    with _kept_open(engine.dialect):
+        opened = await engine.connect()
+        await opened.begin()
+    return opened
+
+
+def _one_connection() -> dict[str, Any]:
+    from sqlalchemy.pool import StaticPool  # noqa: PLC0415 - an extra
+
+    return {"poolclass": StaticPool, "pool_reset_on_return": None}
+
+
+@contextmanager
+def _kept_open(dialect: Any) -> Iterator[None]:
+    """Let SQLAlchemy look at a connection whose transaction is open, and not end that.
+
+    It would end the one in which it looks, and must end none later.
+    """
+    dialect.do_rollback = dialect.do_commit = _nothing
+    yield
+    dialect.do_rollback = dialect.do_commit = _refused
 
 
 def _nothing(_: object) -> None:
