@@ -20,8 +20,6 @@ from typing import Any
 from packhorse import Packhorse
 from packhorse.core.clock import SystemClock
 
-__all__ = ["main"]
-
 _SAMPLES = 10
 _BARE_MAX = 50_000  # jobs of the drain without a batch
 _CLOCK = SystemClock()

@@ -23,19 +23,6 @@ from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.workloads.producer import Timing
 
-__all__ = [
-    "LOAD_SECONDS_MAX",
-    "Bench",
-    "Producer",
-    "drained",
-    "filled",
-    "producing",
-    "rotated",
-    "say",
-    "wait_until",
-    "worked_off",
-]
-
 T = TypeVar("T")
 
 #: No load of a run goes on for longer; a worker this slow has stopped working.

@@ -11,8 +11,6 @@ import msgspec
 from benchmarks.estimates import Estimate, estimate, paired_ratios
 from benchmarks.ledger import Ledger
 
-__all__ = ["Bound", "Verdict", "judge", "judge_all"]
-
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """One promise about speed: a ratio of two series, or a figure by itself."""

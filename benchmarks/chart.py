@@ -12,8 +12,6 @@ from xml.sax.saxutils import escape
 from benchmarks.contestants import BARE, PACKHORSE
 from benchmarks.ledger import Ledger, Series
 
-__all__ = ["bar_chart"]
-
 _WIDTH: Final = 860
 _LABEL_WIDTH: Final = 250
 _VALUE_WIDTH: Final = 190

@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Estimate", "estimate", "paired_ratios", "percentile", "slope"]
-
 #: Resamples drawn for one interval: the ends move by less than the last digit shown.
 RESAMPLES: Final = 4000
 CONFIDENCE: Final = 0.95

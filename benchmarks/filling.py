@@ -13,8 +13,6 @@ import redis
 from packhorse import Packhorse, RetryPolicy
 from packhorse.stores.sql.rows import Lane
 
-__all__ = ["fill", "multiply"]
-
 _QUEUES: Final = 10
 _PART: Final = 5_000
 #: Copies have numbers that are so far apart from each other.

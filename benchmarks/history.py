@@ -34,8 +34,6 @@ from packhorse.stores import open_store
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.web.support import Web, declare, token
 
-__all__ = ["main"]
-
 _DAYS: Final = 30
 _STEP_S: Final = 300
 _LAST_S: Final = 2 * 3_600

@@ -25,8 +25,6 @@ from packhorse.stores import open_store
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.protocol import JobStore, Store
 
-__all__ = ["Costs", "Parts", "drain_parts", "drain_profile", "part_of", "submit_profile"]
-
 T = TypeVar("T")
 
 _PORTION: Final = 1000

@@ -9,8 +9,6 @@ import msgspec
 
 from benchmarks.estimates import Estimate, estimate
 
-__all__ = ["Ledger", "Series"]
-
 
 class Series(msgspec.Struct, frozen=True):
     """What one contestant reached in one measure, round by round."""

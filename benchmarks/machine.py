@@ -11,8 +11,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["facts", "sqlite_facts", "version_of", "versions_of"]
-
 
 def facts(directory: Path) -> dict[str, str]:
     """The machine, the interpreter, and the versions of what was measured."""

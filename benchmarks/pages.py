@@ -39,8 +39,6 @@ from packhorse.stores.requests import JobFilter
 from packhorse.web import web_app
 from tests.web.support import Web
 
-__all__ = ["main"]
-
 _STORES: Final = ("sqlite", "postgres", "redis")
 _PAGES: Final = (
     *("/", "/jobs", "/jobs?status=completed", "/failures", "/dead", "/queues", "/workers"),

@@ -36,8 +36,6 @@ from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.requests import ClaimRequest, Renewal
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["main"]
-
 _WORK: Final = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
 _TURNS: Final = 7
 _BATCH: Final = 100

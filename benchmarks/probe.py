@@ -18,19 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "PROBE",
-    "STAMPS",
-    "Reading",
-    "hitter",
-    "new_probe",
-    "new_stamps",
-    "reached",
-    "read",
-    "read_stamps",
-    "stamper",
-]
-
 #: Environment variables that name the files to the worker process; without them nothing is noted.
 PROBE: Final = "BENCHMARK_PROBE"
 STAMPS: Final = "BENCHMARK_STAMPS"

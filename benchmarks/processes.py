@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import psutil
 
-__all__ = ["Conversation", "Program", "conversing", "python", "run_to_end", "started"]
-
 #: Where every program runs: our own modules are found from here.
 ROOT: Final = Path(__file__).resolve().parent.parent
 #: How long a program may take to end when told to; then it is killed.

@@ -17,8 +17,6 @@ from typing import Any, Final
 from benchmarks import hot_path, machine
 from benchmarks.hot_path import Parts
 
-__all__ = ["function_lines", "main"]
-
 _HERE: Final = Path(__file__).resolve().parent
 _WORK: Final = _HERE.parent / ".cache" / "benchmarks"
 _TOP: Final = 25

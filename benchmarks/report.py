@@ -16,8 +16,6 @@ from benchmarks.ledger import Ledger, Series
 from benchmarks.settings import Settings
 from benchmarks.stage import PeerNote
 
-__all__ = ["Report", "add_earlier", "after_failures", "bound_lines", "page", "write"]
-
 #: How much of the reason for a failure the page tells.
 _REASON_CHARACTERS: Final = 200
 

@@ -24,8 +24,6 @@ from benchmarks.peers.catalogue import PEERS
 from benchmarks.settings import FULL, QUICK, SINGLES_SHARE, Settings
 from benchmarks.stage import Stage
 
-__all__ = ["main"]
-
 _HERE: Final = Path(__file__).resolve().parent
 _RESULTS: Final = _HERE / "results"
 #: Beside the source, so that the files lie on a disk: the folder for passing files may be memory.

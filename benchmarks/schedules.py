@@ -24,8 +24,6 @@ from packhorse.runtime.services.ticker import Ticker
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
-__all__ = ["main", "store_url"]
-
 _STORES: Final = ("memory", "sqlite", "postgres", "redis")
 _BOUND_MS: Final = 10.0
 

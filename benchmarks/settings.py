@@ -9,8 +9,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FULL", "QUICK", "SINGLES_SHARE", "Settings"]
-
 #: Of the jobs submitted one at a time: fewer, where each waits for a server, and that for a disk.
 SINGLES_SHARE: Final[Mapping[str, float]] = MappingProxyType({"postgres": 0.125, "redis": 0.25})
 

@@ -23,8 +23,6 @@ from benchmarks.measures import (
 )
 from benchmarks.settings import Settings
 
-__all__ = ["sqlite_bounds"]
-
 _OURS = f"{PACKHORSE} FULL"
 _PEER = f"{HUEY} FULL"
 

@@ -20,8 +20,6 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-__all__ = ["Bounds", "Entry", "PeerNote", "Stage"]
-
 #: What the figures of a run are held against.
 Bounds = Callable[[Settings, Ledger], Sequence[Bound]]
 

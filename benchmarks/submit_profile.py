@@ -36,8 +36,6 @@ from packhorse import Packhorse
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer, free_port
 
-__all__ = ["main"]
-
 _HERE: Final = Path(__file__).resolve().parent
 _WORK: Final = _HERE.parent / ".cache" / "benchmarks"
 _TURNS: Final = 9

@@ -29,8 +29,6 @@ from benchmarks.estimates import estimate, paired_ratios
 from packhorse import Packhorse
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["main"]
-
 _WORK: Final = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
 _CLIENTS: Final = (1, 16)
 _BOUND: Final = 0.8

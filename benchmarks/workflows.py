@@ -21,8 +21,6 @@ from typing import Any
 from packhorse import Packhorse, chain
 from packhorse.core.clock import SystemClock
 
-__all__ = ["main"]
-
 _TOGETHER = 100  # starts that are under way at once
 _PROBES = 200  # workflows that are run to see what a step costs
 _FEW = 100  # open ones, before there are many

@@ -14,8 +14,6 @@ from typing import Final
 from benchmarks.peers.environments import Version, pinned
 from comparison.place import SLOTS
 
-__all__ = ["CONTESTANTS", "URL", "WORKER", "Contestant", "named"]
-
 _OLDEST: Final[Version] = (3, 11)
 #: Words in a command that are replaced: the store's URL and the worker's number.
 URL: Final = "{url}"

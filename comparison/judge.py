@@ -12,8 +12,6 @@ from itertools import combinations
 
 import msgspec
 
-__all__ = ["Attempt", "Evidence", "Verdict", "judge", "read"]
-
 _SECOND_NS = 1_000_000_000
 
 

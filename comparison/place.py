@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["QUICK", "RECORD", "SLOTS", "STORE", "is_quick", "record_path", "store_url"]
-
 #: Environment variables: where the jobs lie, where the record is, and which setting is meant.
 STORE: Final = "COMPARISON_STORE"
 RECORD: Final = "COMPARISON_RECORD"

@@ -7,8 +7,6 @@ import random
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["WORKERS", "Fault", "Job", "faults", "jobs", "pause_seconds"]
-
 WORKERS: Final = 2
 #: Jobs submitted each second. They keep a third of all slots busy, so that a job that comes back
 #: waits for its queue's recovery and not for a free slot.

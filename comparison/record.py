@@ -21,8 +21,6 @@ from contextlib import contextmanager
 
 from comparison.place import record_path
 
-__all__ = ["note", "working"]
-
 
 def note(path: str, *words: object) -> None:
     """Append a line that ends with the present time."""

@@ -14,8 +14,6 @@ from comparison.catalogue import CONTESTANTS, Contestant
 from comparison.judge import Verdict
 from comparison.result import Result, Settings, Trial
 
-__all__ = ["PAGE", "RESULTS", "lines", "load", "publish", "with_block", "write"]
-
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PAGE: Final = ROOT / "docs" / "comparison.md"
 _BEGIN: Final = "<!-- begin: written by `python -m comparison.report` -->"

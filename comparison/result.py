@@ -9,8 +9,6 @@ import msgspec
 
 from comparison.judge import Verdict
 
-__all__ = ["Result", "Settings", "Trial"]
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a run is, and what it is drawn from."""

@@ -20,8 +20,6 @@ from comparison.catalogue import CONTESTANTS, Contestant, named
 from comparison.result import Settings, Trial
 from comparison.trial import run_trial
 
-__all__ = ["main"]
-
 #: Beside the source, so that the stores lie on a disk: the folder for passing files may be memory.
 _WORK: Final = ROOT / ".cache" / "comparison"
 _SECONDS_MIN: Final = 60

@@ -12,8 +12,6 @@ from urllib.parse import quote
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer, free_port
 
-__all__ = ["opened"]
-
 
 @contextmanager
 def opened(store: str, folder: Path) -> Iterator[tuple[str, str]]:

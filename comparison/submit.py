@@ -20,8 +20,6 @@ from comparison import plan
 from comparison.place import record_path
 from comparison.record import note
 
-__all__ = ["Submit", "main"]
-
 #: Submits one job, by its number and length.
 Submit = Callable[[int, float], Awaitable[object] | object]
 Opened = Callable[[], AbstractAsyncContextManager[Submit]]

@@ -23,8 +23,6 @@ from comparison.result import Settings, Trial
 from comparison.stores import opened
 from comparison.workers import Worker
 
-__all__ = ["run_trial"]
-
 #: How long a first job may take to be done, with all that has to start before.
 _BEGIN_SECONDS_MAX: Final = 120.0
 #: How often the record and the workers are looked at.

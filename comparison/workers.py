@@ -16,8 +16,6 @@ import psutil
 from benchmarks.processes import ROOT
 from comparison.record import note
 
-__all__ = ["Worker"]
-
 #: How often children are looked for until no new ones are found.
 _LOOKS_MAX: Final = 20
 

@@ -11,8 +11,6 @@ from typing import Any, Final
 from faults.tasks import PROCESS_QUEUE
 from packhorse import Call, Packhorse
 
-__all__ = ["COUNTS", "KINDS", "Made", "Maker", "queue_of"]
-
 #: Between two submits of one producer, on average.
 PAUSE_S: Final = 0.05
 KEYS: Final = 4

@@ -10,8 +10,6 @@ from typing import Final
 
 from faults.records import machine_us
 
-__all__ = ["CLOCKWORK", "CLOCK_VARIABLE", "ClockFile", "SteppedClock"]
-
 #: Names the file by which the clock of a process is ahead; see `clockwork/sitecustomize.py`.
 CLOCK_VARIABLE: Final = "PACKHORSE_FAULTS_CLOCK"
 #: Must be on the path of every Python whose clock is to be stepped.

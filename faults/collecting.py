@@ -38,8 +38,6 @@ from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 if TYPE_CHECKING:
     from faults.rig import Rig
 
-__all__ = ["Findings", "collected", "standing_of"]
-
 #: The error code of an attempt that was lost with its worker.
 _LOST: Final = "WORKER_LOST"
 #: How a job may end after a loss without running again.

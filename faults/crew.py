@@ -17,8 +17,6 @@ from faults.tasks import PROCESS_QUEUE
 from faults.worlds import IN_PROCESS_VARIABLE, World
 from packhorse.core.clock import SECOND_US
 
-__all__ = ["Crew", "Place", "environment_of"]
-
 APP: Final = "faults.tasks:create_app"
 CONCURRENCY: Final = 8
 #: Of a supervised worker.

@@ -36,8 +36,6 @@ from faults.worlds import all_jobs
 from packhorse import Context, JobStatus, Packhorse
 from packhorse.core.clock import new_id
 
-__all__ = ["Found", "main", "run"]
-
 STORES: Final = ("sqlite", "postgres", "redis")
 _JOBS: Final = 12  # for each kill: enough that the last one finds handlers under way
 _LEASE: Final = "1s"

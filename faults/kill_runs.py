@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["KillRun", "kill_run"]
-
 #: Sentences shown of each rule that was broken; the report has all.
 _SHOWN: Final = 10
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Plan"]
-
 
 class Plan(msgspec.Struct, frozen=True):
     """What to do."""

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-__all__ = ["LOOK_S", "PATIENCE_S", "children_of", "lives", "send", "tree_of", "until"]
-
 T = TypeVar("T")
 
 #: The longest anything that should happen soon is waited for; a slow machine takes its time.

@@ -23,8 +23,6 @@ from packhorse import Packhorse, QueueFull, StoreUnavailable
 from packhorse.core.clock import new_id
 from packhorse.core.policies.records import Add, Put, RecordId
 
-__all__ = ["ENOUGH", "TALLY", "Answer", "Producer"]
-
 #: The record in which all producers count their submits.
 TALLY: Final = RecordId("tally", "", "submits")
 #: A file of this name beside the records tells producers to stop.

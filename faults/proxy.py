@@ -9,8 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["Proxy"]
-
 #: Bytes moved in one go.
 _CHUNK: Final = 65_536
 

@@ -19,16 +19,6 @@ import msgspec
 
 from packhorse import Context
 
-__all__ = [
-    "RECORDS_VARIABLE",
-    "SMALL_FILE_LINES",
-    "Line",
-    "Recorder",
-    "machine_us",
-    "read_lines",
-    "recorded_pids",
-]
-
 RECORDS_VARIABLE: Final = "PACKHORSE_TEST_RECORDS"
 #: Lines in one file of those that may meet a full disk: at most 32 KiB or so.
 SMALL_FILE_LINES: Final = 150

@@ -17,8 +17,6 @@ from faults.checking.rescues import BEYOND_LEASE_US
 from faults.collecting import Findings
 from packhorse.core.clock import SECOND_US
 
-__all__ = ["lines", "machine", "page", "write"]
-
 #: Sentences shown of what one rule has found.
 _SHOWN_MAX: Final = 10
 _PACKAGES: Final = ("packhorse", "msgspec", "psycopg", "redis")

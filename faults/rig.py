@@ -34,8 +34,6 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobRecord, JobStatus
 from packhorse.stores.requests import JobFilter
 
-__all__ = ["Rig", "run_rig"]
-
 #: How long what is left may take: rescues wait longer each time.
 DRAIN_S: Final = 300.0
 #: A run is given up when it takes so many times as long as it should, and this.

@@ -21,8 +21,6 @@ from faults.records import RECORDS_VARIABLE
 from faults.rig import run_rig
 from faults.stores.opening import STORES
 
-__all__ = ["main"]
-
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 #: The one whose losses are only counted.
 _MEASURED: Final = "redis-everysec"

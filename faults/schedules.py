@@ -36,8 +36,6 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.records import Record
 from packhorse.core.schedules import SCHEDULE_KIND, read_schedule
 
-__all__ = ["Found", "main", "page", "run"]
-
 STORES: Final = ("sqlite", "postgres", "redis")
 _WORKERS: Final = 3
 _LEASE: Final = "1s"

@@ -33,8 +33,6 @@ from faults.stores.opening import opened
 from faults.worlds import all_jobs
 from packhorse import Context, JobStatus, Packhorse
 
-__all__ = ["Found", "main", "page", "run"]
-
 STORES: Final = ("sqlite", "postgres", "redis")
 _WORKERS: Final = 3
 _LEASE: Final = "1s"

@@ -21,8 +21,6 @@ from packhorse.events import JobCompleted, JobLimited, JobStale
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 
-__all__ = ["GUILTY", "LIMITS", "PROCESS_QUEUE", "create_app", "record"]
-
 record = Recorder(lines_max=SMALL_FILE_LINES)
 
 #: What is declared, and what the checker judges by.

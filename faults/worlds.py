@@ -22,8 +22,6 @@ from packhorse import Packhorse
 from packhorse.core.job import JobRecord
 from packhorse.stores.requests import JobFilter
 
-__all__ = ["IN_PROCESS_VARIABLE", "PAGE", "ROOT", "World", "all_jobs", "ended"]
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: One process each, so that its pid is the one that handlers write down.
 IN_PROCESS_VARIABLE: Final = "PACKHORSE_IN_PROCESS"

@@ -28,8 +28,6 @@ from packhorse.testing import TestApp, use
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.supervisor.yard import until
 
-__all__ = ["APP", "begun", "filled", "process", "served"]
-
 APP: Final = "examples.shop.jobs:app"
 _STEP_S: Final = 300
 _STEPS: Final = 24 * 12

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["libraries", "unpack"]
-
 
 def unpack(packages: Sequence[str], folder: Path) -> None:
     """Fetch packages and unpack them; the first must be there, the system may have the others."""

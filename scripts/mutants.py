@@ -34,8 +34,6 @@ from scripts.mutants_report import NAMED, REPORT, Trial, by_hand, judged, keep, 
 from scripts.mutations import Mutant, drawn, mutants, mutated
 from scripts.pytest_runs import ROOT
 
-__all__ = ["AREAS", "TESTS", "main"]
-
 AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "worker": ("src/packhorse/runtime/worker/**/*.py",),

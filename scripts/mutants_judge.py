@@ -19,8 +19,6 @@ from scripts.mutants_map import TestMap
 from scripts.mutations import is_in_function
 from scripts.pytest_runs import ROOT
 
-__all__ = ["BESIDE_FILES", "Judge", "RedError"]
-
 _COPIED_NOT: Final = (".venv", ".git", ".cache", ".*_cache", "__pycache__", ".hypothesis")
 #: A test may take so many times what it took unchanged, and a run what its tests took together.
 _PATIENCE: Final = 6.0

@@ -19,8 +19,6 @@ import coverage
 from scripts.mutations import is_in_function, statement
 from scripts.pytest_runs import ROOT
 
-__all__ = ["TestMap", "made_map"]
-
 FOLDER: Final = ROOT / ".cache" / "mutants"
 _MAP: Final = FOLDER / "map.json"
 _AT_ONCE: Final = 2

@@ -29,8 +29,6 @@ from typing import Any, Final
 import coverage
 import pytest
 
-__all__ = ["change"]
-
 _MEMORY_MAX: Final = 8 << 30  #: changed code may never stop collecting
 _reports: list[pytest.TestReport] = []
 

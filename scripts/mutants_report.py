@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from scripts.pytest_runs import ROOT
 
-__all__ = ["ByHand", "Trial", "by_hand", "judged", "keep", "kept", "page"]
-
 REPORT: Final = ROOT / "faults" / "results" / "mutants.md"
 TRIALS: Final = ROOT / "faults" / "results" / "mutants.json"
 BY_HAND: Final = ROOT / "scripts" / "mutants.toml"

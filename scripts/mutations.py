@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Mutant", "drawn", "is_in_function", "left_out_calls", "mutants", "mutated", "statement"]
-
 LEFT_OUT: Final = "LeaveOutCall"
 #: Mutants that change nothing: annotations are not evaluated, and `is` compares only singletons.
 _WITHOUT_EFFECT: Final = ("_BitOr_", "_Is_Eq", "_Eq_Is", "_IsNot_NotEq", "_NotEq_IsNot", "NoOp")

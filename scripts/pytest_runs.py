@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
-__all__ = ["ROOT", "Run", "run_pytest"]
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: How long one run may take; a suite against one server takes some minutes.
 PATIENCE_S: Final = 3600

@@ -10,8 +10,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from packhorse import JobHandle, JobStatus, Packhorse, StoreUnavailable
 
-__all__ = ["Cutter", "Feeder"]
-
 T = TypeVar("T")
 
 #: Jobs submitted together.

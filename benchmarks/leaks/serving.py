@@ -10,8 +10,6 @@ from typing import Any
 
 from benchmarks.leaks.feeding import Cutter
 
-__all__ = ["serving"]
-
 
 class _Nobody:
     """A file has no connections to cut."""

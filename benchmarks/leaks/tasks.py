@@ -9,8 +9,6 @@ from typing import Final
 
 from packhorse import Context, Packhorse, RetryPolicy
 
-__all__ = ["create_app"]
-
 #: Finished jobs are taken away soon, so that upkeep has as much to do as the rest.
 _RETENTION: Final = "30s"
 #: How long a job that is to be cancelled waits for it at most.

@@ -11,8 +11,6 @@ from typing import Final
 
 from benchmarks.estimates import slope
 
-__all__ = ["Findings", "Sample", "judged", "sample"]
-
 #: Growth is told for so many jobs.
 PER: Final = 100_000
 #: The first jobs warm a process up: up to so many, and at most half of a run. Caches and the

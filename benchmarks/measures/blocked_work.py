@@ -22,8 +22,6 @@ from packhorse.core.job import NewJob, RateRule
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal, TaskSettings
 
-__all__ = ["BEHIND", "STEPS", "measure"]
-
 STEPS: Final = "steps of a claim beside blocked jobs"
 _KEY: Final = "a busy key"
 _LIMIT: Final = "an exhausted limit"

@@ -22,8 +22,6 @@ from benchmarks.contestants import packhorse, packhorse_store
 from benchmarks.measures.claiming import claim, finish, join
 from packhorse.stores.protocol import Store
 
-__all__ = ["STEPS", "TIME", "counting", "measure"]
-
 STEPS: Final = "steps of a claim"
 TIME: Final = "time of a claim"
 #: Jobs in one claim, and claims that are looked at.

@@ -10,8 +10,6 @@ from packhorse.core.settlement import Settlement, SettlementKind
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal
 
-__all__ = ["claim", "finish", "join"]
-
 _SETTLE_BATCH: Final = 1000
 _LEASE_US: Final = 3_600_000_000
 _WORKER: Final = "benchmark"

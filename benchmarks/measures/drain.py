@@ -12,8 +12,6 @@ from typing import Final
 from benchmarks.bench import Bench, drained, rotated
 from benchmarks.contestants import Contestant
 
-__all__ = ["BARE_BATCH", "COST", "RATE", "measure_round"]
-
 RATE: Final = "drain"
 COST: Final = "worker CPU"
 #: The bare loop claims as many at a time as a Packhorse worker does at most.

@@ -14,8 +14,6 @@ from benchmarks.bench import Bench, drained
 from benchmarks.contestants import ours_at
 from tests.servers.redis import RedisServer, free_port
 
-__all__ = ["RATE", "measure", "private_server"]
-
 RATE: Final = "drain by what is kept on disk"
 _KEPT: Final = (
     ("nothing", ()),

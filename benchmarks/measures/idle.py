@@ -10,8 +10,6 @@ from benchmarks import probe
 from benchmarks.bench import Bench, filled, wait_until
 from benchmarks.processes import started
 
-__all__ = ["IDLE", "measure"]
-
 IDLE: Final = "idle worker"
 _JOBS: Final = 100
 #: After the last job: what is still written, closed and put away is no idling.

@@ -13,8 +13,6 @@ from benchmarks.bench import Bench, drained, rotated
 from benchmarks.contestants import CONCURRENCY, Contestant, packhorse
 from benchmarks.processes import python
 
-__all__ = ["FAIR", "ORDERED", "RATE", "RATED", "UNLIMITED", "measure_round"]
-
 RATE: Final = "drain with limits"
 UNLIMITED: Final = "no limits"
 RATED: Final = "a rate limit that is not reached"

@@ -11,8 +11,6 @@ from benchmarks.bench import Bench, filled, wait_until
 from benchmarks.estimates import slope
 from benchmarks.processes import started
 
-__all__ = ["BACKLOG", "GROWTH", "measure"]
-
 GROWTH: Final = "memory growth per 100,000 jobs"
 BACKLOG: Final = "memory after 100,000 jobs"
 _MEBIBYTE: Final = 2**20

@@ -16,8 +16,6 @@ from benchmarks.estimates import percentile
 from benchmarks.processes import python, run_to_end, started
 from benchmarks.workloads.pacer import PER_SECOND
 
-__all__ = ["P50", "P99", "measure"]
-
 P50: Final = "pick-up p50"
 P99: Final = "pick-up p99"
 #: Jobs before those that count: the worker is up by then.

@@ -13,8 +13,6 @@ from benchmarks.bounds import Bound
 from benchmarks.estimates import percentile
 from benchmarks.processes import Program, started
 
-__all__ = ["BOUND", "ONE", "P50", "P99", "measure"]
-
 P50: Final = "submit beside a saturated worker p50"
 P99: Final = "submit beside a saturated worker p99"
 ONE: Final = "one at a time"

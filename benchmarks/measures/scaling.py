@@ -12,8 +12,6 @@ from benchmarks.bench import Bench, filled, rotated, wait_until
 from benchmarks.processes import Program, started
 from benchmarks.workloads.naps import nap_seconds
 
-__all__ = ["MIXED", "SCALING", "measure_mixed_round", "measure_round", "of_processes"]
-
 SCALING: Final = "5 ms handlers, 20 slots each"
 MIXED: Final = "handlers that sleep 20 ms on average, 50 slots: share of the ideal time"
 _SLOTS: Final = 20

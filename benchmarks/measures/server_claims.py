@@ -17,8 +17,6 @@ from benchmarks.bench import Bench, filled
 from benchmarks.measures.claiming import claim, finish, join
 from packhorse.stores.protocol import Store
 
-__all__ = ["TIME", "WORK", "Counted", "measure"]
-
 WORK: Final = "work of a claim"
 TIME: Final = "time of a claim"
 #: Jobs in one claim, and claims that are looked at.

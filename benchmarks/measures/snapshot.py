@@ -16,8 +16,6 @@ import psycopg
 from benchmarks.bench import Bench, filled, worked_off
 from benchmarks.stage import Stage
 
-__all__ = ["FREE", "HELD", "RATE", "measure"]
-
 RATE: Final = "drain of a big backlog"
 FREE: Final = "no old snapshot"
 HELD: Final = "an old snapshot held"

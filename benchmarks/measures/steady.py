@@ -22,8 +22,6 @@ from benchmarks.bounds import Bound
 from benchmarks.estimates import percentile
 from benchmarks.processes import python, run_to_end, started
 
-__all__ = ["FREE", "GROWTH", "HELD", "LATE", "STEADY", "measure"]
-
 #: The worst minute's 99th percentile, and the last minute's against the first's.
 LATE: Final = "steady wait p99, worst minute"
 GROWTH: Final = "steady wait p99, last minute against the first"

@@ -8,8 +8,6 @@ from typing import Final
 from benchmarks.bench import Bench, drained, rotated
 from benchmarks.bounds import Bound
 
-__all__ = ["PLAIN", "STEPPED", "STEPS", "bound", "measure_round"]
-
 STEPS: Final = "drain of jobs with steps"
 PLAIN: Final = "no steps"
 STEPPED: Final = "three durable steps"

@@ -18,8 +18,6 @@ from benchmarks.bench import Bench, Producer, producing, rotated
 from benchmarks.stage import Entry
 from benchmarks.workloads import producer
 
-__all__ = ["ASYNC_ONE", "CONCURRENT", "MANY", "ONE", "measure_round"]
-
 ONE: Final = "submit one, sync"
 ASYNC_ONE: Final = "submit one, async"
 CONCURRENT: Final = "submit concurrently, async"

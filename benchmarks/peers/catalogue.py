@@ -21,8 +21,6 @@ from benchmarks.peers.server import SERVER
 from benchmarks.processes import ROOT
 from benchmarks.stage import PeerNote
 
-__all__ = ["BULLMQ", "PEERS", "Peer", "Peers", "invited"]
-
 _OLDEST: Final[Version] = (3, 11)
 BULLMQ: Final = "bullmq"
 #: Packages that are told with a peer's own: how it reaches its server.

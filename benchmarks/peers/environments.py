@@ -16,17 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "CACHE",
-    "Absent",
-    "find_python",
-    "made",
-    "node_modules",
-    "node_pinned",
-    "pinned",
-    "python_programs",
-]
-
 _HERE: Final = Path(__file__).resolve().parent
 #: Where the environments lie: beside the source, never in it.
 CACHE: Final = _HERE.parent.parent / ".cache" / "peers"

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["SERVER", "server_url"]
-
 #: Environment variable that names it.
 SERVER: Final = "BENCHMARK_SERVER"
 

@@ -19,8 +19,6 @@ from typing import Final
 
 from benchmarks.workloads import event_loop
 
-__all__ = ["MANY", "AsyncWays", "Ways", "main", "portions"]
-
 #: Jobs in one call of a bulk submit, as everybody's.
 MANY: Final = 1000
 

@@ -15,8 +15,6 @@ from benchmarks.peers.server import SERVER
 from benchmarks.processes import python
 from benchmarks.stage import Entry
 
-__all__ = ["CHARTED", "OURS", "OURS_WITH_LINES", "Lines"]
-
 OURS: Final = PACKHORSE
 OURS_WITH_LINES: Final = f"{PACKHORSE} with log lines"
 CHARTED: Final = (drain.RATE, submit.ONE, submit.ASYNC_ONE, submit.MANY)

@@ -27,8 +27,6 @@ from packhorse.stores.protocol import Store
 from tests.servers.named import named_server
 from tests.servers.postgres import VARIABLE, PostgresServer
 
-__all__ = ["postgres_stage"]
-
 #: As the server comes: no figure depends on a setting that a user would have to know of.
 _OPTIONS: Final = ("fsync=on", "synchronous_commit=on")
 _SHOWN: Final = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers")

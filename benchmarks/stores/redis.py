@@ -25,8 +25,6 @@ from packhorse.stores.protocol import Store
 from tests.servers.named import named_server
 from tests.servers.redis import VARIABLE
 
-__all__ = ["redis_stage"]
-
 #: Numbered databases of a server that was not told otherwise; 0 is most likely somebody's.
 _NUMBERS: Final = range(1, 16)
 #: Keys removed in one go.

@@ -27,8 +27,6 @@ from benchmarks.peers.catalogue import BULLMQ, PEERS
 from benchmarks.settings import Settings
 from benchmarks.stores.lines import OURS, OURS_WITH_LINES
 
-__all__ = ["fastest", "postgres_bounds", "redis_bounds"]
-
 #: How many times faster than each peer a drain is.
 _DRAINS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     {

@@ -37,8 +37,6 @@ from benchmarks.measures import (
 from benchmarks.sqlite_bounds import sqlite_bounds
 from benchmarks.stage import Entry, PeerNote, Stage
 
-__all__ = ["ONCE", "ROUNDS", "sqlite_stage"]
-
 ROUNDS: Final = MappingProxyType(
     {
         "drain": drain.measure_round,

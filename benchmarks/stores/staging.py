@@ -29,8 +29,6 @@ from benchmarks.stores.lines import CHARTED, Lines
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 
-__all__ = ["Databases", "staged"]
-
 _TURNS: Final = 8
 
 

@@ -22,8 +22,6 @@ from benchmarks.peers.submitting import AsyncWays, Ways
 from benchmarks.probe import hitter
 from benchmarks.workloads import event_loop
 
-__all__ = ["async_ways", "drain", "finished", "ways"]
-
 _READY, _HELD, _DONE = 1, 2, 3
 _OWNER: Final = "w"
 

@@ -24,8 +24,6 @@ from benchmarks.peers.submitting import AsyncWays, Ways
 from benchmarks.probe import hitter
 from benchmarks.workloads import event_loop
 
-__all__ = ["async_ways", "drain", "finished", "ways"]
-
 _READY, _HELD, _DONE = "ready", "held", "done"
 _OWNER: Final = "w"
 _LEASE: Final = 1

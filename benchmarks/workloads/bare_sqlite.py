@@ -22,17 +22,6 @@ from benchmarks.probe import hitter
 from benchmarks.workloads import event_loop
 from packhorse.core.clock import new_id
 
-__all__ = [
-    "connect",
-    "drain",
-    "finished",
-    "insert_many",
-    "insert_many_named",
-    "insert_one",
-    "insert_one_named",
-    "payload",
-]
-
 _MMAP_BYTES: Final = 256 * 1024 * 1024
 _READY, _HELD, _DONE = 1, 2, 3
 

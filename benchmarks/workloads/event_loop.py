@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from huey import SqliteHuey
 
 from benchmarks.probe import hitter, stamper
 
-__all__ = ["FILE", "huey", "noop", "synchronous", "timed"]
-
 #: Environment variable that names the database file.
 FILE: Final = "BENCHMARK_HUEY_FILE"
 

@@ -15,8 +15,6 @@ from benchmarks.probe import hitter
 from benchmarks.workloads import event_loop
 from packhorse import Call, Packhorse, logs
 
-__all__ = ["CALLS", "KEYS", "app"]
-
 #: Tenants that share a queue, and keys that jobs are ordered by.
 KEYS: Final = 1000
 #: More than any machine starts in a second.

@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["NAP_SECONDS", "nap_seconds"]
-
 NAP_SECONDS: Final = 0.005
 _MEAN_S: Final = 0.02
 #: Spreads consecutive numbers evenly over all 32-bit ones.

@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["PER_SECOND"]
-
 PER_SECOND: Final = 10
 _SEED: Final = 7
 

@@ -15,8 +15,6 @@ from benchmarks.workloads import event_loop
 from benchmarks.workloads.naps import NAP_SECONDS, nap_seconds
 from packhorse import Context, Packhorse, logs
 
-__all__ = ["app", "mixed_nap", "nap", "noop", "stepped", "timed"]
-
 app = Packhorse()
 _hit = hitter()
 _stamp = stamper()

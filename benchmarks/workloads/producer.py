@@ -23,8 +23,6 @@ import msgspec
 
 from benchmarks.workloads import event_loop
 
-__all__ = ["BARE_FILE", "BARE_SYNCHRONOUS", "CONCURRENT", "MANY", "Timing"]
-
 BARE_FILE: Final = "BENCHMARK_BARE_FILE"
 BARE_SYNCHRONOUS: Final = "BENCHMARK_BARE_SYNCHRONOUS"
 

@@ -16,8 +16,6 @@ from typing import Final
 from benchmarks.probe import stamper
 from benchmarks.workloads import event_loop, packhorse_app
 
-__all__ = ["main"]
-
 #: Between two bursts of submits.
 _PAUSE_SECONDS: Final = 0.01
 #: Submits that wait for the store at most; beyond that the producer falls behind, visibly.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from examples.ai_worker import model
 from packhorse import Context, Contract, NeedsHuman, Packhorse
 
-__all__ = ["app", "delete_everything", "research", "wander"]
-
 app = Packhorse("sqlite:///ai.db", artifacts="artifacts")
 app.tool("search", model.search)
 app.tool("delete_everything", lambda: None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Answer", "Usage", "search", "write"]
-
 
 class Usage:
     """How often they were asked, in this process."""

@@ -13,8 +13,6 @@ if __name__ == "__main__":
 from examples.nightly_report.jobs import app, mail_report
 from packhorse.testing import use
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Let a week pass, and print what was mailed."""

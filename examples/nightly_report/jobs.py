@@ -8,8 +8,6 @@ from zoneinfo import ZoneInfo
 
 from packhorse import Context, Packhorse, Reject, RetryPolicy
 
-__all__ = ["app", "clear_old_files", "mail_report"]
-
 _ZONE = ZoneInfo("Europe/Berlin")
 
 app = Packhorse("sqlite:///nightly_report.db")

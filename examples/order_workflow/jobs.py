@@ -11,8 +11,6 @@ from pathlib import Path
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.workflows.handle import Workflow
 
-__all__ = ["SOLD_OUT", "app", "place_order"]
-
 SOLD_OUT = Path("sold-out")
 app = Packhorse("sqlite:///orders.db")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["calls", "charge", "charges", "set_down"]
-
 _BOOKS = Path("bank-books.txt")
 _CALLS = Path("bank-calls.txt")
 _DOWN = Path("bank-is-down")

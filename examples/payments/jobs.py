@@ -12,8 +12,6 @@ from pathlib import Path
 from examples.payments import bank
 from packhorse import Context, JobHandle, Packhorse, RetryPolicy
 
-__all__ = ["FILE", "app", "place_order", "send_receipt", "set_up", "take_payment"]
-
 FILE = "payments.db"
 app = Packhorse(f"sqlite:///{FILE}")
 app.queue("payments", retry=RetryPolicy(max_retries=5, initial_delay="20ms", max_delay="50ms"))

@@ -8,8 +8,6 @@ from typing import Any
 
 from penguiflow import Message, Node, NodePolicy, PenguiFlow
 
-__all__ = ["build"]
-
 _KNOWN = (("penguins", "They swim."), ("mules", "They carry."))
 
 

@@ -19,32 +19,6 @@ from faults.checking.evidence import Run
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX
 
-__all__ = [
-    "NEVER",
-    "Asked",
-    "Contest",
-    "Facts",
-    "Interval",
-    "Limits",
-    "Rate",
-    "Span",
-    "Use",
-    "at_once",
-    "begun_in_a_window",
-    "begun_in_time",
-    "begun_too_late",
-    "claimed_at_once",
-    "current",
-    "finished_us",
-    "granted_in_a_window",
-    "keyed_jobs",
-    "may_wait",
-    "stale",
-    "stepped",
-    "stored",
-    "waits",
-]
-
 #: How many, and in how many microseconds.
 Rate = tuple[int, int]
 Interval = tuple[int, int]

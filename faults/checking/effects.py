@@ -12,8 +12,6 @@ import msgspec
 
 from faults.checking.evidence import Verdict
 
-__all__ = ["RULES", "Done", "judge"]
-
 
 class Done(msgspec.Struct, frozen=True):
     """What was asked for, what was written down, and what is there at last."""

@@ -10,8 +10,6 @@ import msgspec
 from faults.records import Line
 from packhorse.core.job import Counters, JobStatus
 
-__all__ = ["Evidence", "Run", "Standing", "Verdict", "by_job", "overlaps", "runs_of"]
-
 
 class Run(msgspec.Struct, frozen=True):
     """One time a handler ran."""

@@ -12,8 +12,6 @@ import msgspec
 from faults.checking.evidence import Verdict
 from packhorse.core.policies.attachments import Attachments
 
-__all__ = ["RULES", "Kept", "judge"]
-
 
 class Kept(msgspec.Struct, frozen=True):
     """What was asked for, what was answered, and what is there at last."""

@@ -32,8 +32,6 @@ from faults.checking.contest import (
 from faults.checking.evidence import Verdict
 from packhorse.core.job import JobStatus
 
-__all__ = ["RULES", "cases", "judge"]
-
 Rule = Callable[[Contest], Iterator[str]]
 
 

@@ -15,8 +15,6 @@ from typing import Final
 from faults.checking.evidence import Evidence, Standing, Verdict, by_job
 from packhorse.core.job import JobStatus
 
-__all__ = ["RULES", "cases", "judge", "repeated_effects"]
-
 Rule = Callable[[Evidence], Iterator[str]]
 _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 

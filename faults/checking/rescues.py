@@ -14,18 +14,6 @@ from faults.checking.evidence import Run, by_job
 from faults.checking.timeline import Timeline
 from packhorse.core.policies.lease import patience_us, suspicion_us
 
-__all__ = [
-    "BEYOND_LEASE_US",
-    "Loss",
-    "Losses",
-    "away_us",
-    "excused_us",
-    "late",
-    "losses_of",
-    "ran_late",
-    "summary",
-]
-
 #: What a rescue may take beyond the lease.
 BEYOND_LEASE_US: Final = 5_000_000
 #: Between two looks of a rescuer, at most.

@@ -12,8 +12,6 @@ import msgspec
 
 from faults.checking.evidence import Verdict
 
-__all__ = ["RULES", "Fires", "TimeTable", "judge"]
-
 
 class TimeTable(msgspec.Struct, frozen=True):
     """When one schedule should have fired, as its record says at last."""

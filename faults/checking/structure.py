@@ -12,8 +12,6 @@ import msgspec
 
 from faults.checking.evidence import Verdict
 
-__all__ = ["CALLBACKS", "RULES", "Counted", "Graph", "Happened", "judge"]
-
 #: What follows a batch of which every item succeeds.
 CALLBACKS: Final = ("complete", "success")
 

@@ -12,8 +12,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Step", "Timeline"]
-
 #: How long a statement may take that has read the store's clock before a step.
 _MARGIN_US: Final = 300_000
 _NEVER: Final = 1 << 62

@@ -13,8 +13,6 @@ from faults.crew import Crew, Place
 from faults.stores.ground import Ground
 from packhorse import Packhorse
 
-__all__ = ["Fault", "Injector", "Scene"]
-
 
 @dataclass(slots=True)
 class Fault:

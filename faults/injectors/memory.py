@@ -10,8 +10,6 @@ from faults.tasks import record
 from packhorse import StoreUnavailable
 from packhorse.core.clock import new_id
 
-__all__ = ["JOBS"]
-
 
 class Submitted:
     """A job of a task that takes something down."""

@@ -11,8 +11,6 @@ from faults.crew import Place
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.processes import send
 
-__all__ = ["SIGNALS"]
-
 #: Whom of a place a signal is sent to.
 Aim = Callable[[Scene, Place], list[int]]
 

@@ -13,8 +13,6 @@ from faults.injectors.fault import Fault, Injector, Scene
 from faults.records import machine_us
 from packhorse.core.clock import SECOND_US
 
-__all__ = ["WHOLE_STORE", "StoreClock"]
-
 #: How far the store's clock is stepped at most, in leases. Below one, so that a step ahead alone
 #: does not end the lease of a worker that renews in time.
 _STEP_LEASES_MAX: Final = 0.75

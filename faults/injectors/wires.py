@@ -10,8 +10,6 @@ from faults.crew import Place
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.proxy import Proxy
 
-__all__ = ["WIRES"]
-
 #: Requests that are let through before the one whose answer is lost, at most.
 _LET_THROUGH: Final = 12
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from faults.clocks import ClockFile
 from faults.proxy import Proxy
 
-__all__ = ["Door", "Ground"]
-
 
 class Door:
     """One way to the store, for one worker or producer, and the clock of whoever goes through."""

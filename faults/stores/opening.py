@@ -8,8 +8,6 @@ from typing import Final
 
 from faults.stores.ground import Ground
 
-__all__ = ["STORES", "opened"]
-
 STORES: Final = ("sqlite", "postgres", "redis", "redis-everysec")
 
 

@@ -14,8 +14,6 @@ from faults.proxy import Proxy
 from faults.stores.ground import Door, door_folder
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["PostgresGround"]
-
 _CLOCK: Final = """
 create schema faults;
 create table faults.clock (ahead interval not null);

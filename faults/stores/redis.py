@@ -22,8 +22,6 @@ from faults.proxy import Proxy
 from faults.stores.ground import Door, door_folder
 from tests.servers.redis import RedisServer, free_port
 
-__all__ = ["RedisGround"]
-
 _SHIM: Final = Path(__file__).with_name("shim.c")
 _PAGE_VARIABLE: Final = "PACKHORSE_FAULTS_PAGE"
 _COMPILE_S: Final = 60.0

@@ -12,8 +12,6 @@ from typing import Final
 from faults.clocks import ClockFile
 from faults.stores.ground import Door, door_folder
 
-__all__ = ["SqliteGround"]
-
 #: How long the lock is waited for; the rig has others to let go meanwhile.
 _LOCK_S: Final = 0.2
 

@@ -29,33 +29,6 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.alerts import AlertBound, AlertRule
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "ALERT_KIND",
-    "ALERT_QUEUE",
-    "DELIVER_TASK",
-    "RULE_KIND",
-    "AlertDeclaration",
-    "AlertNotice",
-    "Condition",
-    "Destination",
-    "Email",
-    "Measure",
-    "Slack",
-    "StoredAlert",
-    "Webhook",
-    "condition_of",
-    "dead_letters",
-    "depth",
-    "destination_of",
-    "failure_rate",
-    "late_schedules",
-    "oldest_ready",
-    "open_breakers",
-    "signature_of",
-    "store_latency",
-    "workers",
-]
-
 #: The records that keep what is known of alerts, those that keep rules of operators, and what
 #: carries notices.
 ALERT_KIND: Final = "alert"

@@ -38,8 +38,6 @@ from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, StoreError, UsageError
 from packhorse.signals import BreakerOpen
 
-__all__ = ["BREAKER_KIND", "Breaker", "BreakerBook", "BreakerInfo", "StoreVerb", "breaker_info"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 

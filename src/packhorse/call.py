@@ -29,8 +29,6 @@ from packhorse.core.options import (
 from packhorse.core.references import ArgumentPlace, has_references, take_places
 from packhorse.errors import ConfigError, UsageError
 
-__all__ = ["NO_CHOICES", "Call", "CallWithResults", "Choices", "call_with_results", "not_alone"]
-
 R = TypeVar("R")
 
 

@@ -58,17 +58,6 @@ from packhorse.transaction import JobTransaction
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "JOB_FIELDS",
-    "Context",
-    "JobLog",
-    "JobView",
-    "detached_job",
-    "entered_job",
-    "job_fields",
-]
-
-
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"

@@ -37,8 +37,6 @@ from packhorse.core.job import NUMBER_MAX
 from packhorse.core.schemas import input_schema, output_schema, short_form
 from packhorse.errors import ConfigError
 
-__all__ = ["INVALID_OUTPUT_POLICIES", "KEY_INPUT", "Contract"]
-
 #: The input that is the job's idempotency key, where a contract names it.
 KEY_INPUT: Final = "idempotency_key"
 #: What becomes of a job whose result breaks its contract.

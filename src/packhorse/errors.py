@@ -41,41 +41,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-__all__ = [
-    "ArtifactError",
-    "BudgetExceeded",
-    "ConfigError",
-    "ContractError",
-    "IdempotencyMismatch",
-    "JobCancelled",
-    "JobConflict",
-    "JobDead",
-    "JobError",
-    "JobNotFound",
-    "KeyUnavailable",
-    "PackhorseError",
-    "PayloadError",
-    "QueueClosed",
-    "QueueFull",
-    "ResultTimeout",
-    "ScheduleNotFound",
-    "SchemaOutOfDate",
-    "ShapeError",
-    "StepMismatch",
-    "StepRefused",
-    "StepTimeout",
-    "StoreCopied",
-    "StoreError",
-    "StoreRefused",
-    "StoreUnavailable",
-    "TenantRequired",
-    "ToolNotAllowed",
-    "ToolNotFound",
-    "TransactionRefused",
-    "UsageError",
-    "WaitTimeout",
-]
-
 
 class PackhorseError(Exception):
     """Something Packhorse was asked to do did not happen."""

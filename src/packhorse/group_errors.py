@@ -5,14 +5,6 @@ from __future__ import annotations
 
 from packhorse.errors import JobError, PackhorseError
 
-__all__ = [
-    "BatchConflict",
-    "BatchItemFailed",
-    "BatchNotFound",
-    "WorkflowFailed",
-    "WorkflowNotFound",
-]
-
 
 class BatchNotFound(PackhorseError):
     """No such batch is visible here: never begun, removed by retention, or of another tenant."""

@@ -50,8 +50,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
 
-__all__ = ["JobHandle"]
-
 R = TypeVar("R")
 
 

@@ -13,9 +13,6 @@ from packhorse.core.job import JobRecord, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.errors import UsageError
 
-__all__ = ["AttemptHost", "DetachedHost", "HostTransaction"]
-
-
 T = TypeVar("T")
 
 

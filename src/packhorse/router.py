@@ -19,8 +19,6 @@ from packhorse.client.submission import Submission
 from packhorse.errors import ConfigError, UsageError
 from packhorse.task import Task, TaskDecorator
 
-__all__ = ["Inclusion", "Router", "caller_line"]
-
 #: Takes one task of a router into an app.
 Take = Callable[[Task[..., Any]], None]
 

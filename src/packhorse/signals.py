@@ -13,18 +13,6 @@ from packhorse.core.clock import to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import AttemptError
 
-__all__ = [
-    "BreakerOpen",
-    "Declined",
-    "JobSignal",
-    "NeedsHuman",
-    "RateLimited",
-    "Reject",
-    "Retry",
-    "Snooze",
-    "Suspend",
-]
-
 
 class JobSignal(BaseException):
     """A handler's word to the worker."""

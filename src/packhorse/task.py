@@ -23,8 +23,6 @@ from packhorse.core.references import has_references
 from packhorse.errors import PackhorseError, UsageError
 from packhorse.handle import JobHandle
 
-__all__ = ["CoroutineTask", "FunctionTask", "Task", "TaskDecorator"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 U = TypeVar("U", bound=Callable[[dict[str, Any]], Any])

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from packhorse.errors import ConfigError, ToolNotAllowed, ToolNotFound
 
-__all__ = ["NO_TOOLS", "RESULT_TOOL", "Tools", "add_tool"]
-
 #: The tool that keeps results apart from the jobs, for tasks whose contract names it.
 RESULT_TOOL: Final = "write_result_store"
 

@@ -22,8 +22,6 @@ from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
 from packhorse.hosts import AttemptHost, HostTransaction
 
-__all__ = ["JobTransaction"]
-
 
 class JobTransaction:
     """A block whose rows commit with the job's completion.

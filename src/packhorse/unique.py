@@ -24,8 +24,6 @@ from packhorse.core.keys import (
 from packhorse.core.policies.uniqueness import check_unique
 from packhorse.errors import ConfigError
 
-__all__ = ["Unique", "check_unique_arguments", "payload_digest", "unique_rule"]
-
 E = TypeVar("E", bound=StrEnum)
 
 Scope = Literal["until_started", "until_finished", "window"]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-__all__ = ["installed_version"]
-
 
 def installed_version() -> str:
     """The installed release's number."""

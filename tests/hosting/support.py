@@ -14,8 +14,6 @@ from packhorse import JobHandle, Packhorse, RetryPolicy
 from packhorse.events import Event
 from packhorse.hosting.penguiflow import FlowHost
 
-__all__ = ["Yard", "node"]
-
 Work = Callable[[Message, Any], Awaitable[Any]]
 
 

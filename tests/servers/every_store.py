@@ -8,8 +8,6 @@ import pytest
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
-__all__ = ["every_store"]
-
 
 @pytest.fixture(name="packhorse_url", params=["memory", "sqlite", "postgres", "redis"])
 def every_store(request: pytest.FixtureRequest) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["named_server"]
-
 
 def named_server(variable: str) -> str | None:
     """Return the server that an environment variable names; refuse an empty variable."""

@@ -28,8 +28,6 @@ import psycopg
 
 from tests.servers.named import named_server
 
-__all__ = ["PROGRAMS_VARIABLE", "VARIABLE", "PostgresServer", "postgres_url"]
-
 #: Names a server to test against instead of a private one.
 VARIABLE: Final = "PACKHORSE_TEST_POSTGRES"
 #: Names the folder with the programs of private servers, `bin` and all that lies beside it.

@@ -30,17 +30,6 @@ from redis.retry import Retry
 from packhorse.core.clock import SystemChance
 from tests.servers.named import named_server
 
-__all__ = [
-    "PROGRAM_VARIABLE",
-    "VARIABLE",
-    "RedisServer",
-    "free_port",
-    "redis_cluster",
-    "redis_nodes",
-    "redis_url",
-    "wait_until",
-]
-
 #: Names a server to test against instead of a private one.
 VARIABLE: Final = "PACKHORSE_TEST_REDIS"
 #: Names the program of private servers instead of the bundled one.

@@ -20,8 +20,6 @@ from typing import Final
 
 from tests.servers.redis import free_port
 
-__all__ = ["ACCESS_KEY", "SECRET_KEY", "s3_server"]
-
 ACCESS_KEY: Final = "packhorse"
 SECRET_KEY: Final = "a-secret-of-the-tests"
 _PATIENCE_S: Final = 50.0

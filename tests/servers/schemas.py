@@ -17,8 +17,6 @@ import psycopg
 from packhorse.stores import open_store
 from tests.servers.postgres import postgres_url
 
-__all__ = ["Schemas", "schemas"]
-
 #: Emptied so often row by row, which is fast; then at once, which gives the space back.
 _ROW_BY_ROW_MAX: Final = 40
 _TABLES: Final = (

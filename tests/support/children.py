@@ -15,8 +15,6 @@ from typing import Final
 
 import packhorse
 
-__all__ = ["SOURCE", "fork", "in_threads", "python", "reap"]
-
 #: Where the package under test lies.
 SOURCE: Final = Path(packhorse.__file__).parents[1]
 #: How long any of it may take before it counts as hanging.

@@ -18,8 +18,6 @@ from py_compile import PycInvalidationMode
 
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _write_pyc_fp, rewrite_asserts
 
-__all__ = ["compile_all"]
-
 
 def compile_all(folders: Iterable[Path], cores: int) -> None:
     """Compile the modules below the folders, as Python and as pytest would load them."""

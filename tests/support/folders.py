@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["root", "short_folder"]
-
 _MEMORY: Final = Path("/dev/shm")
 #: Many times what the tests that run at once need.
 _ROOM: Final = 2 << 30

@@ -40,6 +40,20 @@ def unsorted_or_incomplete_all(source: Source) -> Iterator[str]:
         yield source.at(1, f"__all__ lacks {name}")
 
 
+def needless_all(source: Source) -> Iterator[str]:
+    """A list that only repeats what the module defines: an underscore says what is its own."""
+    listed = listed_names(source)
+    if listed is not None and not _makes_names(source):
+        imported = {
+            alias.asname or alias.name
+            for node in source.tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        if not imported & set(listed):
+            yield source.at(1, "__all__ repeats the names defined here: leave it out")
+
+
 def _makes_names(source: Source) -> bool:
     """Whether names come from a function of the module, which type checkers may not see."""
     return any(

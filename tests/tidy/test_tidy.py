@@ -51,6 +51,7 @@ def test_the_package_keeps_its_budgets(
         code_rules.clock_readers,
         code_rules.missing_annotations,
         surface_rules.unsorted_or_incomplete_all,
+        surface_rules.needless_all,
     ],
     ids=lambda rule: rule.__name__,
 )

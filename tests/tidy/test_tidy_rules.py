@@ -150,6 +150,14 @@ def test_a_package_lists_what_it_re_exports() -> None:
     assert "lacks JobStatus" in "".join(surface_rules.unsorted_or_incomplete_all(source))
 
 
+def test_a_list_that_repeats_the_module_is_found() -> None:
+    repeated = planted("__all__ = ['A']\nclass A: ...\n")
+    offered = planted("from packhorse.core.job import Job\n__all__ = ['Job']\n")
+
+    assert "leave it out" in "".join(surface_rules.needless_all(repeated))
+    assert not list(surface_rules.needless_all(offered))
+
+
 def test_wide_contracts_and_surfaces_are_found() -> None:
     verbs = "".join(f"    def verb{n}(self) -> None: ...\n" for n in range(3))
     source = planted(f"__all__ = ['Store', 'Other']\nclass Store(Protocol):\n{verbs}")

@@ -13,8 +13,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from packhorse import Packhorse
 from tests.transactions.support import Orders, dsn
 
-__all__ = ["ENGINES", "Outboxed"]
-
 
 class Outboxed(Orders):
     """Orders in a database of the user's own, and jobs in another store."""

@@ -21,8 +21,6 @@ from sqlalchemy.orm import Session
 from packhorse import Packhorse
 from packhorse.stores.postgres.settings import PostgresSettings
 
-__all__ = ["ASYNC", "SYNC", "Orders", "Transaction", "configured_django"]
-
 
 @dataclass(frozen=True)
 class Transaction:

@@ -12,8 +12,6 @@ from typing import BinaryIO, Final
 
 from packhorse.artifacts.places import job_folder, job_of_folder, split_id
 
-__all__ = ["FolderPlace"]
-
 #: Files that are being written.
 _PART: Final = ".part"
 

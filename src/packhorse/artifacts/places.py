@@ -11,17 +11,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from packhorse.errors import ArtifactError, ConfigError
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MemoryPlace",
-    "Place",
-    "PlaceSource",
-    "job_folder",
-    "job_of_folder",
-    "open_place",
-    "split_id",
-]
-
 #: Read and written at once.
 CHUNK_BYTES: Final = 256 * 1024
 #: What a file system takes as the name of a folder, in bytes.

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from packhorse.artifacts.places import job_folder, job_of_folder, split_id
 from packhorse.errors import ArtifactError, ConfigError
 
-__all__ = ["BucketPlace"]
-
 #: What is kept in memory of an artifact while its size is not known.
 _SPOOLED_BYTES: Final = 8 * 1024 * 1024
 #: Objects listed or removed in one request, as the protocol allows.

@@ -20,17 +20,6 @@ from packhorse.core.job import Job
 from packhorse.errors import ArtifactError, ConfigError, StepRefused, UsageError
 from packhorse.protocol import WorkerResponse
 
-__all__ = [
-    "RESULT_ARTIFACT_BYTES_MAX",
-    "Artifact",
-    "Artifacts",
-    "artifacts_of",
-    "is_reference",
-    "moved_result",
-    "result_artifact",
-    "with_artifacts",
-]
-
 T = TypeVar("T")
 
 #: A result that is longer is refused, with artifacts too.

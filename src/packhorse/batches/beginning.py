@@ -24,8 +24,6 @@ from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, TenantRequired
 from packhorse.steps.cursor import asynchronous
 
-__all__ = ["BatchOptions", "MapOptions", "abegin_batch", "begin_batch"]
-
 #: What a call may not choose that is made into many jobs.
 _NOT_FOR_MEMBERS: Final = (
     *("job_id", "idempotency_key", "idempotency_window", "unique", "tx", "notify", "wait"),

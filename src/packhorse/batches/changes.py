@@ -28,8 +28,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 from packhorse.stores.requests import RedriveAnswer
 
-__all__ = ["BatchCancelled", "BatchChanges"]
-
 T = TypeVar("T")
 Asking = Generator[Plan[Any], Any, T]
 

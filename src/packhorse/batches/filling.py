@@ -34,8 +34,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 
-__all__ = ["BATCH_ID_KIND", "Filler", "item_payload", "owner_record"]
-
 T = TypeVar("T")
 Asking = Generator[Plan[Any], Any, T]
 

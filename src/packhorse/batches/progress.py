@@ -16,8 +16,6 @@ from packhorse.group_errors import BatchNotFound
 from packhorse.protocol import UNSET, BatchProgress, wire_datetime
 from packhorse.protocol.scalars import BatchStatus
 
-__all__ = ["OnProgress", "ProgressWatchers", "batch_ended", "batch_progress", "follow"]
-
 _LOG: Final = logging.getLogger("packhorse")
 #: Between two looks at a batch whose members are folded by another process.
 _LOOK_S: Final = 1.0

@@ -31,17 +31,6 @@ from packhorse.group_errors import BatchItemFailed, BatchNotFound
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "BatchFailure",
-    "FailurePage",
-    "Item",
-    "ItemStream",
-    "MemberReader",
-    "failure_page",
-    "failures_of",
-    "result_of",
-]
-
 R = TypeVar("R")
 T = TypeVar("T")
 Asking = Generator[Plan[Any], Any, T]

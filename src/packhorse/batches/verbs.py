@@ -14,8 +14,6 @@ from packhorse.client.topics import TopicVerbs
 from packhorse.core.batches import BATCH_QUEUE
 from packhorse.task import Task
 
-__all__ = ["BatchVerbs"]
-
 R = TypeVar("R")
 
 

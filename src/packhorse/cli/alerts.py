@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.client.alerts import AlertInfo
 
-__all__ = [
-    "add_alert",
-    "alerts",
-    "list_alerts",
-    "remove_alert",
-    "silence_alert",
-    "test_alert",
-]
-
 _NAME = click.argument("name", metavar="NAME")
 
 

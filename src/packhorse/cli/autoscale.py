@@ -36,17 +36,6 @@ from packhorse.runtime.supervisor.posix import STOP_SIGNALS, stop_signals
 from packhorse.runtime.supervisor.probes import parse_address
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "ENDLESS",
-    "Fleet",
-    "Process",
-    "Scaler",
-    "bounded_rules",
-    "run_fleet",
-    "run_scaled",
-    "start_process",
-]
-
 _LOG: Final = logging.getLogger("packhorse")
 #: The shutdown timeout of the processes; this parent enforces the real one.
 ENDLESS: Final = "3650d"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from packhorse.batches.handle import Batch
     from packhorse.protocol import BatchProgress
 
-__all__ = ["batches", "cancel_batch", "list_batches", "retry_batch", "show_batch", "watch_batch"]
-
 _ID = click.argument("batch_id", metavar="BATCH")
 _BAR_WIDTH = 30
 _FAILURES_SHOWN = 10

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.breaker import BreakerInfo
 
-__all__ = ["breaker_rows", "breakers", "list_breakers", "reset_breaker"]
-
 
 @click.group()
 def breakers() -> None:

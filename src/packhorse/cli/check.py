@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from packhorse.runtime.worker.plans import PlanBook
     from packhorse.stores.protocol import Store
 
-__all__ = ["check"]
-
 #: Jobs read at once: no more are in memory.
 _PAGE: Final = 100
 #: Ids that are named for each group, and groups that are told apart.

@@ -23,8 +23,6 @@ from packhorse.insights import Insights, QueueInfo, WorkerInfo
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter
 
-__all__ = ["Finding", "Severity", "Survey", "findings", "take_survey"]
-
 #: Clocks may differ by this much: asking takes time too.
 _SKEW_US_MAX: Final = SECOND_US
 #: 2024-01-01; a machine that thinks it is earlier has lost its clock.

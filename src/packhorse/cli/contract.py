@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from packhorse.core.versions import PayloadVersions
     from packhorse.task import Task
 
-__all__ = ["check_contracts", "contract", "diff_contracts", "export_contracts", "show_contract"]
-
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

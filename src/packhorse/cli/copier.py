@@ -21,22 +21,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
 
-__all__ = [
-    "Comparison",
-    "CopyPlan",
-    "CopyTally",
-    "Remaining",
-    "Side",
-    "admit_all",
-    "carry_jobs",
-    "carry_records",
-    "carry_settings",
-    "compare",
-    "plan_copy",
-    "refuse_unknown",
-    "remaining_in",
-]
-
 #: Differing jobs that are named.
 NAMED_MAX: Final = 20
 #: Digests are added up below this, so that the order of jobs does not matter to the sum.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from packhorse.cli.copier import Comparison, CopyPlan, CopyTally, Remaining
     from packhorse.stores.protocol import Store
 
-__all__ = ["copy"]
-
 _BATCH: Final = 500
 _BATCH_MAX: Final = 10_000
 

@@ -15,8 +15,6 @@ from packhorse.errors import ConfigError
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["dashboard"]
-
 
 @click.command()
 @click.argument("named", metavar="[APP]", required=False)

@@ -39,8 +39,6 @@ from packhorse.errors import JobConflict
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["dead", "list_dead", "purge_dead", "redrive_dead", "show_dead"]
-
 _reason_option = click.option("--reason", type=REASON, help="Only jobs that died of this.")
 _shelf_option = click.option(
     "--shelf", type=NAME, help="Only those on this shelf, the dead_letter of their queue."

@@ -35,8 +35,6 @@ from packhorse.errors import PackhorseError
 if TYPE_CHECKING:
     from packhorse.runtime.supervisor.supervisor import Supervisor
 
-__all__ = ["dev", "look"]
-
 #: The store instead of one inside a process, which worker and dashboard could not share.
 _FILE: Final = "sqlite:///packhorse.db"
 _MEMORY: Final = "memory:"

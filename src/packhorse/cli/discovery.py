@@ -33,15 +33,6 @@ from packhorse.client.sealed_store import plain_store
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "APP_VARIABLE",
-    "FoundApp",
-    "existing_store",
-    "find_app",
-    "found_app",
-    "opened",
-]
-
 APP_VARIABLE: Final = "PACKHORSE_APP"
 
 _SETTINGS: Final = ("app",)

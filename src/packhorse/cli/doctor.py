@@ -15,8 +15,6 @@ from packhorse.version import installed_version
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["doctor"]
-
 
 @click.command()
 @json_option

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from packhorse.handle import JobHandle
     from packhorse.task import Task
 
-__all__ = ["enqueue", "parse_arguments"]
-
 _NAMED: Final = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 

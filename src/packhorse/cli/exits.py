@@ -19,16 +19,6 @@ from packhorse.errors import (
 )
 from packhorse.group_errors import BatchNotFound, WorkflowNotFound
 
-__all__ = [
-    "AppNotLoaded",
-    "ExitCode",
-    "NotFinished",
-    "NothingMatched",
-    "StoreMissing",
-    "ToldToStop",
-    "exit_code_of",
-]
-
 
 class ExitCode(IntEnum):
     """Documented and stable; scripts rely on them."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.insights import QueueInfo
 
-__all__ = ["explain"]
-
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)

@@ -27,8 +27,6 @@ from packhorse.runtime.supervisor.probes import (
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Counts
 
-__all__ = ["fleet_probes"]
-
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 _TEXT: Final = "text/plain; charset=utf-8"
 _COUNTS_S: Final = 2.0

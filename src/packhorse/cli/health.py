@@ -15,8 +15,6 @@ from packhorse.core.text import counted
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["health"]
-
 
 @click.command()
 @click.option(

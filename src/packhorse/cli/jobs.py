@@ -39,18 +39,6 @@ from packhorse.core.job import UNFINISHED, JobStatus
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = [
-    "approve_job",
-    "cancel_jobs",
-    "decline_job",
-    "jobs",
-    "list_jobs",
-    "purge_jobs",
-    "retry_jobs",
-    "show_job",
-    "signal_job",
-]
-
 _OVER: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
 _all_option = click.option("--all", "everything", is_flag=True, help="Every such job there is.")
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.client.rotation import Rotation
 
-__all__ = ["generate_key", "keys", "rotate_keys"]
-
 
 @click.group()
 def keys() -> None:

@@ -17,8 +17,6 @@ import packhorse
 from packhorse.app import Packhorse
 from packhorse.cli.exits import AppNotLoaded, ToldToStop
 
-__all__ = ["import_module", "load_app", "lone_apps"]
-
 _DOTTED: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME: Final = re.compile(rf"({_DOTTED})(?::({_DOTTED}))?")
 #: Files whose names are compared with a module that is not there.

@@ -19,8 +19,6 @@ from packhorse.cli.output import lost_output
 from packhorse.errors import PackhorseError
 from packhorse.version import installed_version
 
-__all__ = ["COMMANDS", "CommandLine", "main", "root"]
-
 #: Every command: where it is, and its line in `packhorse --help`.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {

@@ -14,8 +14,6 @@ from packhorse.errors import ConfigError
 if TYPE_CHECKING:
     from packhorse.stores.protocol import Store
 
-__all__ = ["migrate"]
-
 
 @runtime_checkable
 class _Scripted(Protocol):

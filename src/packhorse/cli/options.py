@@ -20,24 +20,6 @@ from packhorse.errors import ConfigError
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = [
-    "NAME",
-    "Bounds",
-    "app_option",
-    "bounds",
-    "confirm_options",
-    "duration",
-    "json_option",
-    "on_store",
-    "queue_choices",
-    "queue_names",
-    "reserved",
-    "reset_budget_option",
-    "show_values_option",
-    "task_choices",
-    "url_option",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])

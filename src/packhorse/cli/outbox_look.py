@@ -11,8 +11,6 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox
 
-__all__ = ["OutboxLook", "look_at"]
-
 
 @dataclass(frozen=True, slots=True)
 class OutboxLook:

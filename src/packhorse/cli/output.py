@@ -22,27 +22,6 @@ from packhorse.core.durations import span_text
 from packhorse.core.text import counted, printable
 from packhorse.errors import PackhorseError
 
-__all__ = [
-    "OutputFailed",
-    "age",
-    "ages",
-    "confirm",
-    "did_you_mean",
-    "fitted",
-    "lost_output",
-    "note",
-    "one_line",
-    "print_fields",
-    "print_json",
-    "print_table",
-    "print_text",
-    "show_looks",
-    "show_progress",
-    "span_ms",
-    "tell_numbers",
-    "the_one",
-]
-
 #: Columns are cut to the first of these, and only if that is not enough to the second.
 _CELLS_MIN: Final = (8, 3)
 _GAP: Final = "  "

@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     from packhorse.insights import QueueInfo
     from packhorse.stores.requests import QueueSettings
 
-__all__ = [
-    "close_queue",
-    "drain_queue",
-    "limit_texts",
-    "list_queues",
-    "open_queue",
-    "parse_limits",
-    "pause_queue",
-    "queue_state",
-    "queues",
-    "resume_queue",
-    "set_queue",
-    "with_bytes",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _NONE: Final = "none"
 

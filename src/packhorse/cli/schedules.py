@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from packhorse.client.schedules import ScheduleInfo
     from packhorse.core.schedules import FireNote
 
-__all__ = [
-    "edit_schedule",
-    "list_schedules",
-    "next_fires",
-    "past_fires",
-    "pause_schedule",
-    "resume_schedule",
-    "run_schedule",
-    "schedules",
-    "show_schedule",
-]
-
 _NAME = click.argument("name", metavar="NAME")
 
 

@@ -29,30 +29,6 @@ if TYPE_CHECKING:
     from packhorse.stores.protocol import Store
     from packhorse.stores.requests import JobFilter
 
-__all__ = [
-    "REASON",
-    "SELECTION_MAX",
-    "STATUS",
-    "Filters",
-    "Selection",
-    "cancel_named",
-    "cancel_selected",
-    "filter_options",
-    "job_filter",
-    "none_redriven",
-    "page_options",
-    "purge_selected",
-    "redrive_all",
-    "redrive_named",
-    "redrive_selected",
-    "refuse_filters",
-    "select",
-    "selected",
-    "tell_answers",
-    "whole_id",
-    "whole_ids",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 REASON: Final = click.Choice([str(reason) for reason in DeadReason])

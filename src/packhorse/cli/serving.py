@@ -24,8 +24,6 @@ from packhorse.runtime.worker.event_loop import run_to_end
 from packhorse.stores.protocol import Store
 from packhorse.version import installed_version
 
-__all__ = ["chosen_queues", "chosen_run_options", "exit_after_signals", "serve", "unknown_queues"]
-
 #: Options that go to the worker as they are.
 _RUN_OPTIONS: Final = (
     *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from packhorse.client.history import History, TaskHistory
     from packhorse.insights import QueueInfo
 
-__all__ = ["stats"]
-
 
 @click.command()
 @click.option(

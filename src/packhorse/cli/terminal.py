@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
-__all__ = ["Screen"]
-
 #: Another screen, no cursor, no wrapped lines; and back.
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"
 _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"

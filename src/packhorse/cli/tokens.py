@@ -15,8 +15,6 @@ from packhorse.cli.output import note, print_json, print_table, print_text, the_
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-__all__ = ["create_token", "list_tokens", "revoke_token", "tokens"]
-
 
 @click.group()
 def tokens() -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from packhorse.cli.terminal import Screen
     from packhorse.cli.top_frame import FleetLook, FrameRow
 
-__all__ = ["top"]
-
 _INTERVAL_MIN_US: Final = SECOND_US // 10
 _INTERVAL_MAX_US: Final = 60 * SECOND_US
 _KEYS: Final = "up/down choose  p pause or resume  c cancel  e explain  +/- interval  q quit"

@@ -22,8 +22,6 @@ from packhorse.core.text import counted, printable, short_id
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.stores.requests import JobFilter
 
-__all__ = ["FleetLook", "FrameRow", "Rates", "frame_lines", "look_at_fleet", "rows_shown"]
-
 #: Running jobs that are read.
 _JOBS_MAX: Final = 100
 #: Rates are of what happened within so long.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.client.topics import TopicInfo
 
-__all__ = ["list_topics", "publish_event", "show_topic", "topics"]
-
 _NAME = click.argument("name", metavar="TOPIC")
 #: Written out, since help is to import nothing that jobs are made of.
 _PRIORITIES = ("critical", "high", "normal", "low", "background")

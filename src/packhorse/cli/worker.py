@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from packhorse.logs.lines import Lines
     from packhorse.runtime.supervisor.supervisor import Supervisor
 
-__all__ = [
-    "changed_files",
-    "leave_when_told",
-    "set_up_logs",
-    "shows_banner",
-    "watched_folder",
-    "worker",
-    "worker_command",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Flags with one value that a supervisor passes on to its processes.

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.insights import WorkerInfo
 
-__all__ = [
-    "list_workers",
-    "quiet_workers",
-    "resume_workers",
-    "show_stacks",
-    "worker_state",
-    "workers",
-]
-
-
 #: How long a worker elsewhere may take to hear what it is told.
 _HEEDED_S: Final = 15.0
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from packhorse.workflows.handle import Workflow
     from packhorse.workflows.info import NodeInfo, WorkflowInfo
 
-__all__ = ["cancel_workflow", "list_workflows", "retry_workflow", "show_workflow", "workflows"]
-
 _NAME = click.argument("name", metavar="NAME")
 #: Characters of the id of a run that are shown.
 _RUN_SHOWN = 8

@@ -43,8 +43,6 @@ from packhorse.signals import Reject
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import RecordPage
 
-__all__ = ["AlertInfo", "AlertVerbs", "Alerts"]
-
 T = TypeVar("T")
 _Asking = Generator[Plan[Any], Any, T]
 _PAGE: Final = 500

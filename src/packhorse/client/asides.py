@@ -10,8 +10,6 @@ from packhorse.core.driving import adrive, drive
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
-__all__ = ["Aside", "Asking", "ask", "ask_async"]
-
 T = TypeVar("T")
 
 

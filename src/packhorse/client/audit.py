@@ -18,8 +18,6 @@ from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, Rec
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 
-__all__ = ["AuditLog", "AuditNote", "AuditPage", "KeptAnswer", "KeptAnswers"]
-
 AUDIT_KIND: Final = "audit"
 _ANSWER_KIND: Final = "kept_answer"
 _DAY_US: Final = 24 * 3_600 * 1_000_000

@@ -17,15 +17,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, QueueState, Submitted
 
-__all__ = [
-    "SETTINGS_AGE_S_MAX",
-    "WAIT_US_DEFAULT",
-    "FillingWatch",
-    "Patience",
-    "patience",
-    "submit_with_room",
-]
-
 #: How long a submit waits in a queue that is to be waited for, by default.
 WAIT_US_DEFAULT: Final = 30 * SECOND_US
 

@@ -16,8 +16,6 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     from packhorse.client.encryption import Encryption
 
-__all__ = ["connected"]
-
 #: Of `client.encryption`, which is imported only for them.
 _KEYS: Final = ("PACKHORSE_KEYS", "PACKHORSE_KEYS_FILE")
 

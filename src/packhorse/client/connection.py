@@ -47,8 +47,6 @@ from packhorse.stores.transfer import Copied
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outboxes
 
-__all__ = ["DOUBTED_AFTER_S", "Ask", "Connection"]
-
 T = TypeVar("T")
 S = TypeVar("S", QueueSettings, TaskSettings)
 

@@ -22,8 +22,6 @@ from packhorse.core.schemas import SchemaCheck, schema_of
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError, ContractError
 
-__all__ = ["BoundContract", "bind_contract", "contract_limits", "contract_of"]
-
 DEFAULT_VERSION: Final = "1.0"
 _OPTIONS: Final = msgspec.json.Decoder(JobOptions)
 

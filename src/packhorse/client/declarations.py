@@ -40,17 +40,6 @@ from packhorse.core.sizes import THE_STORE, Size, size_in_bytes
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, TaskSettings
 
-__all__ = [
-    "Declarations",
-    "QueueDeclaration",
-    "changed_settings",
-    "changed_tasks",
-    "checked_settings",
-    "difference",
-    "queue_declaration",
-    "task_settings",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:

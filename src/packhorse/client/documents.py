@@ -20,16 +20,6 @@ from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import to_wire, wire_datetime
 from packhorse.stores.requests import QueueSettings
 
-__all__ = [
-    "bytes_document",
-    "document_of",
-    "job_document",
-    "queue_document",
-    "shown_job",
-    "waited_document",
-    "worker_document",
-]
-
 _MILLISECOND_US: Final = 1_000
 
 _Shown = TypeVar("_Shown", JobInfo, JobRecord)

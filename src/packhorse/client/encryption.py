@@ -20,8 +20,6 @@ from typing import Any, Final
 from packhorse.core.sealing import KEY_NAME, LOOSE, sealed, token_of
 from packhorse.errors import ConfigError
 
-__all__ = ["KEYS_FILE_VARIABLE", "KEYS_VARIABLE", "Encryption", "chosen_encryption", "new_key"]
-
 KEYS_VARIABLE: Final = "PACKHORSE_KEYS"
 KEYS_FILE_VARIABLE: Final = "PACKHORSE_KEYS_FILE"
 KEY_BYTES: Final = 32

@@ -34,8 +34,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 
-__all__ = ["History", "HistoryPoint", "QueueHistory", "TaskHistory", "read_history"]
-
 T = TypeVar("T")
 
 #: A generator that yields plans and receives their results.

@@ -26,22 +26,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import JobFilter, Page
 
-__all__ = [
-    "OPERATION_KIND",
-    "SELECTED_MAX",
-    "STEP_MAX",
-    "Matched",
-    "Operation",
-    "OperationAction",
-    "OperationNotFound",
-    "OperationState",
-    "Operations",
-    "end_of",
-    "has_end",
-    "operation_of",
-    "operation_put",
-]
-
 OPERATION_KIND: Final = "operation"
 #: Jobs that one step changes.
 STEP_MAX: Final = 100

@@ -11,8 +11,6 @@ from packhorse.core.options import stored_text
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox
 
-__all__ = ["OutboxVerbs"]
-
 
 class OutboxVerbs:
     """The verbs of an app that are about outboxes."""

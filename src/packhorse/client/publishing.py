@@ -43,8 +43,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 
-__all__ = ["PublishOptions", "apublish", "declaration", "publish"]
-
 #: Subscribers read at once.
 _PAGE: Final = 500
 

@@ -16,8 +16,6 @@ from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, QueueState
 
-__all__ = ["PartOptions", "QueueAdmin"]
-
 
 class PartOptions(TypedDict, total=False):
     """Which jobs of a queue are meant; all of them where neither is given."""

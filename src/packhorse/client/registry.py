@@ -39,8 +39,6 @@ from packhorse.errors import ConfigError
 from packhorse.tools import Tools
 from packhorse.unique import Unique, check_unique_arguments
 
-__all__ = ["DEFAULT_QUEUE", "Registry", "TaskDefinition", "check_window", "define_task"]
-
 DEFAULT_QUEUE: Final = "default"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
 _EXECUTORS: Final = (None, "thread", "process")

@@ -20,8 +20,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
 
-__all__ = ["Decision", "cancelled", "forgotten", "redriven", "signal_to", "signalled"]
-
 
 def forgotten(*, reset_budget: bool) -> tuple[str, ...]:
     """What a job that is redriven loses of what is kept with it.

@@ -25,8 +25,6 @@ from packhorse.core.sealing import token_of
 from packhorse.core.workflows import NODE_KIND, read_node
 from packhorse.stores.requests import JobFilter
 
-__all__ = ["PAGE_JOBS", "Rotation", "rotate"]
-
 #: Jobs, or records, looked at between two words of progress.
 PAGE_JOBS: Final = 100
 

@@ -18,14 +18,6 @@ from packhorse.errors import ConfigError
 from packhorse.protocol import WorkerConfig
 from packhorse.version import installed_version
 
-__all__ = [
-    "RunOptions",
-    "add_handlers",
-    "config_options",
-    "run_options",
-    "worker_version",
-]
-
 _MILLISECOND_US: Final = 1_000
 _CODE_VERSION: Final = "PACKHORSE_CODE_VERSION"
 #: Files looked at for a fingerprint of the code.

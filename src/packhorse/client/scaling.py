@@ -17,16 +17,6 @@ from packhorse.core.job import TERMINAL, WAITING, JobStatus
 from packhorse.core.policies.autoscale import Load, ScaleRule, Scaling, demand, scale, wanted
 from packhorse.stores.requests import Counts, QueueState, WorkerRecord
 
-__all__ = [
-    "QueueSnapshot",
-    "ScaleSignal",
-    "loads",
-    "next_scaling",
-    "scale_signals",
-    "snapshot",
-    "stored_scales",
-]
-
 
 class ScaleSignal(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one queue, and the number of workers it wants."""

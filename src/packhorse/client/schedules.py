@@ -51,15 +51,6 @@ from packhorse.stores.records import Changed, RecordPage, RefusedJob
 from packhorse.task import Task, TaskDecorator
 from packhorse.unique import Unique
 
-__all__ = [
-    "OVERDUE_S",
-    "ScheduleInfo",
-    "ScheduleOptions",
-    "ScheduleVerbs",
-    "Schedules",
-    "TimingOptions",
-]
-
 T = TypeVar("T")
 
 _Asking = Generator[Plan[Any], Any, T]

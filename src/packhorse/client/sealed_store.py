@@ -50,8 +50,6 @@ from packhorse.stores.requests import (
 from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
-__all__ = ["SealedStore", "plain_store", "sealed_digest", "sealed_job"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from packhorse.core.policies.uniqueness import may_replace
 from packhorse.core.sealing import is_sealed
 from packhorse.core.settlement import Settlement
 
-__all__ = ["Sealer", "loose_place", "place"]
-
 
 class Sealer:
     """Seals and opens what jobs consist of."""

@@ -17,17 +17,6 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "STACKS_KIND",
-    "HandlerStack",
-    "WorkerStacks",
-    "aask_stacks",
-    "ask_stacks",
-    "read_stacks",
-    "stacks_id",
-    "stacks_put",
-]
-
 STACKS_KIND: Final = "worker_stacks"
 _KEPT_US: Final = 60 * SECOND_US
 _LOOK_S: Final = 0.1

@@ -31,20 +31,6 @@ from packhorse.handle import JobHandle
 from packhorse.stores.requests import Submitted
 from packhorse.unique import Unique, payload_digest, unique_rule
 
-__all__ = [
-    "ATOMIC_BYTES_MAX",
-    "ATOMIC_JOBS_MAX",
-    "PART_BYTES_MAX",
-    "PART_JOBS_MAX",
-    "Submission",
-    "cut_short",
-    "idempotency_rule",
-    "new_job",
-    "parts",
-    "taken_keys",
-    "trace_id_of",
-]
-
 R = TypeVar("R")
 
 #: Jobs, and bytes of their payloads, in one transaction of a bulk submit.

@@ -21,8 +21,6 @@ from packhorse.stores.requests import JobFilter, Page
 from packhorse.task import Task
 from packhorse.workflows.verbs import Flow, Workflows
 
-__all__ = ["SearchOptions", "TenantView"]
-
 R = TypeVar("R")
 
 #: Jobs one search may answer.

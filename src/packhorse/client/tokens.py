@@ -29,8 +29,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 
-__all__ = ["MadeToken", "TokenInfo", "Tokens"]
-
 T = TypeVar("T")
 _Asking = Generator[Plan[Any], Any, T]
 

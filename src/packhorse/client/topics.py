@@ -40,8 +40,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.records import RecordPage
 from packhorse.task import CoroutineTask, FunctionTask, Task, TaskDecorator
 
-__all__ = ["Subscribe", "SubscriberInfo", "Topic", "TopicInfo", "TopicVerbs", "Topics"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=Task[..., Any])

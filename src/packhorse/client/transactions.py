@@ -25,8 +25,6 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox, Outboxes
 
-__all__ = ["TX_TEXT_BYTES_MAX", "Transactions", "Within", "Written"]
-
 _LOCKED: Final = "database is locked"
 #: In SQLite's words, after which a transaction can go on.
 _NO_TABLE: Final = "no such table"

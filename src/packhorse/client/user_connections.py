@@ -14,8 +14,6 @@ from typing import Any, Final, Protocol
 from packhorse.errors import UsageError
 from packhorse.stores.intake import UserStatement
 
-__all__ = ["Action", "UserConnection", "recognised", "user_connection"]
-
 _ACCEPTED: Final = (
     "a sqlite3.Connection, a psycopg Connection or AsyncConnection, an asyncpg Connection, "
     "a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, or the alias of a database "

@@ -23,8 +23,6 @@ from packhorse.stores.protocol import Store
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["WAIT_FLOOR_S", "WaitLoop", "wait_for_end"]
-
 T = TypeVar("T")
 
 #: A wake-up may be lost; a waiter looks for itself at least this often.

@@ -38,16 +38,6 @@ from packhorse.protocol import (
 )
 from packhorse.stores.requests import QueueSettings
 
-__all__ = [
-    "RequestOrigin",
-    "WireData",
-    "checked_config",
-    "checked_task",
-    "submitted_job",
-    "wire_job",
-    "wire_queues",
-]
-
 S = TypeVar("S", bound=Shape)
 
 #: Plain data or JSON text.

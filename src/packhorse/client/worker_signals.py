@@ -22,18 +22,6 @@ from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import PackhorseError
 from packhorse.stores.protocol import Store
 
-__all__ = [
-    "QUIET_KIND",
-    "QuietOrder",
-    "WorkerGone",
-    "heeds",
-    "is_here",
-    "quiet_id",
-    "quiet_put",
-    "read_quiet",
-    "signal_worker",
-]
-
 QUIET_KIND: Final = "worker_quiet"
 _KEPT_US: Final = 60 * SECOND_US
 _LOOK_S: Final = 0.1

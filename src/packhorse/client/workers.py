@@ -12,8 +12,6 @@ from packhorse.core.clock import to_datetime
 from packhorse.protocol import UNSET, WorkerStats
 from packhorse.stores.requests import WorkerRecord
 
-__all__ = ["WorkerInfo", "uptime_ms", "worker_info"]
-
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker: what it last reported, and what it holds."""

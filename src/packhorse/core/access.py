@@ -11,8 +11,6 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = ["ROLES", "Permission", "Principal", "permissions_of"]
-
 
 class Permission(StrEnum):
     """One thing that one may be allowed to do."""

@@ -20,18 +20,6 @@ from packhorse.core.sealing import is_sealed
 from packhorse.core.text import storable
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "APPROVED",
-    "DECLINED",
-    "QUESTION",
-    "RESERVED",
-    "Answer",
-    "Approval",
-    "Consent",
-    "Question",
-    "answer_of",
-]
-
 #: Signals whose names begin so are not for users to send.
 RESERVED: Final = "packhorse:"
 APPROVED: Final = "packhorse:approved"

@@ -21,31 +21,6 @@ from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, RecordId
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "BATCH_KEPT_US",
-    "BATCH_KIND",
-    "BATCH_QUEUE",
-    "BATCH_SIZE",
-    "BatchDocument",
-    "BatchMoved",
-    "Chunk",
-    "ItemError",
-    "batch_group",
-    "cancel_told",
-    "cancelled_batch",
-    "chunk_size",
-    "filled",
-    "folded_batch",
-    "going_on",
-    "is_chunk",
-    "is_chunk_member",
-    "member_id",
-    "put_batch",
-    "read_batch",
-    "sealed_batch",
-    "stopped_batch",
-]
-
 BATCH_KIND: Final = "batch"
 BATCH_QUEUE: Final = "batch"
 BATCH_SIZE: Final = 100  #: items of one job, unless a batch says otherwise

@@ -12,8 +12,6 @@ from packhorse.core.job import NUMBER_MAX
 from packhorse.core.sealing import is_sealed
 from packhorse.errors import ConfigError
 
-__all__ = ["SPENT", "Budget", "checked_tokens", "encode_spent", "tokens_spent"]
-
 #: The name that it is kept under.
 SPENT: Final = "spent"
 

@@ -15,8 +15,6 @@ import msgspec
 
 from packhorse.core.batches import ItemError
 
-__all__ = ["ITEM_RESULT_BYTES_MAX", "ChunkState", "ItemState", "KeptItem"]
-
 #: Longer results are not kept with a chunk.
 ITEM_RESULT_BYTES_MAX: Final = 32 * 1024
 _PREFIX: Final = "chunk:"

@@ -12,22 +12,6 @@ from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
-__all__ = [
-    "MICROSECOND",
-    "SECOND_US",
-    "Chance",
-    "Clock",
-    "SystemChance",
-    "SystemClock",
-    "from_datetime",
-    "moments",
-    "new_id",
-    "new_ids",
-    "new_secret",
-    "pass_idle",
-    "to_datetime",
-]
-
 #: Microseconds in a second.
 SECOND_US: Final = 1_000_000
 MICROSECOND: Final = timedelta(microseconds=1)

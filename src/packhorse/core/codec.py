@@ -37,8 +37,6 @@ from packhorse.core.type_hints import (
 )
 from packhorse.errors import PayloadError
 
-__all__ = ["PAYLOAD_BYTES_MAX", "PAYLOAD_BYTES_WARNING", "RESULT_BYTES_MAX", "Signature"]
-
 #: Larger payloads are refused: a queue carries references, not files.
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024
 #: The same for results, unless the task says otherwise.

@@ -11,8 +11,6 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import PRIORITY_BY_NAME
 from packhorse.errors import ConfigError
 
-__all__ = ["WorkerOptions"]
-
 #: After which exceptions a process is replaced: those that leave its state in doubt, or any that
 #: the task does not name.
 _RECYCLE_ON: Final = ("fatal", "unexpected")

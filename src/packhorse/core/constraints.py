@@ -18,16 +18,6 @@ import msgspec
 
 from packhorse.core.job import NewJob, RateRule
 
-__all__ = [
-    "UNCONSTRAINED",
-    "Constraint",
-    "QueueRules",
-    "are_alike",
-    "batch_constraints",
-    "job_constraints",
-    "queue_constraints",
-]
-
 
 class Constraint(Flag):
     """One reason why a store must look at more than priority and order of arrival."""

@@ -15,8 +15,6 @@ from typing import Any, Final
 from packhorse.contract import KEY_INPUT, Contract
 from packhorse.core.versions import PayloadVersions
 
-__all__ = ["ContractChange", "changes"]
-
 #: Bounds of which a larger one takes more, and those of which a smaller one does.
 _AT_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _AT_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")

@@ -20,8 +20,6 @@ from packhorse.errors import ConfigError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["as_yaml", "read_contract", "read_document"]
-
 #: A larger file is no contract.
 _FILE_BYTES_MAX: Final = 1024 * 1024
 #: Texts that YAML reads as the same text without quotes.

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
-__all__ = ["adrive", "drive"]
-
 A = TypeVar("A")
 T = TypeVar("T")
 

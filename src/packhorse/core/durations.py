@@ -9,8 +9,6 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = ["Duration", "microseconds", "positive_microseconds", "span_text"]
-
 Duration = float | str | timedelta
 
 _UNIT_SECONDS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001))

@@ -40,18 +40,6 @@ from packhorse.protocol import (
     wire_datetime,
 )
 
-__all__ = [
-    "Explanation",
-    "JobInfo",
-    "Reason",
-    "execution_results",
-    "explanation_of",
-    "has_attachments",
-    "job_info",
-    "waits_in_step",
-    "wire_task",
-]
-
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a job, save its arguments, its result and its history."""

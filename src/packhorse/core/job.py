@@ -13,38 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "LOOK_MAX",
-    "NUMBER_MAX",
-    "PAGE_MAX",
-    "PRIORITY_BY_NAME",
-    "RETRY_WAITING",
-    "TERMINAL",
-    "UNFINISHED",
-    "WAITING",
-    "AttemptError",
-    "AttemptRecord",
-    "Counters",
-    "DeadReason",
-    "IdempotencyRule",
-    "Input",
-    "Job",
-    "JobOptions",
-    "JobRecord",
-    "JobStatus",
-    "Member",
-    "NewJob",
-    "OnConflict",
-    "Priority",
-    "Progress",
-    "RateRule",
-    "RetryRule",
-    "UniqueRule",
-    "UniqueScope",
-    "read_progress",
-    "waits_for",
-]
-
 #: Jobs one page may hold.
 PAGE_MAX: Final = 1_000
 #: Jobs that one look for a page goes through, those that do not fit among them.

@@ -14,18 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "UNREADABLE",
-    "UNWRITABLE",
-    "arrives_as_given",
-    "encode",
-    "encode_in_order",
-    "first_uncarried",
-    "is_foreign_model",
-    "read_foreign",
-    "write_foreign",
-]
-
 #: What writing a value may raise.
 UNWRITABLE: Final = (
     *(TypeError, ValueError, OverflowError, RecursionError, NotImplementedError),

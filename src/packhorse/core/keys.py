@@ -21,20 +21,6 @@ import msgspec
 from packhorse.core.json_values import is_foreign_model
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "KEY_LENGTH_MAX",
-    "KeySource",
-    "TakesArguments",
-    "canonical",
-    "check_source",
-    "derived_id",
-    "digest",
-    "normal",
-    "shortened",
-    "taken_key",
-    "taken_value",
-]
-
 #: An argument by its name, or a function of some of the arguments, by their names.
 KeySource = str | Callable[..., object]
 

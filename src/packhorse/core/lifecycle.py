@@ -39,27 +39,6 @@ from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.retry import retry_delay_us, wants_retry
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 
-__all__ = [
-    "INNOCENT_LOSSES",
-    "MAX_CRASHES_DEFAULT",
-    "RESCUE_WAIT_US_MAX",
-    "TASK_TIMEOUT",
-    "CancelAnswer",
-    "Limits",
-    "Orphan",
-    "Resolved",
-    "attempt_status",
-    "cancel",
-    "cancel_lost",
-    "hold_until_us",
-    "next_fence",
-    "redrive_allowed",
-    "rescue",
-    "resolve",
-    "settle",
-    "status_at_submit",
-]
-
 #: Losses while running alone after which a job is given up.
 MAX_CRASHES_DEFAULT: Final = 3
 #: Losses after which a job runs alone: any job may be at fault for the first, and a machine that

@@ -29,32 +29,6 @@ from packhorse.core.sizes import Size
 from packhorse.errors import ConfigError
 from packhorse.unique import Unique
 
-__all__ = [
-    "CallOptions",
-    "LimitOptions",
-    "PriorityName",
-    "QueueOptions",
-    "RateLimit",
-    "RetentionOptions",
-    "ScaleOptions",
-    "TaskOptions",
-    "WrittenRate",
-    "chosen_options",
-    "count",
-    "instant_us",
-    "is_per_tenant",
-    "key_text",
-    "name_text",
-    "priority_level",
-    "rate_rule",
-    "read_rate",
-    "retry_rule",
-    "stored_text",
-    "text_tuple",
-    "unique_choice",
-    "weight",
-]
-
 PriorityName = Literal["critical", "high", "normal", "low", "background"]
 #: So many, in any window so long: `(100, "60s")`, `"100/60s"`, `"100/min"`.
 RateLimit = tuple[int, Duration] | str

@@ -10,24 +10,6 @@ import msgspec
 from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.text import storable
 
-__all__ = [
-    "FOREVER_US",
-    "MESSAGE_LENGTH_MAX",
-    "Cancelled",
-    "Crashed",
-    "Failed",
-    "GivenUp",
-    "Limited",
-    "Outcome",
-    "Released",
-    "Snoozed",
-    "Succeeded",
-    "TimedOut",
-    "asking",
-    "attempt_error",
-    "forever_us",
-]
-
 #: A longer message is cut; it is stored with every attempt.
 MESSAGE_LENGTH_MAX: Final = 2_000
 #: How long a wait without an end may last: a hundred years.

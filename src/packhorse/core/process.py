@@ -8,8 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable
 
-__all__ = ["at_fork", "in_event_loop"]
-
 
 def at_fork(forget: Callable[[], None]) -> None:
     """Call a method in every forked child, for as long as its object lives."""

@@ -8,8 +8,6 @@ from typing import Final
 from packhorse.core.job import Progress
 from packhorse.errors import PayloadError
 
-__all__ = ["NOTE_LENGTH_MAX", "PROGRESS_MAX", "checked_progress"]
-
 #: A longer note of progress is cut.
 NOTE_LENGTH_MAX: Final = 1_000
 #: The largest number of progress: larger ones are not exact.

@@ -16,8 +16,6 @@ import msgspec
 from packhorse.core.job import AttemptError
 from packhorse.core.sealing import key_of
 
-__all__ = ["REDACTED", "Redact", "redact_default", "redacted", "redacted_error", "redacted_text"]
-
 #: Given a value or a text, returns what may be shown of it.
 Redact = Callable[[Any], Any]
 

@@ -17,18 +17,6 @@ from packhorse.core.policies.journal import Group
 from packhorse.core.workflows import node_job_id, numbers_in, numbers_text, owner_of
 from packhorse.errors import PayloadError
 
-__all__ = [
-    "FILLED_BYTES_MAX",
-    "ArgumentPlace",
-    "Reference",
-    "Wanted",
-    "filled",
-    "has_references",
-    "inputs_of",
-    "take_places",
-    "wanted_results",
-]
-
 #: Bytes of arguments with the results in them.
 FILLED_BYTES_MAX: Final = 256 * 1024 * 1024
 

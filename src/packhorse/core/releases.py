@@ -14,16 +14,6 @@ import msgspec
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.records import Put, Record, RecordId
 
-__all__ = [
-    "RETIRED_AFTER_US",
-    "RETIRED_KEPT_US",
-    "SEEN_EVERY_US",
-    "Declaration",
-    "Declared",
-    "Release",
-    "declared_again",
-]
-
 #: What no live worker has declared for so long is retired.
 RETIRED_AFTER_US: Final = 3_600 * SECOND_US
 #: And is shown for so long.

@@ -37,17 +37,6 @@ from packhorse.protocol import (
     WorkerResponse,
 )
 
-__all__ = [
-    "INVALID_OUTPUT",
-    "OUTPUTS_LENGTH_MAX",
-    "answer_in",
-    "answer_status",
-    "broken_output",
-    "failed_answer",
-    "response_of",
-    "with_outputs",
-]
-
 #: The error code of an attempt whose result broke its contract.
 INVALID_OUTPUT: Final = "INVALID_OUTPUT"
 #: Outputs of a failed attempt that are longer are not kept: they are stored with every attempt.

@@ -22,8 +22,6 @@ from packhorse.core.json_values import (
 from packhorse.core.type_hints import label_of, plain_kinds, require_carried
 from packhorse.errors import PayloadError
 
-__all__ = ["ResultCodec"]
-
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 #: Functions whose results are known by their annotations.
 _ANNOTATIONS_MAX: Final = 1024

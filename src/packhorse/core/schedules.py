@@ -27,27 +27,6 @@ from packhorse.core.policies.timing import (
 from packhorse.core.releases import RETIRED_AFTER_US, Declared, Release, declared_again
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "SCHEDULE_KIND",
-    "FireNote",
-    "Fired",
-    "ScheduleDeclaration",
-    "ScheduleDocument",
-    "declared",
-    "edited",
-    "fired",
-    "fired_by_hand",
-    "is_forgotten",
-    "paused",
-    "put_schedule",
-    "read_schedule",
-    "refused",
-    "resumed",
-    "retired",
-    "schedule_id",
-    "written_schedule",
-]
-
 SCHEDULE_KIND: Final = "schedule"
 #: Fires a schedule remembers.
 _NOTES_MAX: Final = 50

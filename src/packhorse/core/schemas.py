@@ -17,17 +17,6 @@ import msgspec
 from packhorse.core.json_values import is_foreign_model
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "DIALECT",
-    "Schema",
-    "SchemaCheck",
-    "input_schema",
-    "missing_extra",
-    "output_schema",
-    "schema_of",
-    "short_form",
-]
-
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 

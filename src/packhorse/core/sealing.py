@@ -13,16 +13,6 @@ from typing import Final
 
 from packhorse.errors import KeyUnavailable
 
-__all__ = [
-    "KEY_NAME",
-    "LOOSE",
-    "is_sealed",
-    "key_of",
-    "require_open",
-    "sealed",
-    "token_of",
-]
-
 #: A key's id.
 KEY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: Behind the id of a key: the value may move to another job of its task and tenant.

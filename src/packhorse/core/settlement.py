@@ -10,8 +10,6 @@ import msgspec
 
 from packhorse.core.job import AttemptError, DeadReason, JobStatus
 
-__all__ = ["Settlement", "SettlementKind", "Verdict", "plain_text", "refused", "signalled"]
-
 #: The error code of an attempt whose settlement the store can never hold.
 _STORE_REFUSED: Final = "STORE_REFUSED"
 #: Bounds of what is written then.

@@ -9,8 +9,6 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = ["THE_STORE", "Size", "fill_text", "size_in_bytes", "size_text"]
-
 Size = int | str
 
 #: The name under which settings of the store itself are kept among those of queues, which all have

@@ -19,18 +19,6 @@ from packhorse.core.policies.explain import OpenStep
 from packhorse.core.sealing import is_sealed
 from packhorse.errors import StepMismatch, UsageError
 
-__all__ = [
-    "STEP_NAME_LENGTH_MAX",
-    "KeptStep",
-    "StepInfo",
-    "StepKind",
-    "StepLog",
-    "StepState",
-    "has_attachments",
-    "open_step",
-    "steps_of",
-]
-
 STEP_NAME_LENGTH_MAX: Final = 100
 #: Attachments of steps begin with it; others belong to other capabilities.
 _PREFIX: Final = "step:"

@@ -8,18 +8,6 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-__all__ = [
-    "STACK_LENGTH_MAX",
-    "bounded_stack",
-    "counted",
-    "printable",
-    "printable_lines",
-    "short_id",
-    "stack_of",
-    "storable",
-    "text_of",
-]
-
 #: An id as `clock.new_id` makes them (7), or one derived from another (8). The first begins with
 #: the time, so that only its end tells apart jobs that were submitted together.
 _MADE_HERE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")

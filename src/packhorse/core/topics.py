@@ -27,22 +27,6 @@ from packhorse.core.releases import (
 )
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "SUBSCRIBER_KIND",
-    "SubscriberDeclaration",
-    "SubscriberDocument",
-    "TopicEvent",
-    "check_topic",
-    "declared",
-    "doubted",
-    "event_jobs",
-    "put_subscriber",
-    "reached",
-    "read_subscriber",
-    "subscriber_id",
-    "subscribers_after",
-]
-
 SUBSCRIBER_KIND: Final = "subscriber"
 #: Between the name of a topic and that of a task, neither of which has one.
 _BETWEEN: Final = "/"

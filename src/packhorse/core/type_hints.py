@@ -34,16 +34,6 @@ from packhorse.errors import ConfigError
 from packhorse.protocol import WorkerResponse
 from packhorse.signals import JobSignal
 
-__all__ = [
-    "Hints",
-    "Parameter",
-    "holds_sets",
-    "label_of",
-    "plain_kinds",
-    "read_hints",
-    "require_carried",
-]
-
 #: Kinds of values that are the same in JSON, and the types that hold every one of them.
 _PLAIN: Final = ((str, StrType()), (int, IntType()), (bool, BoolType()), (type(None), NoneType()))
 _STARRED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -18,8 +18,6 @@ from packhorse.core.job import DeadReason, JobOptions, JobRecord, waits_for
 from packhorse.core.outcome import GivenUp, Snoozed, attempt_error
 from packhorse.errors import ConfigError, PayloadError
 
-__all__ = ["OTHER_VERSION", "OtherVersion", "PayloadVersions", "set_aside", "stored_version"]
-
 #: The error code of a job whose payload is of another version, and does not fit.
 OTHER_VERSION: Final = "OTHER_VERSION"
 #: A job that is set aside comes back after as long as it has been so, within these bounds.

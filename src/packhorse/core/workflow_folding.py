@@ -34,8 +34,6 @@ from packhorse.core.workflows import (
     written_node,
 )
 
-__all__ = ["CHANGES_FOLDED_MAX", "JOBS_FOLDED_MAX", "Asked", "Folder", "Grown"]
-
 #: Nodes changed, and jobs submitted, by one fold.
 CHANGES_FOLDED_MAX: Final = 400
 JOBS_FOLDED_MAX: Final = 200

@@ -21,44 +21,6 @@ from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId
 from packhorse.errors import ConfigError, UsageError
 
-__all__ = [
-    "DEPTH_MAX",
-    "FAILED_KEPT_US",
-    "GROWN_BYTES_MAX",
-    "GROWN_DEPTH_MAX",
-    "GROWN_LEVELS_MAX",
-    "GROWN_MAX",
-    "NAME_BYTES_MAX",
-    "NAME_KIND",
-    "NODES_MAX",
-    "NODE_KIND",
-    "UNSEALED_US",
-    "WORKFLOW_KEPT_US",
-    "WORKFLOW_KIND",
-    "Depths",
-    "HeadDocument",
-    "NodeDocument",
-    "NodeState",
-    "NodeView",
-    "OnFailure",
-    "Telling",
-    "WorkflowState",
-    "check_graph",
-    "has_key",
-    "name_id",
-    "next_state",
-    "node_id",
-    "node_job_id",
-    "node_prefix",
-    "numbers_in",
-    "numbers_text",
-    "owner_of",
-    "read_head",
-    "read_node",
-    "written_head",
-    "written_node",
-]
-
 WORKFLOW_KIND: Final = "workflow"
 NODE_KIND: Final = "workflow_node"
 NAME_KIND: Final = "workflow_name"

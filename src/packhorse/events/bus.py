@@ -18,8 +18,6 @@ from packhorse.events import flows, groups
 from packhorse.events import kinds as every_kind
 from packhorse.events.kinds import Event, JobEvent, ObserverFailed
 
-__all__ = ["EVENTS", "EventBus", "Observer"]
-
 Observer = Callable[[Any], object]
 
 _TYPES: Final = tuple(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from packhorse.events.kinds import Event
 
-__all__ = ["FlowEvent", "FlowRebuilt", "FlowTrouble"]
-
 
 class FlowEvent(Event, frozen=True, kw_only=True):
     """A node of a flow began or ended well, or whatever else its runtime tells."""

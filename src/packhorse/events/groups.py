@@ -5,17 +5,6 @@ from __future__ import annotations
 
 from packhorse.events.kinds import Event
 
-__all__ = [
-    "CancelledBatch",
-    "CancelledWorkflow",
-    "CompletedBatch",
-    "CompletedWorkflow",
-    "EndedBatch",
-    "EndedWorkflow",
-    "FailedBatch",
-    "FailedWorkflow",
-]
-
 
 class EndedBatch(Event, frozen=True, kw_only=True):
     """All jobs of a batch have ended."""

@@ -9,51 +9,6 @@ import msgspec
 
 from packhorse.core.job import DeadReason, JobRecord, JobStatus
 
-__all__ = [
-    "Event",
-    "JobAbandoned",
-    "JobCancelled",
-    "JobCancelling",
-    "JobCompleted",
-    "JobDead",
-    "JobEnded",
-    "JobEvent",
-    "JobFailed",
-    "JobLimited",
-    "JobReleased",
-    "JobRescued",
-    "JobRetried",
-    "JobSnoozed",
-    "JobStale",
-    "JobStarted",
-    "JobTimedOut",
-    "JobsSpooled",
-    "LeaseLost",
-    "LeaseRegained",
-    "LoopBlocked",
-    "ObserverFailed",
-    "QueueConflict",
-    "QueueFilling",
-    "QueueStarving",
-    "ScheduleLate",
-    "ScheduleMissed",
-    "ScheduleRefused",
-    "SpoolDelivered",
-    "SpoolRefused",
-    "StoreRecovered",
-    "StoreTrouble",
-    "TaskConflict",
-    "TasksParked",
-    "WorkerQuiet",
-    "WorkerResumed",
-    "WorkerStarted",
-    "WorkerStopped",
-    "WorkerStopping",
-    "about_record",
-    "cancelled_events",
-    "dead_event",
-]
-
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Something that happened."""

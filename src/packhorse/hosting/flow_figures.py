@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-__all__ = ["FlowFigures"]
-
 _BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0)
 #: Nodes that are told apart; those beyond are counted as one.
 _NODES_MAX: Final = 200

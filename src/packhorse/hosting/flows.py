@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-__all__ = ["Bounded", "Flows", "HostedFlow", "within"]
-
 #: How long a flow may take to stop, and a trace to be cancelled.
 STOP_S: Final = 2.0
 

@@ -35,8 +35,6 @@ from packhorse.runtime.consumer import Consumer, FetchedJob
 if TYPE_CHECKING:
     from packhorse.core.clock import Clock
 
-__all__ = ["FlowHost", "Mode"]
-
 Mode = Literal["stateless", "long_lived"]
 
 #: How long a loop waits for a job, and so how soon it sees that it is to stop.

@@ -13,8 +13,6 @@ from packhorse.events import EventBus, FlowEvent, FlowTrouble
 from packhorse.hosting.flow_figures import FlowFigures
 from packhorse.runtime.consumer import FetchedJob
 
-__all__ = ["Ended", "Traces"]
-
 #: Events that say nothing bad; all others, also those of later releases, are trouble.
 _WELL: Final = frozenset({"node_start", "node_success"})
 #: As the runtime writes it into an answer that looks like any other.

@@ -21,17 +21,6 @@ from packhorse.context import JOB_FIELDS, job_fields
 from packhorse.core.text import printable, short_id
 from packhorse.events import Event
 
-__all__ = [
-    "ConsoleFormatter",
-    "EventRecord",
-    "JobFields",
-    "JsonFormatter",
-    "event_fields",
-    "json_text",
-    "line_writer",
-    "sentence_writer",
-]
-
 #: Fields that are left out while they are empty.
 _OPTIONAL: Final = frozenset(
     (

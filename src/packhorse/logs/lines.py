@@ -28,8 +28,6 @@ import msgspec
 
 from packhorse.core.process import at_fork
 
-__all__ = ["RING_SIZE", "LineHandler", "LineRing", "LineWriter", "Lines", "StreamLines", "follow"]
-
 #: Bytes that may wait to be written.
 _BYTES_MAX: Final = 1 << 20
 #: How late lines may be, to be written together.

@@ -21,8 +21,6 @@ from packhorse.errors import ConfigError
 from packhorse.logs.lines import Lines
 from packhorse.logs.records import LogFormat, configure
 
-__all__ = ["LEAVE_ALONE", "set_up"]
-
 #: The `--log-config` that leaves logging as the app has it.
 LEAVE_ALONE: Final = "none"
 _LOG: Final = logging.getLogger("packhorse")

@@ -14,16 +14,6 @@ from msgspec import UNSET, UnsetType
 from packhorse.protocol.scalars import Count, Positive
 from packhorse.protocol.shapes import Shape
 
-__all__ = [
-    "AnswerError",
-    "AnswerStatus",
-    "Observability",
-    "RequestConstraints",
-    "RequestTrace",
-    "WorkerRequest",
-    "WorkerResponse",
-]
-
 
 class AnswerStatus(StrEnum):
     """What an attempt came to, as a caller has to act on it."""

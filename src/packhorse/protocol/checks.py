@@ -23,8 +23,6 @@ from packhorse.protocol.shapes import (
     WorkerConfig,
 )
 
-__all__ = ["check_settings", "json_schema"]
-
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 # What a shape's `cross_check` refuses and its fields do not show, as far as JSON Schema can say it.

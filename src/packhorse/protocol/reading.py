@@ -19,21 +19,6 @@ from msgspec.inspect import AnyType, CustomType, DictType, StructType, Type, typ
 
 from packhorse.errors import ShapeError
 
-__all__ = [
-    "CrossChecked",
-    "entry_path",
-    "expected",
-    "is_function",
-    "kind_of",
-    "member_path",
-    "members",
-    "parse",
-    "parse_json",
-    "refuse",
-    "shown",
-    "struct_kind",
-]
-
 
 def kind_of(shape: type) -> Type:
     """Return msgspec's description of `shape`, with every limit its annotations state."""

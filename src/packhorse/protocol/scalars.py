@@ -15,24 +15,6 @@ from msgspec import Meta
 from packhorse.errors import ShapeError
 from packhorse.protocol.reading import parse, parse_json
 
-__all__ = [
-    "DATETIME_EXPECTED",
-    "DATETIME_PATTERN",
-    "TASK_PRIORITY_VALUES",
-    "AnyInteger",
-    "BackoffStrategy",
-    "BatchStatus",
-    "Count",
-    "Instant",
-    "Positive",
-    "TaskPriority",
-    "TaskStatus",
-    "TypeName",
-    "WireEnum",
-    "instant_us",
-    "wire_datetime",
-]
-
 _LEAP_YEAR: Final = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _MONTH_AND_DAY: Final = (
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"

@@ -23,25 +23,6 @@ from packhorse.protocol.scalars import (
     TypeName,
 )
 
-__all__ = [
-    "AutoScale",
-    "BatchProgress",
-    "BatchTask",
-    "Handler",
-    "ProgressCallback",
-    "QueueConfig",
-    "QueueStats",
-    "RateLimit",
-    "Shape",
-    "Task",
-    "TaskError",
-    "TaskExecutionResult",
-    "TaskMetadata",
-    "TaskRetryPolicy",
-    "WorkerConfig",
-    "WorkerStats",
-]
-
 Anything = TypeVar("Anything")
 
 

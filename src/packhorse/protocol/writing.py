@@ -14,8 +14,6 @@ from packhorse.errors import ShapeError
 from packhorse.protocol.reading import entry_path, is_function, member_path, members, struct_kind
 from packhorse.protocol.shapes import Shape
 
-__all__ = ["to_json", "to_wire"]
-
 
 def to_wire(value: Shape) -> dict[str, Any]:
     """Return `value` as plain data under its wire names, ready for any JSON writer.

@@ -19,18 +19,6 @@ from packhorse.core.job import RetryRule
 from packhorse.core.policies.retry import qualified_name, retry_delay_us, wants_retry
 from packhorse.errors import StepTimeout, UsageError
 
-__all__ = [
-    "Invoke",
-    "Pause",
-    "Read",
-    "Work",
-    "Write",
-    "ainvoked",
-    "around_steps",
-    "called",
-    "invoked",
-]
-
 T = TypeVar("T")
 
 _CHANCE: Final = SystemChance()  # for the jitter of a step's own retries

@@ -11,8 +11,6 @@ import msgspec
 from packhorse.core.steps import KeptStep, StepKind, StepState
 from packhorse.errors import UsageError
 
-__all__ = ["Cursor", "asynchronous", "size_of"]
-
 T = TypeVar("T")
 
 

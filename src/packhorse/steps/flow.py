@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from packhorse.hosts import AttemptHost
     from packhorse.workflows.growth import FlowInRun
 
-__all__ = ["FlowVerbs"]
-
 
 class FlowVerbs(ABC):
     """See `Context`."""

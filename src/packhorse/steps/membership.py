@@ -18,8 +18,6 @@ from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import UsageError
 from packhorse.hosts import AttemptHost
 
-__all__ = ["BatchMembership"]
-
 #: Where is written what members have added, so that another attempt does not add it again.
 _ADDED_KIND: Final = "batch_added"
 #: Jobs of one change.

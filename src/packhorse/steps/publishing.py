@@ -25,8 +25,6 @@ from packhorse.steps.calls import Invoke, Work, Write
 if TYPE_CHECKING:
     from packhorse.steps.runner import StepRunner
 
-__all__ = ["blocking", "kept_result", "published"]
-
 _NAME: Final = "result"
 _CHANCE: Final = SystemChance()
 

@@ -40,8 +40,6 @@ from packhorse.steps.cursor import Cursor, asynchronous, size_of
 from packhorse.steps.publishing import kept_result
 from packhorse.steps.spending import Spending
 
-__all__ = ["StepRunner"]
-
 T = TypeVar("T")
 
 #: Waits between tries to write a step to a store that cannot be reached.

@@ -10,8 +10,6 @@ from packhorse.core.budgets import Budget, checked_tokens, encode_spent, tokens_
 from packhorse.core.policies.attachments import Attachments
 from packhorse.errors import BudgetExceeded
 
-__all__ = ["Spending"]
-
 
 class Spending:
     """The budget of one attempt's job."""

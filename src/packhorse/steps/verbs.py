@@ -25,8 +25,6 @@ from packhorse.steps.runner import StepRunner
 if TYPE_CHECKING:
     from packhorse.core.policies.retry import RetryPolicy
 
-__all__ = ["StepVerbs"]
-
 R = TypeVar("R")
 _UNBOUND: Final = (None, None)
 T = TypeVar("T")

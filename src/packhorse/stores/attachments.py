@@ -11,8 +11,6 @@ from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Plan
 
-__all__ = ["AttachmentStore", "DeliverAnswer"]
-
 
 class DeliverAnswer(StrEnum):
     """What became of a signal."""

@@ -19,20 +19,6 @@ from packhorse.core.job import NewJob
 from packhorse.core.policies.records import RecordId
 from packhorse.stores.plan import Plan
 
-__all__ = [
-    "ADMITTED_MAX",
-    "ALIAS_KEPT_US",
-    "INTAKE_TOPIC",
-    "Intake",
-    "IntakeRequest",
-    "UserStatement",
-    "alias_of",
-    "found_later",
-    "read_request",
-    "written_request",
-    "written_requests",
-]
-
 T = TypeVar("T")
 
 #: Requests admitted in one transaction of the store.

@@ -12,8 +12,6 @@ from packhorse.core.policies.records import RecordChange
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed
 
-__all__ = ["Folded", "JournalStore"]
-
 
 class JournalStore(Protocol):
     """Lines that tell when jobs of groups end.

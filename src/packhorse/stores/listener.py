@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
-__all__ = ["ANYTHING", "Listeners", "TopicListener"]
-
 #: Stands for any topic: something changed, look yourself.
 ANYTHING: Final = "*"
 

@@ -10,8 +10,6 @@ from packhorse.core.clock import Clock
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
-__all__ = ["open_store"]
-
 _SCHEME: Final = re.compile(r"[a-z]{1,12}")  # what is longer may be a secret
 
 

@@ -14,8 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Listener", "Named", "Plan", "Steps", "Wake", "Wakeups", "looking_for"]
-
 T = TypeVar("T")
 
 #: What a plan asks for is the business of the store it is built for.

@@ -14,8 +14,6 @@ from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Submitted
 
-__all__ = ["Changed", "PageBounds", "RecordPage", "RecordStore", "RefusedJob", "as_page"]
-
 #: Of the number that records of a page are sorted by.
 _DIGITS_MAX: Final = 19
 

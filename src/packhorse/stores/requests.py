@@ -16,32 +16,6 @@ from packhorse.core.policies.explain import JobFacts, Owner
 from packhorse.core.policies.gates import OnDead
 from packhorse.core.policies.retention import Retention
 
-__all__ = [
-    "EVERY_TASK",
-    "FAIR_DEFAULT",
-    "ClaimRequest",
-    "Claimed",
-    "Counts",
-    "ExpiredLease",
-    "ExpiredLeases",
-    "JobFilter",
-    "Outlook",
-    "Page",
-    "Parked",
-    "ProgressNote",
-    "QueueSettings",
-    "QueueState",
-    "RedriveAnswer",
-    "Renewal",
-    "Renewed",
-    "Submitted",
-    "TaskSettings",
-    "Totals",
-    "WorkerRecord",
-    "knows",
-    "with_workers",
-]
-
 #: Among the tasks of a worker: it knows every task there is.
 EVERY_TASK: Final = "*"
 

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from packhorse.stores.plan import Steps
 
-__all__ = ["OpenTransaction", "TransactionStore"]
-
 
 class OpenTransaction(Protocol):
     """A transaction on a connection of its own, which the user writes rows with.

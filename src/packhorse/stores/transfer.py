@@ -31,23 +31,6 @@ from packhorse.core.policies.uniqueness import Identity, idempotency_identity, u
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 
-__all__ = [
-    "CARRIED",
-    "CarriedJob",
-    "CarriedPage",
-    "CarryAnswer",
-    "Copied",
-    "Kept",
-    "Standing",
-    "TransferStore",
-    "as_carried",
-    "cursor_of",
-    "deals_passes",
-    "highest_number",
-    "keys_of",
-    "rejected",
-]
-
 #: The statuses that are carried; what runs or has ended well stays where it is.
 CARRIED: Final = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.DEAD, *RETRY_WAITING})
 #: Of jobs: what every store can count up to.

@@ -8,8 +8,6 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = ["DEFAULT_URL", "absolute_url", "chosen_url", "working_folder"]
-
 DEFAULT_URL: Final = "sqlite:///packhorse.db"
 _URL: Final = "PACKHORSE_URL"
 _URL_FILE: Final = "PACKHORSE_URL_FILE"

@@ -38,8 +38,6 @@ from packhorse.steps.calls import around_steps
 from packhorse.telemetry.otel_metrics import histogram
 from packhorse.version import installed_version
 
-__all__ = ["install"]
-
 _SYSTEM: Final = "packhorse"
 #: Names and values of a carrier that are kept with a job.
 _CARRIER_CHARACTERS_MAX: Final = 8_192

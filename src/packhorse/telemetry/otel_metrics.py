@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = ["HistogramOfMany", "histogram"]
-
 #: Seconds, up to an hour: jobs take longer than what the conventions advise.
 _BOUNDS_S: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),

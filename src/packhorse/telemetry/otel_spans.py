@@ -30,8 +30,6 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-__all__ = ["LightTracer"]
-
 T = TypeVar("T")
 
 #: Releases before 1.40 do not know it.

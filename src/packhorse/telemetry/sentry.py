@@ -22,8 +22,6 @@ from packhorse.core.text import text_of
 from packhorse.errors import ConfigError
 from packhorse.events import JobDead, JobEnded, JobFailed, JobRescued, JobTimedOut
 
-__all__ = ["Each", "install"]
-
 #: What makes an event: an attempt that failed, timed out or was lost, or a job that is given up.
 Each = Literal["attempt", "death"]
 

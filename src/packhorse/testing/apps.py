@@ -36,8 +36,6 @@ from packhorse.stores.requests import JobFilter, Submitted
 from packhorse.task import Task
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["TestApp", "use"]
-
 #: Attempts after which `run_jobs` fails.
 _ATTEMPTS_MAX: Final = 10_000
 #: Longer than any test: its worker must not lose its lease when time jumps.

@@ -15,8 +15,6 @@ from packhorse.core.job import Job, Progress
 from packhorse.hosts import DetachedHost
 from packhorse.tools import NO_TOOLS, Tools
 
-__all__ = ["RecordingContext", "RecordingHost", "make_context"]
-
 
 class RecordingContext(Context):
     """A context that records progress; `request_cancel()` cancels it."""

@@ -30,17 +30,6 @@ from packhorse.stores import open_store
 from packhorse.stores.requests import Submitted
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = [
-    "Delivery",
-    "Died",
-    "Happened",
-    "Interruption",
-    "KeyedContext",
-    "Watch",
-    "WatchedHost",
-    "watched",
-]
-
 #: An argument of this name is an idempotency key, wherever its value comes from.
 _KEY: Final = "idempotency_key"
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")

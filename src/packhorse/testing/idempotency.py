@@ -43,14 +43,6 @@ from packhorse.testing.effects import (
     watched,
 )
 
-__all__ = [
-    "Finding",
-    "IdempotencyReport",
-    "NotIdempotent",
-    "acheck_idempotent",
-    "check_idempotent",
-]
-
 #: Attempts of one run, after which its handler is said not to end.
 _DELIVERIES_MAX: Final = 100
 #: Places that are tried one by one; of a handler with more, so many are drawn.

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from packhorse.core.clock import new_id
 
-__all__ = ["clear_namespace", "drop_schema", "own_place"]
-
 #: Keys removed at once.
 _BATCH: Final = 500
 

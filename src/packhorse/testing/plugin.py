@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.testing.apps import TestApp
 
-__all__ = ["packhorse_app", "packhorse_target", "packhorse_url", "pytest_addoption"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the setting `packhorse_url`."""

@@ -9,8 +9,6 @@ from typing import Final
 
 from packhorse.core.clock import SECOND_US, from_datetime
 
-__all__ = ["VirtualClock"]
-
 #: The first instant of 2030 in UTC: far from 0, so that nothing works by accident.
 _START_US: Final = 1_893_456_000 * SECOND_US
 

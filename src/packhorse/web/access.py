@@ -24,17 +24,6 @@ from packhorse.core.access import ROLES, Permission, Principal, permissions_of
 from packhorse.errors import ConfigError
 from packhorse.web.problems import WebRefusal
 
-__all__ = [
-    "COOKIE",
-    "AccessRules",
-    "Authorize",
-    "check_origin",
-    "forwarded",
-    "principal_of",
-    "source_of",
-    "token_principal",
-]
-
 #: What a host application answers about a request: a principal, a role, or None.
 Authorize = Callable[[Request], Principal | str | Awaitable[Principal | str | None] | None]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

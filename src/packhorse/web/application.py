@@ -28,8 +28,6 @@ from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.web.serving import ApiServer
 from packhorse.web.streams import FleetFeed
 
-__all__ = ["web_app"]
-
 _TRACE_URL: Final = re.compile(r"https?://[^\s{}]*{trace_id}[^\s{}]*")
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),

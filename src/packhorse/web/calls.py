@@ -18,8 +18,6 @@ from packhorse.insights import Insights
 from packhorse.web.looks import FleetLooks
 from packhorse.web.problems import WebRefusal
 
-__all__ = ["ApiAnswer", "ApiCall", "ApiHandler", "ApiRoute", "EmptyOrder"]
-
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 

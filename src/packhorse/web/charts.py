@@ -12,8 +12,6 @@ import msgspec
 from packhorse.client.history import History
 from packhorse.core.durations import span_text
 
-__all__ = ["Chart", "Curve", "Tick", "age_chart", "depth_chart", "flow_chart", "throughput_chart"]
-
 _WIDTH: Final = 720
 _HEIGHT: Final = 200
 _LEFT: Final = 64

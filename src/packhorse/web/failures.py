@@ -26,18 +26,6 @@ from packhorse.stores.records import RecordPage
 from packhorse.web import jobs
 from packhorse.web.calls import ApiAnswer, ApiCall
 
-__all__ = [
-    "FailureGroup",
-    "FailureOrder",
-    "FailureQuery",
-    "FailureSilenceOrder",
-    "failure_groups",
-    "list_failures",
-    "newest_dead",
-    "silence_failure",
-    "unsilence_failure",
-]
-
 #: Dead letters that failures are grouped from; a page never reads more.
 _SAMPLE: Final = PAGE_MAX
 _SILENCED_KIND: Final = "silenced_failure"

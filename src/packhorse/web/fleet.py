@@ -27,34 +27,6 @@ from packhorse.protocol import to_wire
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.problems import WebRefusal
 
-__all__ = [
-    "AuditQuery",
-    "LimitsOrder",
-    "PartOrder",
-    "audit",
-    "breakers",
-    "close_queue",
-    "etag_of",
-    "list_queues",
-    "list_tasks",
-    "list_workers",
-    "metrics",
-    "open_queue",
-    "pause_queue",
-    "quiet_worker",
-    "read_queue",
-    "read_task",
-    "resume_queue",
-    "resume_worker",
-    "scale",
-    "scale_of",
-    "set_limits",
-    "stats",
-    "unset_limits",
-    "worker",
-    "worker_stacks",
-]
-
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 #: How long a request waits for a worker's answer; a page shows it when it comes later.
 _STACKS_S: Final = 3.0

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["DRAWN_MAX", "Box", "Drawing", "drawn"]
-
 #: Nodes that are drawn; a picture of more is not read.
 DRAWN_MAX: Final = 200
 _WIDTH: Final = 180

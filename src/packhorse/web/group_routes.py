@@ -10,8 +10,6 @@ from packhorse.core.access import Permission
 from packhorse.web import failures, groups, notices, operations
 from packhorse.web.calls import ApiRoute, EmptyOrder
 
-__all__ = ["GROUP_ROUTES"]
-
 _GET: Final = partial(ApiRoute, method="GET")
 _POST: Final = partial(ApiRoute, method="POST", body=EmptyOrder)
 _BATCH: Final = "/batches/{id:path}"

@@ -20,25 +20,6 @@ from packhorse.workflows.handle import Workflow
 from packhorse.workflows.info import NodeInfo, WorkflowInfo
 from packhorse.workflows.verbs import Workflows
 
-__all__ = [
-    "BatchInfo",
-    "FailuresQuery",
-    "GroupsQuery",
-    "WorkflowQuery",
-    "batch_document",
-    "batch_failures",
-    "cancel_batch",
-    "cancel_workflow",
-    "list_batches",
-    "list_workflows",
-    "node_document",
-    "read_batch",
-    "read_workflow",
-    "retry_batch",
-    "retry_workflow",
-    "workflow_document",
-]
-
 #: Steps of a cancel that one request waits for; the next request goes on.
 _CANCEL_STEPS: Final = 20
 

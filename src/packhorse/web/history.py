@@ -13,8 +13,6 @@ from packhorse.core.policies.history import RANGES
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.charts import age_chart, depth_chart, flow_chart, throughput_chart
 
-__all__ = ["HistoryQuery", "history", "overview_parts", "queue_parts", "task_parts"]
-
 _TOP: Final = 5
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 

@@ -22,8 +22,6 @@ from packhorse.web import jobs
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.graphs import DRAWN_MAX
 
-__all__ = ["AgainOrder", "job", "submit_again"]
-
 #: What of a job holds for its call when that is submitted again; keys for once are not among it.
 _KEPT: Final = (
     *("task", "queue", "priority", "timeout", "ordering_key", "concurrency_key", "trace_id"),

@@ -24,33 +24,6 @@ from packhorse.stores.requests import JobFilter
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.problems import WebRefusal
 
-__all__ = [
-    "DeadQuery",
-    "DecisionOrder",
-    "JobQuery",
-    "JobsQuery",
-    "RedriveOrder",
-    "RetryOrder",
-    "SignalOrder",
-    "SubmitOrder",
-    "WaitQuery",
-    "approve",
-    "cancel",
-    "dead_letters",
-    "decline",
-    "explain",
-    "job_filter",
-    "list_jobs",
-    "read_job",
-    "redrive",
-    "redrive_many",
-    "retry",
-    "signal",
-    "submit",
-    "wait",
-    "whole_job",
-]
-
 #: A request waits no longer than this; ask again.
 WAIT_MAX_S: Final = 60.0
 #: Jobs that one request runs again; the answer says where to go on.

@@ -18,8 +18,6 @@ from packhorse.client.history import History
 from packhorse.core.policies.history import RANGES
 from packhorse.insights import QueueInfo
 
-__all__ = ["FleetLooks", "Look"]
-
 T = TypeVar("T")
 
 #: Jobs of one lane of a queue, and finished ones in all, that are counted for a page.

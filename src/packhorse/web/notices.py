@@ -12,18 +12,6 @@ from packhorse.core.durations import microseconds
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.problems import WebRefusal
 
-__all__ = [
-    "AlertOrder",
-    "EventOrder",
-    "SilenceOrder",
-    "add_alert",
-    "list_alerts",
-    "list_topics",
-    "publish",
-    "remove_alert",
-    "silence_alert",
-]
-
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 

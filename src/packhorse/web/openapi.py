@@ -27,8 +27,6 @@ from packhorse.web.problems import PROBLEM_TYPE
 from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.workflows.info import WorkflowInfo
 
-__all__ = ["openapi_document"]
-
 _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (

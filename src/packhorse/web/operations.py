@@ -25,19 +25,6 @@ from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.jobs import Instant, Text, job_filter
 from packhorse.web.problems import WebRefusal
 
-__all__ = [
-    "MatchQuery",
-    "OperationInfo",
-    "OperationOrder",
-    "begin_operation",
-    "list_operations",
-    "match_operation",
-    "needed_for",
-    "read_operation",
-    "resume_operation",
-    "stop_operation",
-]
-
 #: What each action needs, besides `jobs.bulk`.
 _NEEDED: Final = (
     (OperationAction.CANCEL, Permission.JOBS_CANCEL),

@@ -35,8 +35,6 @@ from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.web.serving import ApiServer, allowed, read_body, read_query
 from packhorse.web.views import PAGES, PageRoute
 
-__all__ = ["PageServer"]
-
 _LOG: Final = logging.getLogger("packhorse.web")
 _FOLDER: Final = Path(__file__).parent
 _STATIC: Final = ("style.css", "app.js", "icon.svg")

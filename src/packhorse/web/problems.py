@@ -22,8 +22,6 @@ from packhorse.group_errors import (
     WorkflowNotFound,
 )
 
-__all__ = ["PROBLEM_TYPE", "WebRefusal", "problem", "problem_of"]
-
 PROBLEM_TYPE: Final = "application/problem+json"
 #: The first class that an error is an instance of decides.
 _STATUSES: Final[tuple[tuple[type[errors.PackhorseError], int], ...]] = (

@@ -16,8 +16,6 @@ from packhorse.web import fleet, history, job_page, jobs, schedules, streams
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.group_routes import GROUP_ROUTES
 
-__all__ = ["API_ROUTES", "PREFIX"]
-
 PREFIX: Final = "/api/v1"
 
 _GET: Final = partial(ApiRoute, method="GET")

@@ -15,19 +15,6 @@ from packhorse.protocol import wire_datetime
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.fleet import etag_of
 
-__all__ = [
-    "FiresQuery",
-    "ScheduleChange",
-    "edit_schedule",
-    "list_fires",
-    "list_schedules",
-    "pause_schedule",
-    "read_schedule",
-    "restore_schedule",
-    "resume_schedule",
-    "run_schedule",
-]
-
 _FIRES_MAX: Final = 1_000
 #: What of a schedule an operator changes.
 _EDITED: Final = ("state", "timing", "changed")

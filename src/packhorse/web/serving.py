@@ -27,8 +27,6 @@ from packhorse.web.access import AccessRules, check_origin, principal_of, source
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiRoute, EmptyOrder
 from packhorse.web.problems import WebRefusal, problem, problem_of
 
-__all__ = ["ApiServer", "allowed", "read_body", "read_query", "unauthenticated"]
-
 _LOG: Final = logging.getLogger("packhorse.web")
 #: Bytes of a request; a larger payload belongs into an artifact.
 BODY_MAX: Final = 1024 * 1024

@@ -22,8 +22,6 @@ from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.looks import FleetLooks
 from packhorse.web.problems import WebRefusal
 
-__all__ = ["STREAMS_MAX", "FleetFeed", "fleet_events", "job_events"]
-
 #: Streams that one process serves at once.
 STREAMS_MAX: Final = 100
 _LOOK_S: Final = 1.0

@@ -19,19 +19,6 @@ from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
 from packhorse.web.failures import FailureQuery, failure_groups, list_failures, newest_dead
 from packhorse.web.graphs import DRAWN_MAX, drawn
 
-__all__ = [
-    "PAGES",
-    "PageRoute",
-    "batch",
-    "health_sentence",
-    "match",
-    "operation",
-    "overview",
-    "queues",
-    "tasks",
-    "workflow",
-]
-
 _TOP: Final = 5
 #: A queue whose oldest ready job waits longer is behind.
 _BEHIND_S: Final = 60.0

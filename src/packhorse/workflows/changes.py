@@ -54,8 +54,6 @@ from packhorse.workflows.records import (
 )
 from packhorse.workflows.removal import drop_head
 
-__all__ = ["Started", "WorkflowPlan", "cancelled", "retried", "started", "workflow_group"]
-
 #: What one change takes: nodes, bytes of their documents, and jobs.
 _PART_NODES: Final = 400
 _PART_BYTES: Final = 768 * 1024

@@ -25,8 +25,6 @@ from packhorse.core.workflows import (
 )
 from packhorse.errors import ConfigError, UsageError
 
-__all__ = ["FailureChoice", "Graph", "Node"]
-
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 

@@ -28,8 +28,6 @@ from packhorse.stores.protocol import Store
 from packhorse.workflows.graph import FailureChoice, Graph, Node
 from packhorse.workflows.records import GROWN_PREFIX, Addition, Asking, growing
 
-__all__ = ["FlowInRun", "Growing"]
-
 R = TypeVar("R")
 
 _PLACES: Final = 4  #: digits of a number in the name of an attachment

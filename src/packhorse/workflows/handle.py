@@ -36,8 +36,6 @@ from packhorse.workflows.info import (
 )
 from packhorse.workflows.records import Ended, read_workflow
 
-__all__ = ["Workflow"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _Asking = Generator[Plan[Any], Any, T]

@@ -39,19 +39,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.workflows.records import Asking, Ended, job_of, nodes_of, read_workflow
 
-__all__ = [
-    "NodeInfo",
-    "WorkflowInfo",
-    "WorkflowPage",
-    "all_workflows",
-    "ends_told",
-    "explained_job",
-    "explained_node",
-    "node_infos",
-    "workflow_info",
-    "workflow_page",
-]
-
 _PAGE: Final = 500
 #: Pages in which a node is looked for by the id that its job will have.
 _PAGES_MAX: Final = 100

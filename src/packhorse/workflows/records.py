@@ -44,28 +44,6 @@ from packhorse.stores.records import Changed, RecordPage
 from packhorse.stores.requests import Submitted
 from packhorse.workflows.removal import removed
 
-__all__ = [
-    "GROWN_PREFIX",
-    "Addition",
-    "Asking",
-    "Ended",
-    "Folds",
-    "advanced",
-    "begun",
-    "cancelled_jobs",
-    "fold_group",
-    "folded",
-    "followed",
-    "growing",
-    "is_live",
-    "job_of",
-    "kept_up",
-    "nodes_of",
-    "noted",
-    "now_us",
-    "read_workflow",
-]
-
 T = TypeVar("T")
 Asking = Generator[Plan[Any], Any, T]
 Views = Mapping[str, NodeView]

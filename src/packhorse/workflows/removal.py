@@ -22,8 +22,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 
-__all__ = ["drop_head", "removed"]
-
 _PAGE: Final = 500
 
 

@@ -17,8 +17,6 @@ from packhorse.workflows.graph import Graph, Node
 from packhorse.workflows.handle import Workflow
 from packhorse.workflows.verbs import Flow
 
-__all__ = ["Arrangement", "Gather", "Step", "chain", "gather"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")

@@ -49,8 +49,6 @@ from packhorse.workflows.info import (
 )
 from packhorse.workflows.records import read_workflow
 
-__all__ = ["Flow", "WorkflowVerbs", "Workflows"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _Asking = Generator[Plan[Any], Any, T]

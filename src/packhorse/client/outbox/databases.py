@@ -18,8 +18,6 @@ from packhorse.core.process import at_fork
 from packhorse.errors import ConfigError
 from packhorse.stores.urls import absolute_url
 
-__all__ = ["Database", "Work", "database_of"]
-
 T = TypeVar("T")
 Work = Callable[[UserConnection], T]
 

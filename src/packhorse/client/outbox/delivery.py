@@ -24,8 +24,6 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
 from packhorse.stores.transfer import rejected
 
-__all__ = ["deliver", "forget"]
-
 #: A batch whose rows are removed needs no mark; it is kept so long should it be left behind.
 _MARK_KEPT_US: Final = 90 * 24 * 3600 * SECOND_US
 

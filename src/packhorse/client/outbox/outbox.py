@@ -18,8 +18,6 @@ from packhorse.core.policies.records import RecordId
 from packhorse.stores.intake import IntakeRequest, UserStatement
 from packhorse.stores.protocol import Store
 
-__all__ = ["Outbox", "OutboxState"]
-
 
 class OutboxState(NamedTuple):
     """What waits in an outbox."""

@@ -13,8 +13,6 @@ from packhorse.stores.intake import alias_of
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
-__all__ = ["Outboxes"]
-
 T = TypeVar("T")
 
 #: A verb about a job that is not found drains so many batches, or waits for another process that

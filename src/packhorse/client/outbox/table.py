@@ -28,8 +28,6 @@ from packhorse.stores.intake import (
     written_request,
 )
 
-__all__ = ["COUNTED_MAX", "STALE_US", "OutboxBatch", "OutboxTable"]
-
 #: A batch that was taken so long ago and is still there was left behind: another one delivers it.
 STALE_US: Final = 10 * SECOND_US
 #: Requests that are counted at most.

@@ -22,8 +22,6 @@ from packhorse.events import EventBus, JobsSpooled
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Submitted
 
-__all__ = ["SpoolingConnection"]
-
 
 class SpoolingConnection(Connection):
     """As `Connection`; what the store cannot take now is kept in a file and delivered later.

@@ -16,8 +16,6 @@ from packhorse.core.job import NewJob
 from packhorse.errors import PackhorseError, QueueFull, StoreUnavailable
 from packhorse.events import EventBus, SpoolDelivered, SpoolRefused
 
-__all__ = ["Courier"]
-
 #: Read from the file at once.
 _BATCH: Final = 100
 #: How long it waits after the store was away: doubled each time, up to the second.

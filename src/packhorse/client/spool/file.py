@@ -19,8 +19,6 @@ import msgspec
 from packhorse.core.job import NewJob
 from packhorse.errors import StoreUnavailable
 
-__all__ = ["SUBMISSIONS_MAX", "Refused", "SpoolFile", "SpooledSubmission"]
-
 #: With so many kept, further submissions fail: a disk is not endless.
 SUBMISSIONS_MAX: Final = 1_000_000
 #: How long one process waits for another that writes.

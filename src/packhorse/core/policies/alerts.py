@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["AlertBound", "AlertRule", "AlertState", "grown", "judged", "sampled"]
-
 #: Values kept of an alert on growth or a rate, at most one a tenth of its window.
 _SAMPLES_MAX: Final = 12
 _PARTS: Final = 10

@@ -11,20 +11,6 @@ import msgspec
 
 from packhorse.errors import ConfigError, PayloadError
 
-__all__ = [
-    "ATTACHED_BYTES_MAX",
-    "ATTACHED_MAX",
-    "ATTACHED_NAME_BYTES_MAX",
-    "SIGNALS_MAX",
-    "VALUE_BYTES_MAX",
-    "Attaching",
-    "Attachments",
-    "check_attaching",
-    "check_values",
-    "fits",
-    "too_much",
-]
-
 VALUE_BYTES_MAX: Final = 64 * 1024
 ATTACHED_MAX: Final = 1_000  #: values and signals of one job
 ATTACHED_BYTES_MAX: Final = 4 * 1024 * 1024  #: of all of them

@@ -19,8 +19,6 @@ import msgspec
 from packhorse.core.clock import SECOND_US
 from packhorse.errors import ConfigError
 
-__all__ = ["QUIET_US", "Load", "ScaleRule", "Scaling", "check_scale", "demand", "scale", "wanted"]
-
 #: How long the number of workers must have stood before there may be fewer.
 QUIET_US: Final = 30 * SECOND_US
 

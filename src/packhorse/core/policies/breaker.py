@@ -14,20 +14,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "FAILURES_MAX",
-    "PROBE_US_MIN",
-    "Admission",
-    "BreakerPhase",
-    "BreakerRule",
-    "BreakerState",
-    "admission",
-    "breaker_phase",
-    "call_failed",
-    "probe_begun",
-    "probe_ended",
-]
-
 #: Failures that a rule may ask for: each is an instant in the breaker's record.
 FAILURES_MAX: Final = 1_000
 #: A probe that has not ended by then, or within `open_us` if that is longer, is taken for lost.

@@ -10,18 +10,6 @@ from typing import Literal, get_args
 from packhorse.core.job import NUMBER_MAX
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "OnFull",
-    "Waiting",
-    "check_depth",
-    "excess",
-    "over_soft_depth",
-    "room",
-    "shed",
-    "turned_away",
-]
-
-
 #: What a submit to a full queue comes to: an error, a wait for room, or the loss of the least.
 OnFull = Literal["reject", "wait", "drop"]
 

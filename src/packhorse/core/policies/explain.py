@@ -25,18 +25,6 @@ from packhorse.core.job import (
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
 
-__all__ = [
-    "AHEAD_MAX",
-    "JOBS_NAMED_MAX",
-    "ClosedGate",
-    "JobFacts",
-    "Obstacle",
-    "OpenStep",
-    "Owner",
-    "ReasonCode",
-    "explain",
-]
-
 #: Jobs before one that are counted.
 AHEAD_MAX: Final = 10_000
 #: Jobs that one closed gate names.

@@ -18,23 +18,6 @@ from typing import Final
 
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "REDEALT_MAX",
-    "STRIDE",
-    "WEIGHT_MAX",
-    "WEIGHT_MIN",
-    "Rank",
-    "aged_rank",
-    "check_fairness",
-    "claim_rank",
-    "deal",
-    "next_pass",
-    "queue_order",
-    "redealt",
-    "stride",
-    "virtual_time",
-]
-
 #: Ranks are compared as they stand; the lower is claimed first.
 Rank = tuple[int, int, int]
 

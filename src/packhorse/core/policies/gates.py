@@ -21,33 +21,6 @@ from packhorse.core.job import NUMBER_MAX, TERMINAL, JobStatus, RateRule
 from packhorse.core.policies.rate_limit import RateLog, next_free_us
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "Blocked",
-    "Gate",
-    "GateKind",
-    "GateState",
-    "JobKeys",
-    "OnDead",
-    "QueueLimits",
-    "TaskLimits",
-    "admit",
-    "check_concurrency",
-    "check_on_dead",
-    "concurrency_gate",
-    "gates_of",
-    "has_room",
-    "holds_line",
-    "key_pause",
-    "limit_of",
-    "order_gate",
-    "pause_gate",
-    "rate_gate",
-    "refusal",
-    "rule_of",
-    "tenant_pause",
-    "too_heavy",
-]
-
 
 def has_room(running: int, limit: int) -> bool:
     """Whether one more may run; `running` counts the processing jobs of all workers."""

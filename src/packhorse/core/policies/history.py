@@ -18,27 +18,6 @@ import msgspec
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX
 from packhorse.core.policies.series import BOUNDS_S, OTHER, Series, bounded
 
-__all__ = [
-    "PART_KEPT_US",
-    "PART_KIND",
-    "RANGES",
-    "TIERS",
-    "HistoryPart",
-    "HistoryRange",
-    "QueueTotals",
-    "SpanTotals",
-    "Tier",
-    "decode_part",
-    "decode_series",
-    "decode_totals",
-    "encode_part",
-    "encode_series",
-    "encode_totals",
-    "key_of_span",
-    "totals_added",
-    "totals_of",
-]
-
 PART_KIND: Final = "history_part"
 _DAY_S: Final = 24 * 3_600
 #: Parts wait to be folded for two minutes; longer only while no worker lives.

@@ -15,18 +15,6 @@ from packhorse.core.policies.records import RecordId, check_id
 from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "CARRIED_LINES_MAX",
-    "KEPT_US",
-    "LINES_MAX",
-    "MEMBER_LIFE_US_MAX",
-    "Group",
-    "JournalLine",
-    "check_lines",
-    "is_kept",
-    "member_of",
-]
-
 LINES_MAX: Final = 1_000  #: folded in one call
 CARRIED_LINES_MAX: Final = 100_000  #: of one group, from another store
 #: How long after its end a member is kept at most for the sake of its group.

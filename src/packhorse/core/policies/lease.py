@@ -15,27 +15,6 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 
-__all__ = [
-    "LEASE_US_DEFAULT",
-    "NEVER",
-    "RESCUE_LOOK_US_MAX",
-    "ClockReading",
-    "Hold",
-    "Sighting",
-    "confirmed",
-    "is_lost",
-    "overdue",
-    "patience_us",
-    "renew_interval_us",
-    "ripe_at",
-    "sight",
-    "sight_holds",
-    "stepped_us",
-    "suspicion_us",
-    "taken_back_us",
-    "trusted_for_us",
-]
-
 LEASE_US_DEFAULT: Final = 30 * SECOND_US
 _SUSPICION_US_MAX: Final = 3 * SECOND_US
 #: The longest between two looks of a rescuer.

@@ -29,20 +29,6 @@ from packhorse.core.durations import span_text
 from packhorse.core.job import NUMBER_MAX, RateRule
 from packhorse.errors import ConfigError
 
-__all__ = [
-    "ALLOWANCE_US_MAX",
-    "SLOTS",
-    "RateLog",
-    "check_rate",
-    "check_weight",
-    "current",
-    "granted",
-    "is_over",
-    "latest_end_us",
-    "next_free_us",
-    "slot_end_us",
-]
-
 #: Slots in a window; a log holds as many, and the one that is being filled.
 SLOTS: Final = 64
 

@@ -11,27 +11,6 @@ import msgspec
 
 from packhorse.errors import ConfigError, PayloadError
 
-__all__ = [
-    "CHANGES_MAX",
-    "CHANGE_BYTES_MAX",
-    "COUNTERS_MAX",
-    "DOCUMENT_BYTES_MAX",
-    "NAME_BYTES_MAX",
-    "WRITERS_MAX",
-    "Add",
-    "Carry",
-    "Decided",
-    "Put",
-    "Record",
-    "RecordChange",
-    "RecordId",
-    "Remove",
-    "check_changes",
-    "check_id",
-    "decide",
-    "is_expired",
-]
-
 DOCUMENT_BYTES_MAX: Final = 64 * 1024
 CHANGES_MAX: Final = 1_000  #: in one call
 CHANGE_BYTES_MAX: Final = 1024 * 1024  #: of all documents of one call

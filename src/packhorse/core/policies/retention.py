@@ -9,8 +9,6 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 
-__all__ = ["DAY_US", "GHOST_US", "Retention", "first_expiry_us", "is_ghost", "may_prune"]
-
 DAY_US: Final = 24 * 3600 * SECOND_US
 #: How long a worker that went without leaving is still shown, from the end of its lease.
 GHOST_US: Final = DAY_US

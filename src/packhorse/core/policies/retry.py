@@ -12,8 +12,6 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import RetryRule
 from packhorse.errors import ConfigError
 
-__all__ = ["RetryPolicy", "qualified_name", "retry_delay_us", "rule_of", "wants_retry"]
-
 Backoff = Literal["fixed", "linear", "exponential"]
 
 

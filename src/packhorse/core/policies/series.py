@@ -9,20 +9,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "BOUNDS_S",
-    "EXPOSED_S",
-    "OTHER",
-    "OUTCOMES",
-    "SERIES_MAX",
-    "Series",
-    "added",
-    "bounded",
-    "merged",
-    "quantile",
-    "risen",
-]
-
 #: What an attempt may come to, in the order of `Series.outcomes`.
 OUTCOMES: Final = (
     *("success", "retried", "dead", "cancelled", "snoozed", "limited", "released", "stale"),

@@ -27,19 +27,6 @@ from packhorse.errors import ConfigError
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-__all__ = [
-    "CATCH_UP_MAX",
-    "LATE_US",
-    "CatchUp",
-    "DueFires",
-    "Timing",
-    "check_timing",
-    "due_fires",
-    "fires_after",
-    "jittered_us",
-    "timing_words",
-]
-
 #: Missed fires that `catch_up="all"` brings up to date; older ones are left out.
 CATCH_UP_MAX: Final = 1_000
 #: A fire that nothing has looked at for so long counts as missed, and `catch_up` decides.

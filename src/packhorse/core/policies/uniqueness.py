@@ -40,26 +40,6 @@ from packhorse.core.job import (
 from packhorse.core.sealing import key_of
 from packhorse.errors import ConfigError, JobConflict
 
-__all__ = [
-    "Conflict",
-    "Identity",
-    "KnownJob",
-    "at_least_us",
-    "check_idempotency",
-    "check_unique",
-    "conflict",
-    "holds_idempotency_key",
-    "holds_unique_key",
-    "id_conflict",
-    "idempotency_identity",
-    "may_replace",
-    "record_until_us",
-    "refuse_strangers",
-    "result_until_us",
-    "same_payload",
-    "unique_identity",
-]
-
 #: (tenant, task, key): what a key belongs to. Unique and idempotency keys never meet.
 Identity = tuple[str, str, str]
 

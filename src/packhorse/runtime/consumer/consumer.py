@@ -36,8 +36,6 @@ from packhorse.runtime.worker.outcomes import as_error_object, returned_error
 from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.requests import EVERY_TASK
 
-__all__ = ["LOGGER", "Consumer", "ConsumerSettings", "attach_log", "consumer_settings"]
-
 #: How long a fetch waits for a job, and so how soon a loop around it sees its own stop flag.
 _FETCH_S: Final = 1.0
 #: How long a job waits that its runtime wants retried.

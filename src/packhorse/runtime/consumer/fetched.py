@@ -35,8 +35,6 @@ from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.outcomes import as_error_object, described, returned_error
 from packhorse.runtime.worker.plans import current_payload
 
-__all__ = ["DEADLINE", "JOB_TIMEOUT", "FetchedJob", "failed_for_good", "failed_once", "fetched_job"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FetchedJob:

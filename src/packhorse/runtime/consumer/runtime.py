@@ -38,8 +38,6 @@ from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.signals import JobSignal
 
-__all__ = ["ConsumerRuntime"]
-
 #: How much longer than its timeout a fetch may take, to have the store looked at once.
 _FIRST_LOOK_S: Final = 1.0
 #: How long a claim under way may still take when the consumer is closed.

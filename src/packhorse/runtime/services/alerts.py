@@ -37,8 +37,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Counts, WorkerRecord
 
-__all__ = ["AlertWatch", "notice_jobs"]
-
 _PAGE: Final = 500
 #: Workers whose totals are compared; of more, the others do not count.
 _WORKERS_MAX: Final = 500

@@ -11,8 +11,6 @@ from packhorse.core.clock import Chance
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 
-__all__ = ["ArtifactSweeper"]
-
 #: Jobs looked at in one go.
 _BATCH: Final = 200
 

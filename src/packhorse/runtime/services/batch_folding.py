@@ -16,8 +16,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 
-__all__ = ["BatchFolding"]
-
 _LOG: Final = logging.getLogger("packhorse.worker")
 
 

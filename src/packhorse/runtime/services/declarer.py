@@ -14,8 +14,6 @@ from packhorse.core.releases import SEEN_EVERY_US, Declaration, Declared, Releas
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 
-__all__ = ["Declarer"]
-
 #: Workers of a release say that it lives; without that, declarations of others hold.
 _RELEASE_US: Final = 180 * SECOND_US
 _RELEASE_EVERY_S: Final = 60.0

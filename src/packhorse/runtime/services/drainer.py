@@ -15,8 +15,6 @@ from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.intake import ADMITTED_MAX
 from packhorse.stores.protocol import Store
 
-__all__ = ["Drainer"]
-
 #: A worker on duty says so again before this has passed, or another one takes over.
 _DUTY_US: Final = 10 * SECOND_US
 #: Between two looks, once something came through it within so long.

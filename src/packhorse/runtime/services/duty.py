@@ -13,8 +13,6 @@ from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.stores.protocol import Store
 
-__all__ = ["OFF_DUTY_S", "Duty"]
-
 #: How long a worker that is not on duty waits for the one that is.
 OFF_DUTY_S: Final = 1.0
 #: One on duty says so again before this has passed, or another one takes over. It is short, since

@@ -11,8 +11,6 @@ from packhorse.runtime.services.groups import Folding
 from packhorse.runtime.services.workflow_folding import WorkflowFolding, WorkflowKeeper
 from packhorse.stores.protocol import Store
 
-__all__ = ["keepers", "known_foldings"]
-
 
 def known_foldings(watchers: ProgressWatchers, bus: EventBus, worker: str) -> tuple[Folding, ...]:
     """One for each kind of group, as a worker begins with them."""

@@ -29,8 +29,6 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 
-__all__ = ["JOURNAL_TOPIC", "Fold", "Folding", "Groups"]
-
 JOURNAL_TOPIC: Final = "journal"
 #: Between two rounds, so that lines which come one by one are folded together.
 _TOGETHER_S: Final = 0.02

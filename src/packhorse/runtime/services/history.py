@@ -42,8 +42,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Counts
 
-__all__ = ["HistoryKeeper", "keep_lost"]
-
 _MINUTE_S: Final = 60
 #: Parts of a minute are folded so long after it has begun: no worker writes to it any more.
 _CLOSED_S: Final = 2 * _MINUTE_S

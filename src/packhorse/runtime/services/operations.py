@@ -35,8 +35,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Page, RedriveAnswer
 
-__all__ = ["OperationSteps"]
-
 #: Operations that take turns.
 _AT_ONCE: Final = 20
 #: Jobs that are found and written down in one go; steps work through them.

@@ -44,8 +44,6 @@ from packhorse.runtime.services.upkeep import DeathReporter, spread
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ExpiredLeases
 
-__all__ = ["Rescuer"]
-
 #: Jobs rescued in one write; a full batch is followed by the next at once.
 _BATCH: Final = 200
 _TOLD: Final = (JobRescued, JobCancelling, JobCancelled)

@@ -22,8 +22,6 @@ from packhorse.runtime.services.declarer import Declarer
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 
-__all__ = ["Subscribers"]
-
 _INTERVAL_S: Final = 60.0
 
 

@@ -39,8 +39,6 @@ from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage, RefusedJob
 
-__all__ = ["Ticker", "Traced"]
-
 #: Entered around what stores jobs; gives them with the trace they are part of, if any.
 Traced = Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]]
 

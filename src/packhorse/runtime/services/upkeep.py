@@ -17,21 +17,6 @@ from packhorse.stores.intake import ADMITTED_MAX, Intake
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, Counts
 
-__all__ = [
-    "PARKED_US_MAX",
-    "STARVING_US",
-    "Admitter",
-    "DeathReporter",
-    "Driver",
-    "Expirer",
-    "Parker",
-    "Promoter",
-    "Pruner",
-    "Service",
-    "Starvation",
-    "spread",
-]
-
 #: How long a service waits after an error, at most: its own interval may be a minute.
 _AFTER_ERROR_S_MAX: Final = 5.0
 #: Between two looks at the intake, once something came through it within so long.

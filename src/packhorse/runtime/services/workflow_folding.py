@@ -19,8 +19,6 @@ from packhorse.stores.records import Changed, RecordPage
 from packhorse.workflows.info import ends_told
 from packhorse.workflows.records import folded, followed, kept_up, noted
 
-__all__ = ["WorkflowFolding", "WorkflowKeeper"]
-
 #: Workflows looked at in one round.
 _PAGE: Final = 50
 

@@ -33,8 +33,6 @@ from packhorse.runtime.supervisor.messages import (
 )
 from packhorse.runtime.supervisor.shared_memory import Running, SharedMemory
 
-__all__ = ["ChildProcess", "Death", "ProcessSlot", "memory_kills", "readable_stacks"]
-
 _CHUNK: Final = 65_536
 #: Bytes read of what a dying process wrote about itself, and characters kept.
 _FAULT_BYTES: Final = 200_000

@@ -55,15 +55,6 @@ from packhorse.runtime.supervisor.store_client import StoreClient
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, Renewal
 
-__all__ = [
-    "Cause",
-    "CrashRecovery",
-    "RecoveredJob",
-    "emit_recovered",
-    "recover_jobs",
-    "recovered_events",
-]
-
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 #: Jobs settled in one write, and the most writes: no worker holds more.
 _BATCH: Final = 200

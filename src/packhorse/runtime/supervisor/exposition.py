@@ -18,8 +18,6 @@ from packhorse.runtime.supervisor.messages import Report
 from packhorse.stores.requests import Counts
 from packhorse.version import installed_version
 
-__all__ = ["Figures", "exposition"]
-
 _PREFIX: Final = "packhorse_"
 
 

@@ -23,8 +23,6 @@ from packhorse.runtime.supervisor.link import COUNTING
 from packhorse.runtime.supervisor.messages import Report
 from packhorse.runtime.supervisor.supervisor import Supervisor
 
-__all__ = ["FleetFigures", "SupervisorReport", "reporting"]
-
 #: Names the pipe to the parent in a supervisor's environment.
 _VARIABLE: Final = "PACKHORSE_FLEET"
 _EVERY_S: Final = 1.0

@@ -25,8 +25,6 @@ from packhorse.runtime.supervisor.messages import (
 from packhorse.runtime.supervisor.posix import die_with_parent
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
 
-__all__ = ["COUNTING", "VARIABLE", "SupervisorLink", "link_from_environment"]
-
 #: Names the descriptors in a process's environment; removed once read.
 VARIABLE: Final = "PACKHORSE_SUPERVISOR"
 #: Is in the environment where counts by queue and task are read.

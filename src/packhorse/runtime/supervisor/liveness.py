@@ -9,8 +9,6 @@ from typing import Final
 
 from packhorse.runtime.supervisor.shared_memory import Running
 
-__all__ = ["ProcessState", "is_alive", "needs_renewal", "restart_delay_s", "stuck_since"]
-
 #: How long an event loop may be blocked beyond the time of its jobs before `/livez` fails.
 ALIVE_SLACK_S: Final = 5.0
 #: How long beyond the grace of its jobs a stuck process may live: loops report once a second.

@@ -10,22 +10,6 @@ import msgspec
 from packhorse.core.job import RetryRule
 from packhorse.core.policies.series import Series, added, merged
 
-__all__ = [
-    "FromChild",
-    "Hello",
-    "Left",
-    "NoSuspects",
-    "Quiet",
-    "Report",
-    "Retire",
-    "Stuck",
-    "TaskRules",
-    "ToChild",
-    "encode",
-    "read_from_child",
-    "read_to_child",
-]
-
 
 class TaskRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a task, for settling its jobs without its code."""

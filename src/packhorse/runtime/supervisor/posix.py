@@ -14,19 +14,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "STOP_SIGNALS",
-    "Orphans",
-    "adopt_orphans",
-    "adopts_orphans",
-    "child_pids",
-    "descendants",
-    "die_with_parent",
-    "kill_all",
-    "reaped",
-    "stop_signals",
-]
-
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37

@@ -24,20 +24,6 @@ from packhorse.runtime.supervisor.supervisor import Supervisor
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Counts
 
-__all__ = [
-    "METRICS_TYPE",
-    "Address",
-    "Answer",
-    "Routes",
-    "counts_of",
-    "metrics_text",
-    "not_ready",
-    "parse_address",
-    "probes",
-    "served",
-    "status_document",
-]
-
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 #: How long the store may take to count its queues.
 _COUNTS_S: Final = 2.0

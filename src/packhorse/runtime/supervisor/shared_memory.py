@@ -17,8 +17,6 @@ from typing import Final
 
 from packhorse.logs.lines import RING_SIZE, LineRing
 
-__all__ = ["PLACES", "Running", "SharedMemory", "job_key"]
-
 #: Jobs it has room for: a worker's most slots, and jobs that wait to be settled.
 PLACES: Final = 13_000
 #: A longer job id is cut; with the fence it is still unique.

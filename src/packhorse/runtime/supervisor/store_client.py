@@ -20,8 +20,6 @@ from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Renewal, Renewed
 
-__all__ = ["LeaseKeeper", "StoreClient"]
-
 T = TypeVar("T")
 
 

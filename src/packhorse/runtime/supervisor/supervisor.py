@@ -31,8 +31,6 @@ from packhorse.runtime.supervisor.messages import Hello, NoSuspects, Quiet, Repo
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS, Orphans, stop_signals
 from packhorse.runtime.supervisor.store_client import LeaseKeeper, StoreClient
 
-__all__ = ["EXIT_ABANDONED", "EXIT_FAILED", "Supervisor"]
-
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 
 EXIT_FAILED: Final = 1

@@ -22,8 +22,6 @@ from packhorse.errors import StoreUnavailable
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
-__all__ = ["AttachmentWriter"]
-
 _BATCH_MAX: Final = 500
 #: With fewer, a commit takes longer than handlers need to come back.
 _HALVED_MIN: Final = 50

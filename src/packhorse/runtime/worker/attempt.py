@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from packhorse.core.chunks import ChunkState
     from packhorse.runtime.worker.plans import CallPlan
 
-__all__ = ["Attempt", "Ending", "Settling", "Stage"]
-
 
 class Stage(IntEnum):
     """How far an attempt is in this worker."""

@@ -15,8 +15,6 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 
-__all__ = ["group_of", "is_stopped", "stopping"]
-
 #: How often a change is tried again that another one came before.
 _TRIES: Final = 50
 

@@ -43,8 +43,6 @@ from packhorse.runtime.worker.items import ItemRunner, Judge
 from packhorse.runtime.worker.outcomes import oversized
 from packhorse.runtime.worker.plans import limits_of
 
-__all__ = ["ChunkEnded", "ChunkRun"]
-
 #: What has ended is written so long after, together with what ends meanwhile.
 _WRITE_AFTER_S: Final = 0.02
 #: Before another try to write to a store that cannot be reached.

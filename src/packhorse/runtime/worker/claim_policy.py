@@ -13,18 +13,6 @@ from typing import Final
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX
 
-__all__ = [
-    "CLAIM_BATCH_MAX",
-    "LookAhead",
-    "Mode",
-    "Quarantine",
-    "QueueCaps",
-    "QueueRotation",
-    "StartAllowance",
-    "StoreTime",
-    "in_turn",
-]
-
 #: Jobs asked for in one claim.
 CLAIM_BATCH_MAX: Final = 500
 _WORK_S: Final = 0.05

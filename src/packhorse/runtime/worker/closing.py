@@ -16,8 +16,6 @@ from packhorse.runtime.worker.plans import limits_of
 from packhorse.steps.calls import Work
 from packhorse.steps.publishing import blocking, published
 
-__all__ = ["rest_of", "within_budget"]
-
 
 def within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
     """What an attempt comes to that has spent too much, whatever its handler made of that."""

@@ -33,8 +33,6 @@ from packhorse.stores.protocol import Store
 from packhorse.workflows.growth import FlowInRun, Growing
 from packhorse.workflows.records import job_of
 
-__all__ = ["ContextFactory", "StoreHost", "breaker_book"]
-
 _KEPT: Final = (Verdict.APPLIED,)
 T = TypeVar("T")
 

@@ -25,8 +25,6 @@ from packhorse.stores.requests import QueueSettings
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outboxes
 
-__all__ = ["Environment"]
-
 
 @dataclass(frozen=True, slots=True)
 class Environment:

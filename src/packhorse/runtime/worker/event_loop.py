@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-__all__ = ["on_own_loop", "run_to_end"]
-
 T = TypeVar("T")
 
 _MAIN: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("_MAIN", default=None)

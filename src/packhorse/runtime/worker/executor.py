@@ -69,15 +69,6 @@ from packhorse.runtime.worker.plans import (
 )
 from packhorse.steps import StepRunner
 
-__all__ = [
-    "Executor",
-    "ResultRefused",
-    "answered",
-    "judged",
-    "moved_aside",
-    "raised_in",
-]
-
 _LOG: Final = logging.getLogger("packhorse.job")
 _NOTHING: Final = Succeeded("null")
 #: What a handler may return that is no result.

@@ -39,8 +39,6 @@ from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.urgency import Urgency
 from packhorse.stores.requests import Claimed, ClaimRequest
 
-__all__ = ["GRANT_S", "Fetcher"]
-
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
 #: claim's allowance is what counts.
 GRANT_S: Final = 1.0

@@ -32,8 +32,6 @@ from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.telemetry import WorkerCounters
 from packhorse.stores.requests import Renewal, Renewed
 
-__all__ = ["Heartbeat", "HeartbeatListener", "WorkerLease"]
-
 
 class WorkerLease:
     """Trusted for nine tenths of its length, counted from when its renewal was asked for.

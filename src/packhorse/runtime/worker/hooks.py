@@ -17,16 +17,6 @@ from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import raised_in
 
-__all__ = [
-    "Instrument",
-    "Instruments",
-    "Lifespan",
-    "Middleware",
-    "MiddlewareChain",
-    "Proceed",
-    "entered",
-]
-
 Lifespan = Callable[..., Any]
 
 

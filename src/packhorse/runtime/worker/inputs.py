@@ -12,8 +12,6 @@ from packhorse.core.references import Wanted, filled
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt
 
-__all__ = ["afill", "fill"]
-
 #: Between looks at a store that cannot be reached: as long as the attempt holds its job.
 _PAUSE_S: Final = 1.0
 

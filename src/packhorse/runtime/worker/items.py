@@ -27,8 +27,6 @@ from packhorse.runtime.worker.plans import (
     too_large,
 )
 
-__all__ = ["ItemRunner", "Judge"]
-
 #: What a result of a task means.
 Judge = Callable[..., Outcome]
 _STEPS: Final = "item:"

@@ -23,8 +23,6 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.supervised import SupervisorReporter, hello_of
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["crash"]
-
 _LOG: Final = logging.getLogger("packhorse.worker")
 _EXIT_FAILED: Final = 1
 #: Jobs named in one line of the log.

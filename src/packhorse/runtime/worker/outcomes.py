@@ -45,19 +45,6 @@ from packhorse.signals import (
     Suspend,
 )
 
-__all__ = [
-    "KEY_WAIT_US",
-    "as_error_object",
-    "described",
-    "ended_by_worker",
-    "keyless",
-    "kinds_of",
-    "oversized",
-    "raised",
-    "returned_error",
-    "signalled",
-]
-
 _LOG: Final = logging.getLogger("packhorse.job")
 #: How long a job waits whose key this worker does not have; another worker may have it.
 KEY_WAIT_US: Final = 60 * 1_000_000

@@ -25,19 +25,6 @@ from packhorse.runtime.worker.settings import Settings
 from packhorse.stores.requests import QueueSettings
 from packhorse.tools import NO_TOOLS, RESULT_TOOL, Tools
 
-__all__ = [
-    "CallPlan",
-    "PlanBook",
-    "UnknownTask",
-    "UnreadableArguments",
-    "current_payload",
-    "is_readable",
-    "items_of",
-    "limits_of",
-    "read_arguments",
-    "too_large",
-]
-
 _OPTIONS: Final = msgspec.json.Decoder(JobOptions)
 #: Options without these names, as those of traced jobs, are not worth decoding for limits.
 _OWN_LIMITS: Final = ('"retry"', '"max_crashes"', '"max_snoozes"')

@@ -21,8 +21,6 @@ from packhorse.runtime.worker.store_health import StoreHealth
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote
 
-__all__ = ["ProgressWriter"]
-
 #: Between two writes; what is said in between replaces what was said before.
 _INTERVAL_S: Final = 0.25
 

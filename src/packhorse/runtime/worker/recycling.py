@@ -17,8 +17,6 @@ from packhorse.core.outcome import Failed, Outcome, Succeeded, TimedOut
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError
 
-__all__ = ["Recycling", "alarm", "memory_mib", "refuse_unsupervised"]
-
 _MIB: Final = 1024 * 1024
 #: What `ru_maxrss` counts in: kibibytes, on macOS bytes.
 _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024

@@ -22,8 +22,6 @@ from packhorse.runtime.worker.executor import Executor, raised_in
 from packhorse.runtime.worker.hooks import MiddlewareChain
 from packhorse.runtime.worker.outcomes import ended_by_worker
 
-__all__ = ["LoopRunner", "ThreadRunner", "WrappedRunner", "leave_copy"]
-
 _LOG: Final = logging.getLogger("packhorse.worker")
 
 Finish = Callable[[Attempt, Outcome], None]

@@ -44,8 +44,6 @@ from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
 from packhorse.stores.requests import ClaimRequest, Renewal
 
-__all__ = ["Runtime", "end"]
-
 #: How long saying goodbye to the store may take; its lease runs out by itself otherwise.
 _LEAVE_S: Final = 2.0
 #: After so long a loop that has not ended is cancelled once more.

@@ -19,14 +19,6 @@ from packhorse.runtime.worker.store_health import StoreHealth
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, TaskSettings
 
-__all__ = [
-    "Settings",
-    "SettingsWatch",
-    "declared_settings",
-    "dividing_queues",
-    "limited_queues",
-]
-
 #: Between two reads when nothing is heard.
 _REFRESH_S: Final = 5.0
 #: Between two reads however many wake-ups come; most of them are about jobs.

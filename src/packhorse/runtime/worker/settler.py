@@ -32,8 +32,6 @@ from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.tallies import Tallies
 from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
 
-__all__ = ["BACKLOG_MAX", "Settler"]
-
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: While more than this wait to be written, nothing new is claimed.
 BACKLOG_MAX: Final = 2_000

@@ -21,8 +21,6 @@ from typing import Final
 
 from packhorse.runtime.supervisor.posix import stop_signals
 
-__all__ = ["Phase", "Shutdown"]
-
 #: Claim nothing more; claim again.
 _QUIET: Final = MappingProxyType({signal.SIGUSR1: True, signal.SIGUSR2: False})
 

@@ -24,8 +24,6 @@ from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.claim_policy import LookAhead
 from packhorse.runtime.worker.outcomes import ended_by_worker
 
-__all__ = ["LOOK_AHEAD_HELD_S", "Slots"]
-
 #: Look-ahead that could not begin within this goes back: another worker may have room for it.
 LOOK_AHEAD_HELD_S: Final = 1.0
 

@@ -34,8 +34,6 @@ from packhorse.runtime.worker.attempt import Attempt, Stage
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["HEARD_TOPICS", "StackAnswers", "stack_of_task", "stack_of_thread"]
-
 #: Records of these kinds are questions or orders to some worker.
 HEARD_TOPICS: Final = (f"record:{STACKS_KIND}", f"record:{QUIET_KIND}")
 _FRAMES_MAX: Final = 30

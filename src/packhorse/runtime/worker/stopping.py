@@ -17,8 +17,6 @@ from packhorse.runtime.worker.outcomes import ended_by_worker
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.telemetry import Announcer
 
-__all__ = ["Stopper", "Watchdog"]
-
 
 class Watchdog:
     """Watches every running attempt's `expires`.

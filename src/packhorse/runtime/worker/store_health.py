@@ -8,8 +8,6 @@ from typing import Final
 from packhorse.core.clock import Chance, Clock
 from packhorse.events import EventBus, StoreRecovered, StoreTrouble
 
-__all__ = ["Backoff", "StoreHealth"]
-
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 

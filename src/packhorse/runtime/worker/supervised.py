@@ -27,8 +27,6 @@ from packhorse.runtime.worker.stacks import stack_of_task, stack_of_thread
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["SupervisorReporter", "hello_of"]
-
 #: Attempts whose durations are looked at for the 95th percentile.
 _DURATIONS: Final = 1_024
 #: A report goes when something has changed, and after so long anyway.

@@ -12,8 +12,6 @@ from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.runtime.worker.attempt import Attempt
 
-__all__ = ["Tallies"]
-
 _APPLIED: Final = Verdict.APPLIED
 _COMPLETED: Final = SettlementKind.COMPLETED
 _BUCKETS: Final = len(BOUNDS_S) + 1

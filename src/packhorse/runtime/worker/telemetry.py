@@ -34,8 +34,6 @@ from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.plans import limits_of
 from packhorse.stores.requests import Totals
 
-__all__ = ["EXIT_ABANDONED", "EXIT_OK", "Announcer", "WorkerCounters", "WorkerReport"]
-
 _ENDS: Final = (
     *(JobCompleted, JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobDead, JobCancelled),
     *(JobCancelling, JobLimited, JobReleased, JobStale),

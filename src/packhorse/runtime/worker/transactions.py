@@ -29,8 +29,6 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote
 from packhorse.stores.transactions import OpenTransaction
 
-__all__ = ["WorkerTransaction"]
-
 #: Waits between two looks at a store that cannot be reached, after the answer to a commit was lost.
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0

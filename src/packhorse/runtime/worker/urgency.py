@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from packhorse.core.job import PRIORITY_BY_NAME, Priority
 
-__all__ = ["Asked", "Urgency"]
-
 _ALL: Final = int(Priority.BACKGROUND)
 
 

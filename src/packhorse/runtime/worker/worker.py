@@ -35,8 +35,6 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.telemetry import WorkerReport
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-__all__ = ["Worker"]
-
 #: How long the last settlements may take to be accepted once everything else has ended.
 _LAST_WRITES_S: Final = 5.0
 #: How long they may take when nothing is waited for any more.

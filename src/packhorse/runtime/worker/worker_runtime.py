@@ -33,8 +33,6 @@ from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of
 from packhorse.runtime.worker.stopping import Stopper, Watchdog
 from packhorse.runtime.worker.supervised import SupervisorReporter
 
-__all__ = ["WorkerRuntime"]
-
 
 class WorkerRuntime(Runtime):
     """One worker's parts, for one run on one event loop."""

@@ -24,8 +24,6 @@ from packhorse.stores.memory.rows import JobRow
 from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.plan import Plan, looking_for
 
-__all__ = ["MemoryAttachments"]
-
 
 class MemoryAttachments:
     """See `AttachmentStore`."""

@@ -34,8 +34,6 @@ from packhorse.stores.memory.state import Access, Index
 from packhorse.stores.memory.transitions import promote
 from packhorse.stores.requests import Claimed, ClaimRequest, knows
 
-__all__ = ["Turnstile", "claim", "gates_for", "open_queues", "runnable", "standing_of"]
-
 
 def gates_for(access: Access, row: JobRow) -> tuple[Gate, ...]:
     """The gates a job has, as things are set now; none for most."""

@@ -17,8 +17,6 @@ from packhorse.stores.plan import Plan, looking_for
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows, with_workers
 from packhorse.stores.transfer import cursor_of
 
-__all__ = ["MemoryInspection", "facts_of"]
-
 
 class MemoryInspection:
     """Inspection, in memory."""

@@ -44,8 +44,6 @@ from packhorse.stores.memory.transitions import (
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
 
-__all__ = ["admit_each", "submit"]
-
 
 def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
     """Store all or none; see `JobStore.submit`."""

@@ -40,9 +40,6 @@ from packhorse.stores.requests import (
     Submitted,
 )
 
-__all__ = ["MemoryJobs"]
-
-
 _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 

@@ -12,8 +12,6 @@ from packhorse.stores.memory.state import Access, plan
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 
-__all__ = ["MemoryQueues"]
-
 
 class MemoryQueues:
     """Queues, in memory."""

@@ -29,8 +29,6 @@ from packhorse.stores.memory.transfer import reject
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
 
-__all__ = ["MemoryJournal", "MemoryRecords", "forget_records"]
-
 
 class MemoryRecords:
     """See `RecordStore`."""

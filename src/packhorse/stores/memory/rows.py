@@ -31,17 +31,6 @@ from packhorse.stores.requests import (
     WorkerRecord,
 )
 
-__all__ = [
-    "HISTORY_KEPT",
-    "JobRow",
-    "WorkerRow",
-    "as_claimed",
-    "as_record",
-    "as_summary",
-    "as_worker",
-    "chosen_by",
-]
-
 #: Of a long history, as many attempts are kept from its beginning, and as many from its end.
 HISTORY_KEPT: Final = 25
 

@@ -24,8 +24,6 @@ from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.stores.transfer import Copied
 
-__all__ = ["Access", "Index", "Key", "MemoryState", "SortedKeys", "plan"]
-
 #: What comes first, what breaks ties, and the id of the job.
 Key = tuple[int, *tuple[int, ...], str]
 

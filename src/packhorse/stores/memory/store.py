@@ -36,8 +36,6 @@ from packhorse.stores.protocol import (
 from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
-__all__ = ["Faults", "MemoryStore", "MemoryWakeups"]
-
 
 class MemoryWakeups:
     """Tells listeners, each in its own event loop, what they asked to hear."""

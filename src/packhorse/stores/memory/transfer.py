@@ -35,8 +35,6 @@ from packhorse.stores.transfer import (
     rejected,
 )
 
-__all__ = ["MemoryTransfer", "reject"]
-
 
 class MemoryTransfer:
     """See `TransferStore`."""

@@ -30,22 +30,6 @@ from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow
 from packhorse.stores.memory.state import Access
 from packhorse.stores.requests import QueueSettings
 
-__all__ = [
-    "apply",
-    "begin_to_deal",
-    "due_us",
-    "enter",
-    "enter_stashed",
-    "finish_waiting",
-    "forget",
-    "idempotency_holder",
-    "promote",
-    "release_held",
-    "take_keys",
-    "take_place",
-    "unique_holder",
-]
-
 
 def due_us(new: NewJob, now_us: int) -> int:
     """When a job that is submitted now becomes due."""

@@ -30,8 +30,6 @@ from packhorse.stores.requests import (
     WorkerRecord,
 )
 
-__all__ = ["MemoryLeases", "MemoryUpkeep"]
-
 
 class MemoryLeases:
     """Leases, in memory."""

@@ -17,14 +17,6 @@ from packhorse.core.clock import SystemClock
 from packhorse.stores.postgres.pipeline import Exchange, PipelinedConnection
 from packhorse.stores.postgres.settings import PostgresSettings
 
-__all__ = [
-    "LoopConnection",
-    "StartupOptions",
-    "ThreadConnection",
-    "connection_arguments",
-    "plain_arguments",
-]
-
 T = TypeVar("T")
 
 #: What an old PgBouncer says of parameters it does not know.

@@ -51,8 +51,6 @@ from packhorse.stores.sql.rows import (
 from packhorse.stores.sql.statements import Parameters, Rows
 from packhorse.stores.sql.submit import is_keyed
 
-__all__ = ["POSTGRES"]
-
 #: Where a candidate lies, and where it stands.
 _PLACED: Final = "ctid as row, rank, place"
 #: Columns before those of the job handed over.

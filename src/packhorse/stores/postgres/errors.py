@@ -17,16 +17,6 @@ from packhorse.errors import (
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Again
 
-__all__ = [
-    "has_answered",
-    "is_crowded",
-    "is_lost",
-    "is_passing",
-    "is_taken",
-    "is_unprepared",
-    "translated",
-]
-
 #: Another transaction was in the way; the same again may well succeed.
 _PASSING: Final = ("40001", "40P01", "55P03")
 #: A statement kept prepared is not there, is there twice, or does not fit the schema any more.

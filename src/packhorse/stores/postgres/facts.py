@@ -10,8 +10,6 @@ from psycopg import Connection
 from packhorse.stores.postgres.migrate import schema_version
 from packhorse.stores.postgres.settings import PostgresSettings
 
-__all__ = ["facts"]
-
 #: Requests in the intake that are counted.
 _COUNTED_MAX: Final = 1_000
 _ASK = """\

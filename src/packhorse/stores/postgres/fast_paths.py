@@ -29,19 +29,6 @@ from packhorse.stores.sql.claim import PROMOTE_MAX
 from packhorse.stores.sql.merging import merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
-__all__ = [
-    "PASSED_MAX",
-    "SURVEYED",
-    "attach_in_one",
-    "attaching",
-    "claim_in_one",
-    "complete_alike",
-    "complete_in_one",
-    "completions",
-    "short_submit",
-    "submit_in_one",
-]
-
 _LEAVE: Final = "on conflict (id) do nothing"
 #: Constraints that the fast path of a submit knows.
 _KNOWN: Final = Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS

@@ -41,18 +41,6 @@ from packhorse.core.job import Priority
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.rows import PASSES
 
-__all__ = [
-    "FLOOR_TOPIC",
-    "LAG_S",
-    "PIECE_S",
-    "SWEEP_EVERY_S",
-    "SWEEP_REST",
-    "Floor",
-    "FloorLook",
-    "Floors",
-    "Sweep",
-]
-
 #: Tells the other processes that a sweep should begin.
 FLOOR_TOPIC: Final = "floor"
 #: How long a job may take from its number to its commit, or be locked, and not be passed by.

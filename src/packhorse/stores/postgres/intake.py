@@ -27,8 +27,6 @@ from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan
 from packhorse.stores.sql.records import reject
 from packhorse.stores.sql.statements import Rows
 
-__all__ = ["PostgresIntake"]
-
 
 class PostgresIntake:
     """See `Intake`. `rendered`: a text with the names of this store in it.

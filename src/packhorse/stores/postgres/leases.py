@@ -37,8 +37,6 @@ from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Rene
 from packhorse.stores.sql.leases import SqlLeases, read_orphan, release_unknown
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["EVERY_JOB_REST", "EVERY_JOB_US", "SETTLED_US", "PostgresLeases"]
-
 #: How long a claim may take from reading the lease to its commit.
 SETTLED_US: Final = 60 * SECOND_US
 #: How often all held jobs are looked at.

@@ -20,8 +20,6 @@ from psycopg import Connection, Error
 from packhorse.core.clock import SystemChance, SystemClock, new_id
 from packhorse.stores.listener import ANYTHING, TopicListener
 
-__all__ = ["POLL_S", "ListenerThread"]
-
 #: How often listeners are woken by the clock while the channel carries nothing.
 POLL_S: Final = 0.25
 #: How long the channel's own test may take, and how often it is made.

@@ -33,16 +33,6 @@ from packhorse.stores.postgres.statements import Again, Lock, Send, sql
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Rows
 
-__all__ = [
-    "ALL",
-    "INTAKE",
-    "NOTHING_CONSTRAINED",
-    "Constrained",
-    "LockLevel",
-    "Memory",
-    "write_constrained",
-]
-
 #: The lock on admission.
 INTAKE: Final = "intake"
 #: The lock on everything, and the one on what reaches over queues.

@@ -14,8 +14,6 @@ from packhorse.errors import SchemaOutOfDate, StoreError
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.texts import Texts
 
-__all__ = ["SERVER_MIN", "known_version", "migrate", "migration_script", "schema_version"]
-
 #: The oldest server whose SQL is enough.
 SERVER_MIN: Final = 140000
 _CREATE_SCHEMA: Final = "create schema if not exists {schema};\n"

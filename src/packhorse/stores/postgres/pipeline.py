@@ -23,8 +23,6 @@ from psycopg.waiting import Ready, Wait
 from packhorse.stores.postgres.statements import Parameters
 from packhorse.stores.postgres.texts import Statement
 
-__all__ = ["Command", "Exchange", "PipelinedConnection", "exchange"]
-
 T = TypeVar("T")
 
 #: Yields what it waits for, is sent what is ready.

@@ -24,8 +24,6 @@ from packhorse.errors import StoreUnavailable
 from packhorse.stores.postgres.connection import LoopConnection, ThreadConnection
 from packhorse.stores.postgres.errors import is_crowded
 
-__all__ = ["AsyncPool", "ConnectionOpener", "LoopPools", "SyncPool", "call_in_loop"]
-
 T = TypeVar("T")
 
 #: How long connections are scarce after one was refused.

@@ -28,18 +28,6 @@ from packhorse.stores.sql.submit import (
     is_keyed,
 )
 
-__all__ = [
-    "HANDED_COLUMNS",
-    "RECORD_COLUMNS",
-    "extra_of",
-    "index_rare",
-    "insert_new",
-    "options_of",
-    "queue_rows",
-    "read_record",
-    "take_places",
-]
-
 #: What a worker is handed, in the order of `packhorse.core.job.Job`, once its row is claimed.
 HANDED_COLUMNS: Final = (
     "job.id, job.task, job.queue, job.fence, job.payload, job.priority, job.tenant, job.attempts, "

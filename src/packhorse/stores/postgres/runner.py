@@ -35,8 +35,6 @@ from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again
 from packhorse.stores.postgres.transaction import StoreContext, run_plan, run_shorts
 
-__all__ = ["AsyncRunner", "Pools", "SyncRunner"]
-
 T = TypeVar("T")
 
 #: Runs of one plan, whatever is in its way.

@@ -17,8 +17,6 @@ from psycopg.pq import Conninfo
 from packhorse.core.durations import positive_microseconds
 from packhorse.errors import ConfigError
 
-__all__ = ["PostgresSettings"]
-
 #: Names that need no quoting anywhere, and are short enough for the names made from them.
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _PREFIX: Final = re.compile(r"([a-z_][a-z0-9_]{0,19})?")

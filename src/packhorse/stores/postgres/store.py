@@ -58,8 +58,6 @@ from packhorse.stores.sql.records import SqlJournal, SqlRecords
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 
-__all__ = ["PostgresStore"]
-
 T = TypeVar("T")
 
 #: How long to wait for a connection to send wake-ups that had to wait.

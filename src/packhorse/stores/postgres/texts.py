@@ -20,8 +20,6 @@ from packhorse.errors import PayloadError
 from packhorse.stores.postgres.statements import Parameters
 from packhorse.stores.postgres.wakeups import channel_of
 
-__all__ = ["SERVER_CLOCK", "SERVER_NOW", "Bound", "Statement", "Texts", "bound"]
-
 #: The clock, and as an InitPlan, so that an index can be asked for what lies before it.
 SERVER_CLOCK: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 SERVER_NOW: Final = f"(select {SERVER_CLOCK})"

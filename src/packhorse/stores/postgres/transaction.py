@@ -30,8 +30,6 @@ from packhorse.stores.postgres.statements import (
 )
 from packhorse.stores.postgres.texts import SERVER_NOW, Texts
 
-__all__ = ["NOTIFY", "StoreContext", "Transaction", "run_plan", "run_shorts"]
-
 T = TypeVar("T")
 
 _BEGIN: Final = "begin"

@@ -22,8 +22,6 @@ from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again, Once, Rows
 from packhorse.stores.postgres.transaction import StoreContext, Transaction
 
-__all__ = ["LentToLoop", "LentToThread", "PostgresTransactions"]
-
 #: How many connections are taken that may have died while they were idle.
 _DEAD_MAX: Final = 3
 #: How often the last steps are begun again, with more locks.

@@ -37,8 +37,6 @@ from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import refuse_known
 
-__all__ = ["PostgresAttachments", "PostgresJobs", "keys_of", "submit_plan"]
-
 
 class PostgresJobs(SqlJobs):
     """See `JobStore`."""

@@ -19,8 +19,6 @@ from packhorse.core.clock import SystemClock
 from packhorse.stores.listener import TopicListener
 from packhorse.stores.postgres.listener import ListenerThread
 
-__all__ = ["Notices", "PostgresWakeups", "channel_of", "short"]
-
 #: A process notifies a topic at most once in this time.
 WINDOW_S: Final = 0.01
 #: Topics whose last notification is remembered.

@@ -28,8 +28,6 @@ from packhorse.stores.redis.layout import FIELDS, STATUS
 from packhorse.stores.redis.rows import read_definition, read_options, read_state
 from packhorse.stores.redis.scripts import Argument, Script
 
-__all__ = ["RedisAttachments", "attached_fields", "read_attached"]
-
 _pack: Final = msgspec.msgpack.Encoder().encode
 _VALUE, _SIGNAL, _SIGNALS, _DELIVERY = (
     FIELDS[name] for name in ("value", "signal", "signals", "delivery")

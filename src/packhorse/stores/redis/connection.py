@@ -34,8 +34,6 @@ from packhorse.errors import ConfigError
 from packhorse.stores.redis.faults import Lost, ReplyError
 from packhorse.stores.redis.settings import Address, RedisSettings
 
-__all__ = ["NOTHING", "READ_BYTES", "RedisConnection", "Route", "dial", "pack"]
-
 #: A command as bytes.
 pack: Final[Callable[[tuple[Any, ...]], bytes]] = hiredis.pack_command
 #: Bytes read in one go.

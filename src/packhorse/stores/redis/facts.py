@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["INFO", "ServerFacts", "read_info"]
-
 #: Answers most of what is asked here in one go, also where `CONFIG` is forbidden.
 INFO: Final = ("INFO",)
 _SAFE_POLICY: Final = "noeviction"

@@ -15,8 +15,6 @@ from packhorse.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Lost", "ReplyError", "code_of", "translated"]
-
 
 class Lost(Exception):
     """No answer came: the connection could not be made, broke, or stayed silent."""

@@ -20,8 +20,6 @@ from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, with_workers
 from packhorse.stores.transfer import cursor_of
 
-__all__ = ["RedisInspection"]
-
 #: What is shown of a job in a list: neither its payload nor its result.
 _SUMMARY_FIELDS: Final = tuple(
     name for name in RECORD_FIELDS if name not in (FIELDS["payload"], FIELDS["result"])

@@ -32,8 +32,6 @@ from packhorse.stores.requests import (
     Submitted,
 )
 
-__all__ = ["RedisJobs", "seen_by"]
-
 #: Scripts of one claim: each sets aside a bounded number of lines that are held back.
 _LOOKS_MAX: Final = 100
 #: Where an answer to a claim says that there may be more, which jobs a rate let go, where its jobs

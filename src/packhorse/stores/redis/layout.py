@@ -16,25 +16,6 @@ import msgspec
 from packhorse.core.job import IdempotencyRule, JobStatus, UniqueRule
 from packhorse.core.settlement import Verdict
 
-__all__ = [
-    "CODE",
-    "FIELDS",
-    "GATES",
-    "HISTORY_EACH_END",
-    "KEYS",
-    "RECORD_FIELDS",
-    "SCHEMA",
-    "SCHEMA_AT_FIRST",
-    "SCHEMA_OF_GROUPS",
-    "STATUS",
-    "VERDICTS",
-    "Definition",
-    "NewJobParts",
-    "OwnState",
-    "SettlementParts",
-    "SharedState",
-]
-
 #: The newest version of the layout that this release knows: with bounds by bytes.
 SCHEMA: Final = 3
 #: The one that a store has from the first member of a group on.

@@ -22,8 +22,6 @@ from packhorse.stores.requests import (
     WorkerRecord,
 )
 
-__all__ = ["RedisLeases", "read_worker"]
-
 
 class _WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """A worker as the store keeps it."""

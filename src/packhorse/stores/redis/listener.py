@@ -21,8 +21,6 @@ from packhorse.stores.redis.faults import Lost, ReplyError
 from packhorse.stores.redis.layout import KEYS
 from packhorse.stores.redis.pipeline import Connecting, SocketStream
 
-__all__ = ["RedisWakeups", "Subscriber", "channel_of", "in_its_loop"]
-
 #: How long a new listener may hold up its event loop until Redis has subscribed it.
 PATIENCE_S: Final = 0.25
 #: How long an event loop of another thread is waited for.

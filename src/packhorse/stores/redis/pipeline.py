@@ -22,8 +22,6 @@ from hiredis import PushNotification
 from packhorse.stores.redis.connection import NOTHING, READ_BYTES, RedisConnection
 from packhorse.stores.redis.faults import Lost, ReplyError
 
-__all__ = ["Connecting", "SharedConnection", "SocketStream"]
-
 #: Reads in one go, so that a flood cannot starve the loop.
 _READS_MAX: Final = 16
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

@@ -12,8 +12,6 @@ from typing import Any, Final
 from packhorse.stores.redis.connection import RedisConnection
 from packhorse.stores.redis.faults import Lost
 
-__all__ = ["ConnectionPool"]
-
 #: How long closing waits for a thread that is in the middle of an exchange.
 _CLOSE_PATIENCE_S: Final = 10.0
 

@@ -17,8 +17,6 @@ from packhorse.stores.redis.layout import GATES
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 
-__all__ = ["RedisQueues", "gate_of"]
-
 #: Scripts of one change of settings: each opens a bounded number of groups of lines.
 _REOPENINGS_MAX: Final = 10_000
 _text: Final = msgspec.json.Encoder(order="deterministic").encode

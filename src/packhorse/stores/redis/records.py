@@ -34,8 +34,6 @@ from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.redis.submit import AdmittedJobs, deal
 from packhorse.stores.transfer import Copied
 
-__all__ = ["RedisJournal", "RedisRecords"]
-
 #: Times that others may come between; each time one of them has got on.
 _TRIES_MAX: Final = 1_000
 #: Entries that one script reads more than are wanted, since some may have expired.

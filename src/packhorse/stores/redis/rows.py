@@ -22,22 +22,6 @@ from packhorse.core.policies.retention import may_prune
 from packhorse.stores.redis.layout import CODE, STATUS, Definition, OwnState, SharedState
 from packhorse.stores.requests import JobFilter
 
-__all__ = [
-    "as_attempt",
-    "as_claimed",
-    "as_record",
-    "as_summary",
-    "attempt_line",
-    "definition_of",
-    "filter_text",
-    "own_trace_id",
-    "read_definition",
-    "read_options",
-    "read_own",
-    "read_state",
-    "signature_of",
-]
-
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
     """One line of history."""

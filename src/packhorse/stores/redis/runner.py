@@ -20,8 +20,6 @@ from packhorse.stores.redis.pool import ConnectionPool
 from packhorse.stores.redis.scripts import RedisCommand, Script, loaded
 from packhorse.stores.redis.settings import RedisSettings
 
-__all__ = ["REPEATABLE", "Runner"]
-
 T = TypeVar("T")
 
 #: Verbs that write, and come to the same when they are done twice.

@@ -17,8 +17,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["Argument", "LoadedScript", "RedisCommand", "Script", "loaded", "sections"]
-
 #: What Redis takes as one argument.
 Argument = str | bytes | int | float
 

@@ -13,8 +13,6 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 from packhorse.core.durations import positive_microseconds
 from packhorse.errors import ConfigError
 
-__all__ = ["Address", "RedisSettings", "Tls"]
-
 _PORT: Final = 6379
 #: A namespace is a hash tag and a part of every key: no braces, nothing that could end it early.
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

@@ -34,8 +34,6 @@ from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.transfer import RedisTransfer
 from packhorse.stores.redis.upkeep import RedisUpkeep
 
-__all__ = ["RedisStore"]
-
 T = TypeVar("T")
 
 

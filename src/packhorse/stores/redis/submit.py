@@ -31,16 +31,6 @@ from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import Submitted
 from packhorse.stores.transfer import rejected
 
-__all__ = [
-    "SUBMITTED_MAX",
-    "AdmittedJobs",
-    "are_of_one_kind",
-    "arguments_of",
-    "deal",
-    "is_member",
-    "submit_steps",
-]
-
 #: Jobs that one submit may bring: they are stored at once, and the server does nothing else.
 SUBMITTED_MAX: Final = 20_000
 

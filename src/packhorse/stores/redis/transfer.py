@@ -50,8 +50,6 @@ from packhorse.stores.transfer import (
     highest_number,
 )
 
-__all__ = ["RedisTransfer"]
-
 _pack: Final = msgspec.msgpack.Encoder().encode
 #: Jobs that one script looks at: the server does nothing else meanwhile.
 _LOOKED_AT: Final = 500

@@ -11,8 +11,6 @@ from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.scripts import Script
 from packhorse.stores.requests import Parked
 
-__all__ = ["RedisUpkeep"]
-
 
 class RedisUpkeep:
     """See `UpkeepStore`."""

@@ -60,8 +60,6 @@ from packhorse.stores.sql.submit import (
 )
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["admit_each", "submit_general"]
-
 
 def submit_general(
     dialect: Dialect, jobs: Sequence[NewJob], level: Isolation

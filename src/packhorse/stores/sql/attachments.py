@@ -25,19 +25,6 @@ from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
 from packhorse.stores.sql.rows import STATUS
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = [
-    "FEW",
-    "SqlAttachments",
-    "attach_steps",
-    "attachment_rows",
-    "delivered_to",
-    "keep_counted",
-    "read_attachments",
-    "verdicts_of",
-    "wait_for_signal",
-]
-
-
 #: So many values fit whatever their sizes, and a few that come at the same time fit as well.
 FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
 #: Under which number items and failed are kept, without a name; below them, senders' numbers.

@@ -20,8 +20,6 @@ from packhorse.stores.sql.rows import PASSES, Lane, queue_settings
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
-__all__ = ["PROMOTE_MAX", "claim_steps", "look_steps", "open_limits", "promote_queue", "reopen_due"]
-
 #: Pages of candidates that one claim asks the gates of, and how many more than it wants each has.
 _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64

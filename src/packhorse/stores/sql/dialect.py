@@ -19,23 +19,6 @@ from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Parameters, Rows
 
-__all__ = [
-    "CANDIDATE_COLUMNS",
-    "AttachedRow",
-    "Column",
-    "Dialect",
-    "Ends",
-    "HeldJob",
-    "Isolation",
-    "Keeping",
-    "Moves",
-    "Needs",
-    "Neighbours",
-    "Promoted",
-    "Words",
-    "scope",
-]
-
 #: What of a job its gates depend on.
 CANDIDATE_COLUMNS: Final = (
     "seq, id, weight, line, order_line, rank, place, "

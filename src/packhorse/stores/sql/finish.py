@@ -26,8 +26,6 @@ from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.submit import insert_jobs, known_jobs
 
-__all__ = ["aftermath", "finish_waiting", "give_up", "lifetimes", "remove_steps"]
-
 
 def lifetimes(
     now_us: int, keep_us: int | None, result_keep_us: int | None = None

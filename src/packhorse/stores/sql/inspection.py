@@ -31,12 +31,6 @@ from packhorse.stores.sql.search import search_steps
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.transfer import cursor_of
 
-__all__ = [
-    "SqlInspection",
-    "facts_steps",
-    "outlook_steps",
-]
-
 T = TypeVar("T")
 #: The statuses of jobs that are not due yet.
 _LATER: Final = (JobStatus.PENDING, JobStatus.FAILED, JobStatus.TIMEOUT)

@@ -18,8 +18,6 @@ from packhorse.stores.sql.records import reject, write_changes
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import is_keyed
 
-__all__ = ["admit_requests", "alias_names", "holder_plan"]
-
 
 def admit_requests(
     dialect: Dialect, requests: Sequence[IntakeRequest], level: Isolation

@@ -23,8 +23,6 @@ from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["SqlJobs", "cancel_steps", "redrive_steps"]
-
 
 class SqlJobs:
     """See `JobStore`; a store adds submit, claim and settle. `level`: what a plan begins with."""

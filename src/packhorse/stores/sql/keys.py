@@ -14,16 +14,6 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, Extra, read_extra
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
-__all__ = [
-    "Holder",
-    "holder_of",
-    "identities_of",
-    "keys_wanted",
-    "never_taken",
-    "take_keys",
-    "take_new_keys",
-]
-
 
 class Holder(NamedTuple):
     """The last job that took a key, as `key_holder` sees it."""

@@ -17,8 +17,6 @@ from packhorse.stores.sql.rows import read_options, read_worker, retention_of
 from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["SqlLeases", "read_orphan", "release_unknown"]
-
 
 class SqlLeases:
     """See `LeaseStore`. `go_back`: what a store does when jobs go back before others."""

@@ -25,17 +25,6 @@ from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = [
-    "any_log_to_do",
-    "bytes_of",
-    "count_bytes",
-    "forget_logs",
-    "read_log",
-    "read_task_settings",
-    "scoped",
-    "task_settings",
-]
-
 
 def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, TaskSettings]]:
     """The limits of those of these tasks that have some."""

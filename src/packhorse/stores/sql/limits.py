@@ -30,8 +30,6 @@ from packhorse.stores.sql.ordering import Keys, gate_text, unblock
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import ChangeMany, Rows
 
-__all__ = ["LimitBook", "ReadyJob"]
-
 #: Jobs of one line held back in one go; the rest follows when a claim meets it.
 _LINE_MAX: Final = 5000
 _QUEUE_WIDE: Final = (GateKind.QUEUE_CONCURRENCY, GateKind.QUEUE_RATE)

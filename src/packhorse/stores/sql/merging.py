@@ -17,8 +17,6 @@ from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, scope
 from packhorse.stores.sql.rows import Lane
 from packhorse.stores.sql.statements import Queries, Rows
 
-__all__ = ["BEGINNING", "candidates", "merged", "merged_tasks", "ready_of_tasks"]
-
 #: Tasks of a worker whose ready jobs are merged; a worker with more walks past those it ignores.
 _MERGED_MAX: Final = 32
 #: Before every rank and place.

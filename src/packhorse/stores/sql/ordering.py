@@ -29,22 +29,6 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = [
-    "ORDER_LINE",
-    "Keys",
-    "advance_lines",
-    "any_blocked",
-    "gate_text",
-    "join_lines",
-    "line_of",
-    "order_line_of",
-    "other_gates",
-    "read_gate",
-    "unblock",
-    "unblock_all",
-    "wake_queues",
-]
-
 _SEPARATOR: Final = "\x1f"
 #: What the text of a line of order is made of, for statements that make it themselves.
 ORDER_LINE: Final = MappingProxyType(

@@ -18,8 +18,6 @@ from packhorse.stores.sql.rows import json_text, queue_settings
 from packhorse.stores.sql.statements import Change, Rows
 from packhorse.stores.sql.submit import depth_of
 
-__all__ = ["SqlQueues"]
-
 
 class SqlQueues:
     """See `QueueStore`."""

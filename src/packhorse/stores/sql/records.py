@@ -34,15 +34,6 @@ from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
 
-__all__ = [
-    "SqlJournal",
-    "SqlRecords",
-    "expired_records",
-    "forget_records",
-    "reject",
-    "write_changes",
-]
-
 #: Lines among which groups are looked for.
 _LOOKED_AT: Final = 10_000
 _LINES_OF_EACH: Final = 100  #: looked at for each group that is asked for

@@ -30,36 +30,6 @@ from packhorse.core.policies.retention import Retention
 from packhorse.errors import PayloadError
 from packhorse.stores.requests import QueueSettings, Totals, WorkerRecord
 
-__all__ = [
-    "AGED",
-    "CODE",
-    "COUNTED_MIN",
-    "DECODED_MAX",
-    "HISTORY_EACH_END",
-    "NO_BOUND",
-    "PASSES",
-    "STATUS",
-    "STATUS_OF",
-    "UNCLAIMED",
-    "Extra",
-    "Lane",
-    "QueueRow",
-    "both_ends",
-    "decode_error",
-    "encode_error",
-    "json_text",
-    "payload_text",
-    "queue_settings",
-    "read_attempt",
-    "read_extra",
-    "read_options",
-    "read_worker",
-    "record_of",
-    "retention_of",
-    "settled_mark",
-    "trace_of",
-]
-
 #: Status by code, and code by status; the order is that of the protocol.
 STATUS: Final = tuple(JobStatus)
 CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATUS)})

@@ -18,8 +18,6 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import CODE, Lane
 from packhorse.stores.sql.statements import NOW, Rows
 
-__all__ = ["CONDITIONS", "chosen_finished", "search_steps"]
-
 #: What a `JobFilter` asks for, by the name of its field, which is also the parameter's.
 CONDITIONS: Final = MappingProxyType(
     {

@@ -30,8 +30,6 @@ from packhorse.stores.sql.rows import (
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-__all__ = ["settle_each", "settle_in_order"]
-
 #: Of unconstrained jobs nothing else can wait for the end.
 _WAITERS: Final = Needs(awaited=True)
 

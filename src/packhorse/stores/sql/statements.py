@@ -22,8 +22,6 @@ from typing import Any, Final, NamedTuple
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.sql.rows import CODE, UNCLAIMED, Lane, settled_mark
 
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Parameters", "Queries", "Rows"]
-
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 

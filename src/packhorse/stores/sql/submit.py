@@ -25,26 +25,6 @@ from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
 
-__all__ = [
-    "answered",
-    "depth_of",
-    "due_us_of",
-    "fresh_answer",
-    "has_keys",
-    "insert_jobs",
-    "is_keyed",
-    "known_as",
-    "known_jobs",
-    "least_urgent",
-    "note_bytes",
-    "place_of",
-    "refuse_full",
-    "refuse_known",
-    "refuse_queues",
-    "room_in",
-    "store_all",
-]
-
 #: Jobs of a bounded line that are ready at least, and lines looked at in one submit.
 _LINE_READY_MIN: Final = 32
 _LINES_CAPPED_MAX: Final = 50

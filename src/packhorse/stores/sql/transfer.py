@@ -49,8 +49,6 @@ from packhorse.stores.transfer import (
     keys_of,
 )
 
-__all__ = ["SqlTransfer", "carry_in_steps"]
-
 #: What `carry_out` says after the columns of a record.
 _KEPT_NAMES: Final = (
     *("rank", "place", "kept_rank", "kept_place", "ready_us", "suspect", "expires_us"),

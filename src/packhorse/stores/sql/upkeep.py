@@ -20,8 +20,6 @@ from packhorse.stores.sql.records import expired_records, forget_records
 from packhorse.stores.sql.rows import Lane
 from packhorse.stores.sql.statements import NOW, Change, Rows
 
-__all__ = ["SqlUpkeep"]
-
 #: How far down a queue jobs of unknown tasks are looked for; deeper ones do no harm yet.
 _PARK_WINDOW: Final = 10_000
 #: Gates that are tried in one run of upkeep, and lines of order.

@@ -12,8 +12,6 @@ from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.rows import AGED, PASSES, QueueRow
 from packhorse.stores.sql.statements import Rows
 
-__all__ = ["Newcomer", "mark_tenanted", "rank_of", "ranks_of"]
-
 
 class Newcomer(NamedTuple):
     """A job that becomes ready."""

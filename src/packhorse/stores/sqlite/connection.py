@@ -16,16 +16,6 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from packhorse.core.durations import microseconds
 from packhorse.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 
-__all__ = [
-    "FAILURES",
-    "LOCKED",
-    "Identity",
-    "SqliteSettings",
-    "connect",
-    "file_at",
-    "translated",
-]
-
 #: Of a file, whatever it is called.
 Identity = tuple[int, int]
 

@@ -43,8 +43,6 @@ from packhorse.stores.sqlite.rows import (
 )
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["ONE_WRITER", "SQLITE", "nothing"]
-
 _jobs: Final = msgspec.json.Decoder(list[Job])
 #: Rows that one statement writes: so many, or a half, a quarter ... of it, each a text of its own.
 _ROWS_MAX: Final = 64

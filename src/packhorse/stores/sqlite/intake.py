@@ -25,8 +25,6 @@ from packhorse.stores.sqlite.connection import file_at
 from packhorse.stores.sqlite.dialect import SQLITE
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = ["SqliteIntake"]
-
 
 class SqliteIntake:
     """See `Intake`. `send`: tell workers, after a commit."""

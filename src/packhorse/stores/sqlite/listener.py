@@ -18,8 +18,6 @@ from packhorse.errors import StoreError
 from packhorse.stores.listener import Listeners, TopicListener
 from packhorse.stores.sqlite.connection import Identity, SqliteSettings, connect, file_at
 
-__all__ = ["POLL_S", "TOPIC_BYTES_MAX", "ListenerSocket", "is_trusted"]
-
 #: How often the file is polled for commits while a listener waits.
 POLL_S: Final = 0.1
 #: Longer topics are not sent: polling finds them.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from packhorse.errors import SchemaOutOfDate
 
-__all__ = ["is_migrated", "known_version", "migrate"]
-
 
 def known_version() -> int:
     """The newest schema this release knows."""

@@ -24,15 +24,6 @@ from packhorse.stores.sql.statements import Change, Rows
 from packhorse.stores.sql.submit import due_us_of
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = [
-    "RECORD_COLUMNS",
-    "extra_of",
-    "index_rare",
-    "insert_rows",
-    "queue_rows",
-    "read_record",
-]
-
 _COLUMNS_AS_THEY_LIE: Final = (
     "seq, id, task, queue, status, priority, tenant, attempts, failures, crashes, lone_crashes, "
     "snoozes, releases, fence, created_us, updated_us, due_us, payload, trace_id, worker, "

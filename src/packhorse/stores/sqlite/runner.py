@@ -35,8 +35,6 @@ from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, unload
 
-__all__ = ["PlanRunner", "RunnerParts"]
-
 T = TypeVar("T")
 
 Send = Callable[[Sequence[str]], None]

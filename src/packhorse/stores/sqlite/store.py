@@ -41,8 +41,6 @@ from packhorse.stores.sqlite.verbs import (
 )
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
-__all__ = ["SqliteStore"]
-
 T = TypeVar("T")
 
 

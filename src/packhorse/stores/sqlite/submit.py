@@ -35,19 +35,6 @@ from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of
 from packhorse.stores.sqlite.statements import sql
 
-__all__ = [
-    "INTAKE_MAX",
-    "Alike",
-    "IntakeSubmit",
-    "alike",
-    "is_loaded",
-    "short_submit",
-    "submit_steps",
-    "unload",
-    "unload_jobs",
-    "waiting_job",
-]
-
 
 def submit_steps(jobs: Sequence[NewJob], *, ids_are_new: bool) -> Steps[tuple[Submitted, ...]]:
     """Store all or none; see `JobStore.submit`."""

@@ -20,8 +20,6 @@ from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.stores.plan import Plan
 from packhorse.stores.sqlite.runner import PlanRunner
 
-__all__ = ["LocalRunner", "OwnerThread"]
-
 T = TypeVar("T")
 
 #: Plans that may share one commit.

@@ -22,8 +22,6 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.sqlite.connection import LOCKED, translated
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 
-__all__ = ["SqliteTransactions"]
-
 #: How long a block may be open: a share of the lease, since workers renew every third of it, and
 #: less than others wait for the lock.
 _LEASE_SHARE: Final = 1 / 6

@@ -26,8 +26,6 @@ from packhorse.stores.sqlite.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 
-__all__ = ["SqliteInspection", "SqliteJobs", "SqliteLeases", "SqliteRecords"]
-
 
 class SqliteJobs(SqlJobs):
     """See `JobStore`."""

@@ -26,8 +26,6 @@ from packhorse.stores.listener import TopicListener
 from packhorse.stores.sqlite.connection import SqliteSettings
 from packhorse.stores.sqlite.listener import TOPIC_BYTES_MAX, ListenerSocket, is_trusted
 
-__all__ = ["SqliteWakeups"]
-
 #: Socket paths may have about 108 bytes; the rest is for the name in the folder.
 _FOLDER_BYTES_MAX: Final = 80
 #: A folder or socket that changed so short ago may change again without a new time stamp.

@@ -14,8 +14,6 @@ from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, submit
 
-__all__ = ["TestAgeing"]
-
 _AGEING_US: Final = 10 * SECOND_US
 _LEVELS: Final = Priority.BACKGROUND - Priority.CRITICAL
 

@@ -29,8 +29,6 @@ from packhorse.testing.conformance.samples import BEN, QUEUE, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import limit_queue, redrive, submit
 
-__all__ = ["TestAttaching", "TestDelivering"]
-
 _DELIVERED: Final = DeliverAnswer.DELIVERED
 _LONG_US: Final = 3600 * SECOND_US
 _OTHER_KINDS: Final = (

@@ -26,8 +26,6 @@ from packhorse.testing.conformance.machine import StoreMachine
 from packhorse.testing.conformance.properties import machine_settings
 from packhorse.testing.conformance.trial import RunnerName, Trials
 
-__all__ = ["AttachmentsMachine", "TestAttachmentsMachine"]
-
 _names = st.sampled_from(["a", "b"])
 _values = st.sampled_from([b"", b"\xff"])
 _may_hold = precondition(lambda self: self.held)

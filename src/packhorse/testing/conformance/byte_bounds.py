@@ -31,8 +31,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestByteBounds", "TestDroppingBytes"]
-
 #: Bytes of an ordinary job of these tests, and of one that some stores keep in another way.
 _ONE: Final = len(new_job().payload)
 _LARGE: Final = 5_000

@@ -22,8 +22,6 @@ from packhorse.testing.conformance.samples import (
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, limit_task, submit
 
-__all__ = ["TestCancelling", "TestProgress", "bring_to"]
-
 #: How a job that was claimed comes to each status it can have then.
 _AFTER_CLAIM = {
     JobStatus.COMPLETED: SettlementKind.COMPLETED,

@@ -22,8 +22,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestClaiming", "TestSuspects", "TestTenantsOfClaims"]
-
 
 class TestClaiming:
     """Hand at most `limit` ready jobs to one worker alone, each with a higher fence."""

@@ -30,8 +30,6 @@ from packhorse.testing.conformance.samples import (
 from packhorse.testing.conformance.trial import Trial, Trials
 from packhorse.testing.conformance.words import given, limit_queue, limit_task, submit
 
-__all__ = ["TestConcurrency"]
-
 #: Jobs behind one busy key; enough that no store can afford to look at each.
 _CROWD: Final = 2_000
 

@@ -34,8 +34,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial, Trials
 
-__all__ = ["TestContention", "at_once"]
-
 T = TypeVar("T")
 
 #: How often each race is run.

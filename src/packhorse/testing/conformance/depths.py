@@ -20,8 +20,6 @@ from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, TIMEOUT_US,
 from packhorse.testing.conformance.trial import Trial, Trials
 from packhorse.testing.conformance.words import SILENCE_S, given, heard, limit_queue, submit
 
-__all__ = ["TestDropping", "TestFullQueues"]
-
 _ROOM: Final = f"room:{QUEUE}"
 _LEAST: Final = Priority.BACKGROUND
 _CLAIM: Final = ClaimRequest(ANNA, (QUEUE,), (TASK,), 1, TIMEOUT_US)

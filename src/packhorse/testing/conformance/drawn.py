@@ -32,25 +32,6 @@ from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.testing.conformance.samples import EXCEPTION, LEASE_US, TIMEOUT
 
-__all__ = [
-    "QUEUES",
-    "SHELF",
-    "TASKS",
-    "WORKERS",
-    "as_new_job",
-    "filters",
-    "limits",
-    "notes",
-    "outcomes",
-    "plain_wishes",
-    "queue_settings",
-    "served",
-    "spans_us",
-    "tenants",
-    "wishes",
-    "workers",
-]
-
 QUEUES: Final = ("mail", "reports")
 SHELF: Final = "shelf"
 TASKS: Final = ("send_email", "resize")

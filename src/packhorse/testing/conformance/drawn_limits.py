@@ -25,8 +25,6 @@ from packhorse.testing.conformance import drawn
 from packhorse.testing.conformance.drawn import QUEUES, SHELF, TASKS
 from packhorse.testing.conformance.samples import LEASE_US
 
-__all__ = ["outcomes", "parts", "queue_settings", "spans_us", "task_settings", "wishes"]
-
 _WINDOW_US: Final = 10 * SECOND_US
 _KEYS: Final = ("k", "l")
 _TENANTS: Final = ("", "acme", "umbrella")

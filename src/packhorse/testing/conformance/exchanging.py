@@ -14,8 +14,6 @@ from packhorse.core.policies.attachments import Attaching
 from packhorse.testing.conformance.samples import BEN, new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestExchanging"]
-
 _LONG: Final = "x" * 3_000
 _FAILED: Final = AttemptError(type="E", message='{"$enc":"k1:err"}', code="EXCEPTION")
 _WORDS: Final = ("pay", "err", "res", "val", "sig")

@@ -31,8 +31,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestExplaining"]
-
 _FAR_US: Final = 3600 * SECOND_US
 
 #: The answer about a job that stands alone, by its status.

@@ -15,8 +15,6 @@ from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, redrive, submit
 
-__all__ = ["TestFairness"]
-
 #: Jobs of a tenant that has very many, and of one that has few.
 _MANY: Final = 2_000
 _FEW: Final = 10

@@ -28,8 +28,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestFencing"]
-
 Write = Callable[[Trial, Job], Verdict]
 Situation = Callable[[Trial], Job]
 

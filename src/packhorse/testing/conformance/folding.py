@@ -29,8 +29,6 @@ from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import cancel, heard, limit_queue, limit_rate, redrive
 
-__all__ = ["TestFolding", "TestJournalGroups", "TestKeptMembers"]
-
 _OTHER: Final = BATCH._replace(run="2")
 _HEAD: Final = BATCH.record
 

@@ -10,8 +10,6 @@ from typing import Protocol
 from packhorse.stores.protocol import Store
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["HarnessFactory", "StoreHarness"]
-
 
 class StoreHarness(Protocol):
     """Opens stores for one test: first an empty one, then others on the same data."""

@@ -21,8 +21,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestHistories"]
-
 #: So many lines are kept at each end of a long history.
 _KEPT = 25
 

@@ -20,8 +20,6 @@ from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 from packhorse.testing.conformance.words import redrive, submit
 
-__all__ = ["TestIdempotency"]
-
 _WINDOW_US: Final = 60 * SECOND_US
 _SHORT: Final = Retention(finished_us=SECOND_US, results_us=SECOND_US, dead_us=SECOND_US)
 

@@ -25,8 +25,6 @@ from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import ANNA, BEN, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 
-__all__ = ["TestCounts", "TestJobs", "TestOutlook", "TestSearch"]
-
 _MINUTE_US = 60 * SECOND_US
 
 

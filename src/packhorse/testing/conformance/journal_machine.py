@@ -24,8 +24,6 @@ from packhorse.testing.conformance.machine import StoreMachine
 from packhorse.testing.conformance.properties import machine_settings
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 
-__all__ = ["JournalMachine", "TestJournalMachine"]
-
 _GROUPS: Final = (Group("batch", "", "a", "1"), Group("batch", "acme", "a", "1"))
 _groups = st.sampled_from(_GROUPS)
 

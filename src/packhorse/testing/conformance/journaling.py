@@ -22,8 +22,6 @@ from packhorse.testing.conformance.samples import ANNA, BEN, new_job, settlement
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import cancel, heard, limit_queue, redrive
 
-__all__ = ["BATCH", "TestJournalLines", "TestJournalPaths", "journal", "member", "told"]
-
 BATCH: Final = Group("batch", "acme", "order #17", "1")  #: a group
 _PENDING, _QUEUED, _PROCESSING = JobStatus.PENDING, JobStatus.QUEUED, JobStatus.PROCESSING
 _COMPLETED, _CANCELLED, _DEAD = JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD

@@ -32,8 +32,6 @@ from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import limit_queue, redrive, submit
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["QUEUES", "Journey", "colourful", "journeys", "lined", "shown", "tenanted"]
-
 #: The queues of the examples.
 QUEUES: Final = ("default", "lines", "shared", "ageing", "shelved", "keyed")
 _HOUR_US: Final = 3600 * SECOND_US

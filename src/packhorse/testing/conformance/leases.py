@@ -12,8 +12,6 @@ from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Totals, Worke
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestLeases", "TestRenewalOfWhatIsHeld", "TestWorkers"]
-
 
 class TestLeases:
     """A worker's time-bound right to the jobs it holds."""

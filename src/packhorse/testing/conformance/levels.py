@@ -13,8 +13,6 @@ from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestLevelsOfClaims"]
-
 _OF_LEVELS: Final = ("background", "low", "normal", "high", "critical")
 
 

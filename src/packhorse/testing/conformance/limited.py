@@ -23,8 +23,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestLimited", "TestOpenedGates"]
-
 #: For how long a limited settlement of the examples closes its gate.
 _CLOSED_US: Final = 5 * SECOND_US
 

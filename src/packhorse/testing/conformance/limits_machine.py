@@ -51,8 +51,6 @@ from packhorse.testing.conformance.properties import machine_settings
 from packhorse.testing.conformance.samples import TIMEOUT_US
 from packhorse.testing.conformance.trial import RunnerName, Trial, Trials
 
-__all__ = ["LimitsMachine", "TestLimitsMachine"]
-
 T = TypeVar("T")
 
 _ROLL: Final = 0.5

@@ -27,8 +27,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestLines"]
-
 _WAITS_AGAIN: Final = (
     SettlementKind.FAILED,
     SettlementKind.TIMEOUT,

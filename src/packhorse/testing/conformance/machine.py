@@ -57,8 +57,6 @@ from packhorse.testing.conformance.samples import LEASE_US, TIMEOUT_US
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["Reference", "StoreMachine", "TestMachine"]
-
 T = TypeVar("T")
 
 _ROLL: Final = 0.5

@@ -14,8 +14,6 @@ from packhorse.stores.requests import Counts, ExpiredLease, JobFilter, Page
 from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 
-__all__ = ["Observation", "check_change", "comparable", "observe"]
-
 #: Budgets, which a redrive resets; every other counter only ever rises.
 _BUDGETS = frozenset({"failures", "snoozes", "lone_crashes"})
 #: What upkeep takes away from a finished job while its record stays.

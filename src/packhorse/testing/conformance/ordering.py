@@ -18,8 +18,6 @@ from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 
-__all__ = ["TestOrdering"]
-
 #: At most so many due jobs of one queue become queued in one claim.
 _PROMOTED_MAX = 1_000
 _QUEUES = ("mail", "reports", "images")

@@ -24,8 +24,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestOverriding", "TestTaskLimits"]
-
 _RATE: Final = RateRule(1, 64 * SECOND_US)
 #: Every setting there is, none as it is by default.
 _EVERYTHING: Final = QueueSettings(

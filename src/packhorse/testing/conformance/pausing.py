@@ -23,8 +23,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestClosing", "TestPausing"]
-
 _QUEUE_TOPIC: Final = f"queue:{QUEUE}"
 
 _fields = pytest.mark.parametrize("field", ["ordering_key", "concurrency_key", "rate_key"])

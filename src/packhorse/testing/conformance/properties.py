@@ -8,8 +8,6 @@ from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["a_few_examples", "machine_settings"]
-
 #: Set it to try the state machine longer than a test run has time for.
 _MACHINE_EXAMPLES: Final = "PACKHORSE_MACHINE_EXAMPLES"
 

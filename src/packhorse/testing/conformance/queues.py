@@ -15,8 +15,6 @@ from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestDepth", "TestQueues"]
-
 _FULL = QueueSettings(
     "mail",
     priority=3,

@@ -18,8 +18,6 @@ from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job, rescue_of
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestRaces"]
-
 
 class TestRaces:
     """One job, two who believe that it is theirs."""

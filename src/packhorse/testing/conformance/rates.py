@@ -31,8 +31,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestRates"]
-
 _WINDOW_US: Final = 64 * SECOND_US
 #: A slot of such a window, which a grant may count too long.
 _SLOT_US: Final = SECOND_US

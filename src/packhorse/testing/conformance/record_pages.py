@@ -25,8 +25,6 @@ from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import given, heard, limit_queue, limit_rate
 
-__all__ = ["TestRecordJobs", "TestRecordPages"]
-
 _ONE: Final = RecordId("schedule", "acme", "nightly")
 _OTHER: Final = RecordId("schedule", "acme", "weekly")
 _MOST: Final = 2**63 - 1

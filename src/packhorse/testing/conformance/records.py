@@ -33,8 +33,6 @@ from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import heard
 
-__all__ = ["TestRecords"]
-
 _ONE: Final = RecordId("schedule", "acme", "nightly")
 _OTHER: Final = RecordId("schedule", "acme", "weekly")
 _MOST: Final = 2**63 - 1

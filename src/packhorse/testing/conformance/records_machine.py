@@ -25,8 +25,6 @@ from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["RecordsMachine", "TestRecordsMachine"]
-
 _IDS: Final = (
     *(RecordId("a", "", "x"), RecordId("a", "", "y"), RecordId("a", "acme", "x")),
     RecordId("ab", "", ""),

@@ -15,8 +15,6 @@ from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.samples import ANNA, new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestRedriving"]
-
 _finished = pytest.mark.parametrize("status", sorted(TERMINAL))
 _waiting = pytest.mark.parametrize(
     "status", [JobStatus.PENDING, JobStatus.FAILED, JobStatus.TIMEOUT]

@@ -28,8 +28,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestOrphans", "TestRescuing"]
-
 
 class TestOrphans:
     """Processing jobs that nobody holds rightfully any more."""

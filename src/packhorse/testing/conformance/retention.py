@@ -17,8 +17,6 @@ from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial, Trials
 
-__all__ = ["TestDeleting", "TestGhosts", "TestPruning"]
-
 _lifetimes = st.none() | st.integers(1, 6)
 
 

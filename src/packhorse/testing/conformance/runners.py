@@ -19,8 +19,6 @@ from packhorse.testing.conformance.contention import at_once
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestRunners"]
-
 T = TypeVar("T")
 
 _PLANS: Final = 30

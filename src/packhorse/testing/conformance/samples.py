@@ -23,22 +23,6 @@ from packhorse.core.outcome import (
 )
 from packhorse.core.settlement import Settlement, SettlementKind
 
-__all__ = [
-    "ANNA",
-    "BEN",
-    "EXCEPTION",
-    "LEASE_US",
-    "OWNER_KINDS",
-    "QUEUE",
-    "TASK",
-    "TIMEOUT",
-    "TIMEOUT_US",
-    "new_job",
-    "outcome_of",
-    "rescue_of",
-    "settlement_of",
-]
-
 ANNA: Final = "anna"  #: a worker
 BEN: Final = "ben"  #: another worker
 QUEUE: Final = "default"

@@ -16,8 +16,6 @@ from packhorse.stores.requests import JobFilter, Page
 from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = ["TestBoundedSearch"]
-
 _ENDS = (
     *(None, SettlementKind.COMPLETED, SettlementKind.DEAD, SettlementKind.FAILED),
     *(SettlementKind.CANCELLED, SettlementKind.RELEASED),

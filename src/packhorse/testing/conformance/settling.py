@@ -27,8 +27,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial, Trials
 
-__all__ = ["TestSettling"]
-
 _FAR_US = 3600 * SECOND_US
 _kinds = pytest.mark.parametrize("kind", OWNER_KINDS, ids=lambda kind: kind.name.lower())
 

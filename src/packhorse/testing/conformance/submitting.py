@@ -29,8 +29,6 @@ from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 
-__all__ = ["TestSubmitting"]
-
 _MINUTE_US = 60 * SECOND_US
 
 

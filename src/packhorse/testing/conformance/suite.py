@@ -59,8 +59,6 @@ from packhorse.testing.conformance.waiting import TestWaiting
 from packhorse.testing.conformance.wakeups import TestWakeups
 from packhorse.testing.conformance.weights import TestWeights
 
-__all__ = ["TOPICS", "suite"]
-
 #: Every topic, in the order of a job's life.
 TOPICS: Final[tuple[type, ...]] = (
     TestSubmitting,

@@ -45,8 +45,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestTransferring"]
-
 _CARRIED: Final = CarryAnswer.CARRIED
 _DAY_US: Final = 24 * 3600 * SECOND_US
 #: More claims than any example needs until nothing is left.

@@ -38,8 +38,6 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.virtual_clock import VirtualClock
 
-__all__ = ["EVERYTHING", "RUNNERS", "RunnerName", "Trial", "Trials"]
-
 T = TypeVar("T")
 
 RunnerName = Literal["run", "arun"]

@@ -26,8 +26,6 @@ from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 from packhorse.testing.conformance.words import cancel, given, heard, limit_queue, redrive
 
-__all__ = ["TestKeepLatest", "TestUniqueness"]
-
 _WINDOW_US: Final = 60 * SECOND_US
 _ENDS: Final = (SettlementKind.COMPLETED, SettlementKind.DEAD, SettlementKind.CANCELLED)
 _STARTED: Final = UniqueScope.UNTIL_STARTED

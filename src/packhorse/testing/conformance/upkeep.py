@@ -12,8 +12,6 @@ from packhorse.stores.requests import EVERY_TASK, Parked, QueueSettings
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 
-__all__ = ["TestExpiring", "TestParking", "TestPromoting"]
-
 _HOUR_US = 3600 * SECOND_US
 
 

@@ -19,8 +19,6 @@ from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import cancel, heard, redrive, submit
 
-__all__ = ["TestWaiting"]
-
 _DELIVERED: Final = DeliverAnswer.DELIVERED
 _LONG_US: Final = 3600 * SECOND_US
 _NUMBER: Final = 2**63 - 1  #: as large as a sender's may be

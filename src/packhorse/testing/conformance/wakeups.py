@@ -27,8 +27,6 @@ from packhorse.testing.conformance.samples import (
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import quiet
 
-__all__ = ["TestWakeups"]
-
 #: Far longer than any wake-up takes, so that only a missing one fails.
 _PATIENCE_S: Final = 20.0
 #: How long silence is listened to.

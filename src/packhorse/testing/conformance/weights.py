@@ -21,8 +21,6 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-__all__ = ["TestWeights"]
-
 _WINDOW_US: Final = 64 * SECOND_US
 _SLOT_US: Final = SECOND_US
 _ONE: Final = RateRule(1, _WINDOW_US)

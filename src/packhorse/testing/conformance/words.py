@@ -25,25 +25,6 @@ from packhorse.stores.requests import (
 from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job
 from packhorse.testing.conformance.trial import Trial
 
-__all__ = [
-    "ANY_TOPIC",
-    "PATIENCE_S",
-    "SILENCE_S",
-    "cancel",
-    "complete",
-    "everywhere",
-    "given",
-    "heard",
-    "limit_queue",
-    "limit_rate",
-    "limit_task",
-    "pass_until",
-    "queue_state",
-    "quiet",
-    "redrive",
-    "submit",
-]
-
 #: Far longer than any wake-up takes, so that only a missing one fails.
 PATIENCE_S: Final = 20.0
 #: How long silence is listened to.

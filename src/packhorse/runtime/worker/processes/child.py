@@ -68,8 +68,6 @@ from packhorse.runtime.worker.runners import leave_copy
 from packhorse.runtime.worker.stacks import stack_of_thread
 from packhorse.stores.protocol import Store
 
-__all__ = ["VARIABLE", "main", "process_command"]
-
 #: Names the descriptors; stays set, so that no worker is started in the process.
 VARIABLE: Final = "PACKHORSE_PROCESS"
 _LOG: Final = logging.getLogger("packhorse.worker")

@@ -22,25 +22,6 @@ from packhorse.core.outcome import (
     TimedOut,
 )
 
-__all__ = [
-    "Broken",
-    "Cancel",
-    "Done",
-    "LeaseGone",
-    "Logged",
-    "Noted",
-    "Ready",
-    "Run",
-    "Setup",
-    "Where",
-    "Whereabouts",
-    "done",
-    "encode",
-    "outcome_of",
-    "read_from_process",
-    "read_to_process",
-]
-
 
 class Setup(msgspec.Struct, frozen=True, tag="setup"):
     """What to import, and the limits of the process."""

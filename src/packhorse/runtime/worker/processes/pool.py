@@ -39,8 +39,6 @@ from packhorse.runtime.worker.processes.messages import (
     read_from_process,
 )
 
-__all__ = ["BrokenApp", "PoolProcess", "ProcessLimits", "ProcessPool"]
-
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: The longest line: a job's payload or result.
 _LINE_BYTES: Final = 64 * 1024 * 1024

@@ -33,15 +33,6 @@ from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 
-__all__ = [
-    "Origin",
-    "ProcessFetcher",
-    "ProcessRunner",
-    "origin_of",
-    "process_runner",
-    "process_tasks",
-]
-
 #: A job that finds no free process within this is given back: another worker may have one.
 _WAIT_S: Final = 1.0
 #: The share of the stop grace after which the process is killed.
