@@ -97,7 +97,11 @@ class AttemptHost(Protocol):
         ...
 
     def now_us(self) -> int:
-        """The store's time, nearly."""
+        """The store's time, nearly, and not behind it."""
+        ...
+
+    def passed_us(self) -> int:
+        """An instant that the store's clock has passed, nearly its time."""
         ...
 
     @property
@@ -181,6 +185,9 @@ class DetachedHost:
 
     def now_us(self) -> int:
         return SystemClock().now_us()
+
+    def passed_us(self) -> int:
+        return self.now_us()
 
     def attachments(self) -> Attachments:
         return Attachments(dict(self.attached), self.signals)

@@ -61,6 +61,7 @@ def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yar
         assert (one["made_in"], one["attempt"], one["mine"], one["lost"]) == (
             *(one["pid"], 1, True, False),
         )
+        assert all(abs(offset_s) < PATIENCE_S for offset_s in one["offsets_s"])  # of the store
     progress = looks[3].progress()
     assert progress is not None
     assert (progress.done, progress.total, progress.note) == (3, 10, "looking")

@@ -153,8 +153,8 @@ async def test_a_job_that_reaches_its_process_too_late_goes_back_without_having_
         process = await pool.acquire()
         now = SystemClock.monotonic()
 
-        late = await process.run(job, lambda _: None, start_by=now - 0.001)
-        in_time = await process.run(job, lambda _: None, start_by=now + PATIENCE_S)
+        late = await process.run(job, (0, 0), lambda _: None, start_by=now - 0.001)
+        in_time = await process.run(job, (0, 0), lambda _: None, start_by=now + PATIENCE_S)
         pool.release(process)
         await pool.close()
 

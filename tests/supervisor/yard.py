@@ -152,7 +152,9 @@ def look(ctx: Context, number: int) -> dict:
     ctx.progress(number, 10, "looking")
     ctx.log.warning("looked at %s", number)
     return {"pid": os.getpid(), "made_in": ctx.state["made_in"], "attempt": ctx.job.attempt,
-            "mine": ctx.still_mine(), "lost": ctx.lease_lost}
+            "mine": ctx.still_mine(), "lost": ctx.lease_lost,
+            "offsets_s": [at_us / 1e6 - time.time()
+                          for at_us in (ctx._link.passed_us(), ctx._link.now_us())]}
 
 @app.task(executor="process")
 async def wait_a_little() -> int:

@@ -32,6 +32,7 @@ from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.steps import StepState
+from packhorse.runtime.worker.claim_policy import StoreTime
 from packhorse.steps import StepRunner
 from packhorse.testing import TestApp, make_context
 from packhorse.testing.contexts import RecordingHost
@@ -202,6 +203,39 @@ def test_an_attempt_that_comes_early_sleeps_what_is_left(packhorse_app: TestApp)
     assert job.info().attempts == 2
     assert abs(job.info().due_at - due_at) < timedelta(seconds=1)
     packhorse_app.run_jobs()
+    assert job.result() == "rested"
+
+
+@pytest.mark.parametrize("how", ["sleep", "wait"])
+def test_a_step_that_is_due_is_over_however_well_the_worker_knows_the_time(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    read, slack_us = StoreTime.read, [200_000]
+
+    def read_vaguely(self: StoreTime, now_us: int, asked_at: float, answered_at: float) -> None:
+        read(self, now_us, asked_at, answered_at)
+        self.most_us = self.least_us + slack_us[0]
+
+    monkeypatch.setattr(StoreTime, "read", read_vaguely)
+
+    @packhorse_app.task
+    def nap(ctx: Context) -> str:
+        if how == "sleep":
+            ctx.sleep("nap", "100ms")
+            return "rested"
+        try:
+            return str(ctx.wait_for("paid", timeout="100ms"))
+        except WaitTimeout:
+            return "rested"
+
+    job = nap.enqueue()
+    packhorse_app.run(burst=True, lease="36500d")
+    assert job.status() is JobStatus.PENDING
+    slack_us[:] = [0]
+    packhorse_app.clock.advance((job.info().due_at - job.info().updated_at).total_seconds())
+    packhorse_app.run(burst=True, lease="36500d")
+
+    assert (job.status(), job.info().attempts) == (JobStatus.COMPLETED, 2)
     assert job.result() == "rested"
 
 

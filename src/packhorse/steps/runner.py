@@ -213,16 +213,26 @@ class StepRunner:
         number, kept = self._begin(log, name, StepKind.SLEEP)
         if kept is not None and kept.state is StepState.DONE:
             return
-        now_us = self._host.now_us()
-        due_us = now_us + delay_us if kept is None or kept.due_us is None else kept.due_us
+        due_us, left_us = self._due(kept, delay_us)
         step = KeptStep(StepKind.SLEEP, number, StepState.OPEN, due_us=due_us)
-        if now_us >= due_us or not self._host.suspends:
+        if left_us <= 0 or not self._host.suspends:
             log.keep(name, msgspec.structs.replace(step, state=StepState.DONE))
             return  # written with the next step: asked again, it is over all the same
         if kept is None:
             log.keep(name, step)
         yield from self.write()
-        raise Suspend(due_us - now_us, waits=ATTACHED_MAX)  # whatever came, it does not end it
+        raise Suspend(left_us, waits=ATTACHED_MAX)  # whatever came, it does not end it
+
+    def _due(self, kept: KeptStep | None, delay_us: int) -> tuple[int, int]:
+        """When the step is over, and how long to wait for that: nothing, if it is.
+
+        Workers know the store's time more or less well. A step begins at an instant that has passed
+        for certain and ends at the latest that it may be: so none comes back to find itself early.
+        """
+        passed_us = self._host.passed_us()
+        if kept is None or kept.due_us is None:
+            return passed_us + delay_us, delay_us
+        return kept.due_us, 0 if self._host.now_us() >= kept.due_us else kept.due_us - passed_us
 
     def wait_for(self, signal: str, timeout_us: int | None) -> Work[Any]:
         """End the attempt until a signal comes; return its value."""
@@ -261,11 +271,8 @@ class StepRunner:
         seen: int,
     ) -> Work[None]:
         """End the attempt, or the wait if its time is over; where it ends is kept first."""
-        now_us = self._host.now_us()
-        due_us = now_us + (FOREVER_US if timeout_us is None else timeout_us)
-        if kept is not None and kept.due_us is not None:
-            due_us = kept.due_us
-        over = now_us >= due_us
+        due_us, left_us = self._due(kept, FOREVER_US if timeout_us is None else timeout_us)
+        over = left_us <= 0
         state = StepState.TIMED_OUT if over else StepState.OPEN
         if over or kept is None:
             kept = msgspec.structs.replace(
@@ -275,7 +282,7 @@ class StepRunner:
         yield from self.write()
         if over:
             raise _too_late(signal_step.rpartition("#")[0])
-        delay_us = self._forever_us() if timeout_us is None else due_us - now_us
+        delay_us = self._forever_us() if timeout_us is None else left_us
         raise Suspend(delay_us, waits=seen)
 
     def write(self) -> Work[None]:

@@ -15,7 +15,7 @@ from packhorse.breaker import BreakerBook
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive, drive
-from packhorse.core.job import Job, JobOptions, JobRecord, JobStatus, NewJob, Progress
+from packhorse.core.job import JobOptions, JobRecord, JobStatus, NewJob, Progress
 from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.policies.journal import Group, member_of
 from packhorse.core.sealing import require_open
@@ -85,13 +85,21 @@ def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
 class StoreHost(ABC):
     """What hosts of attempts share: the store is asked about their job."""
 
-    __slots__ = ("_flow", "_job")
+    __slots__ = ("_attempt", "_flow", "_job", "_monotonic")
 
     suspends = True
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, attempt: Attempt, monotonic: Callable[[], float]) -> None:
+        self._attempt = attempt
+        self._job = attempt.job
+        self._monotonic = monotonic
         self._flow: FlowInRun | None = None
+
+    def now_us(self) -> int:
+        return int(self._monotonic() * SECOND_US) + self._attempt.offset_us_max
+
+    def passed_us(self) -> int:
+        return int(self._monotonic() * SECOND_US) + self._attempt.offset_us
 
     @property
     @abstractmethod
@@ -200,12 +208,11 @@ class StoreHost(ABC):
 class _WorkerHost(StoreHost):
     """The `packhorse.hosts.AttemptHost` of an attempt in this worker."""
 
-    __slots__ = ("_attempt", "_factory")
+    __slots__ = ("_factory",)
 
     def __init__(self, factory: ContextFactory, attempt: Attempt) -> None:
-        super().__init__(attempt.job)
+        super().__init__(attempt, factory.monotonic)
         self._factory = factory
-        self._attempt = attempt
 
     @property
     def _store(self) -> Store:
@@ -235,10 +242,6 @@ class _WorkerHost(StoreHost):
 
     def lease_lost(self) -> bool:
         return self._factory.lease.lost_since(self._attempt.epoch)
-
-    def now_us(self) -> int:
-        # At most: a step that slept must not find itself early when the store says it is due.
-        return int(self._factory.monotonic() * SECOND_US) + self._attempt.offset_us_max
 
     def transaction(self) -> HostTransaction:
         factory, attempt = self._factory, self._attempt

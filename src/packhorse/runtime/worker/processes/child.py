@@ -188,7 +188,7 @@ class _Process:
         executor = Executor(context, setup.worker, app.places)
         instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
         while isinstance(message := self._inbox.get(), Run):
-            attempt = Attempt(message.job, plans.find(message.job), 0, 0)
+            attempt = Attempt(message.job, plans.find(message.job), 0, *message.offsets_us)
             attempt.stage = Stage.RUNNING
             if message.start_by is not None and SystemClock.monotonic() > message.start_by:
                 attempt.ending = Ending.TOO_LATE
@@ -279,7 +279,7 @@ class _ProcessHost(StoreHost):
     def __init__(
         self, process: _Process, app: Any, attempt: Attempt, breakers: Callable[[], BreakerBook]
     ) -> None:
-        super().__init__(attempt.job)
+        super().__init__(attempt, SystemClock.monotonic)
         self._process = process
         self._app = app
         self._breakers = breakers
@@ -307,9 +307,6 @@ class _ProcessHost(StoreHost):
 
     def lease_lost(self) -> bool:
         return self._process.lease_gone
-
-    def now_us(self) -> int:
-        return SystemClock().now_us()
 
     def transaction(self) -> HostTransaction:
         raise UsageError(

@@ -43,7 +43,9 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     """Run this job."""
 
     job: Job
-    start_by: float | None = None  #: by the monotonic clock, which all processes share
+    #: The store's clock less the monotonic one, which all processes share: at least, at most.
+    offsets_us: tuple[int, int]
+    start_by: float | None = None  #: by the monotonic clock
     carrier: dict[str, str] | None = None  #: trace context of the attempt, as headers carry it
 
 

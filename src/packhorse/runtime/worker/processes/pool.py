@@ -240,6 +240,7 @@ class PoolProcess:
     async def run(
         self,
         job: Job,
+        offsets_us: tuple[int, int],
         progress: Callable[[Noted], None],
         *,
         start_by: float | None = None,
@@ -249,7 +250,7 @@ class PoolProcess:
         self.jobs += 1
         self._busy, self.usable = True, False  # until it has answered
         self.standing = ""
-        self.tell(Run(job, start_by, carrier))
+        self.tell(Run(job, offsets_us, start_by, carrier))
         while True:
             message = await self._hear()
             match message:

@@ -129,6 +129,7 @@ class ProcessRunner:
         try:
             outcome = await process.run(
                 attempt.job,
+                (attempt.offset_us, attempt.offset_us_max),
                 lambda noted: self._progress.note(attempt, noted.progress),
                 start_by=attempt.start_by,
                 carrier=None if self._hand_over is None else self._hand_over(attempt),
