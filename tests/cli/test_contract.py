@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from packhorse.cli.exits import ExitCode
 from tests.cli.project import Project
 from tests.unit.contract_support import QUEUE_BASED
 
@@ -74,6 +75,21 @@ def test_all_contracts_are_exported_and_compare_as_the_same(shop: Project) -> No
     for name in ("add.yaml", "greet.yaml", "greet.json"):
         same = shop.document("contract", "diff", f"kept/{name}")
         assert same == {"callers": True, "jobs": True, "changes": []}
+    assert shop.run("contract", "diff", "kept").exit_code == 0
+
+
+def test_a_folder_of_contracts_is_compared_with_all_tasks(shop: Project) -> None:
+    shop.write("kept/greet.yaml", "worker_id: greet\nversion: '1.0'\ninputs: {type: string}\n")
+    shop.write("kept/left.json", '{"worker_id": "left"}')
+
+    found = shop.document("contract", "diff", "kept", code=1)
+
+    assert (found["callers"], found["jobs"]) == (False, False)
+    places = [one["place"] for one in found["changes"]]
+    assert {"greet: inputs", "left: task"} <= set(places), places
+    assert shop.run("contract", "diff", "kept", "--task", "greet").exit_code == 2
+    (shop.folder / "none").mkdir()
+    assert shop.run("contract", "diff", "none").exit_code == ExitCode.NOTHING_MATCHED
 
 
 def test_a_file_and_an_app_are_checked(shop: Project) -> None:

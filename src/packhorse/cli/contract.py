@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from packhorse.cli.output import did_you_mean, note, print_json, print_table, pr
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.contract import Contract
+    from packhorse.core.contract_changes import ContractChange
     from packhorse.core.versions import PayloadVersions
     from packhorse.task import Task
 
@@ -89,7 +90,7 @@ def check_contracts(
 
 
 @contract.command("diff")
-@click.argument("old", type=_file)
+@click.argument("old", type=click.Path(exists=True, path_type=Path))
 @click.argument("new", type=_file, required=False)
 @click.option("--task", help="The task to compare with. Default: the one with the id of OLD.")
 @json_option
@@ -106,15 +107,19 @@ def diff_contracts(
 ) -> None:
     """Tell what changes from OLD to NEW, or to the app's task, and who can live with it.
 
+    OLD is a file, or a folder that `contract export --output` wrote: then every file of it is
+    compared with the app's task of that id.
+
     Safe for callers: those who submit and read as before need not change. Safe for jobs: those that
     wait can be run, also because the task has upcasters from their version. Exits with 1 if it is
     not safe for both.
     """
-    from packhorse.core.contract_changes import changes
-    from packhorse.core.contract_files import read_contract
-
-    before = read_contract(old)
-    found = changes(before, *_newer(before, new, task, app_name))
+    if old.is_file():
+        found = _changes(old, new, task, app_name)
+    elif new is None and task is None:
+        found = list(_changes_of_all(old, app_name))
+    else:
+        raise click.UsageError("a folder is compared with the app's tasks: name no NEW or --task")
     callers, jobs = all(one.callers for one in found), all(one.jobs for one in found)
     if as_json:
         print_json({"callers": callers, "jobs": jobs, "changes": [asdict(one) for one in found]})
@@ -127,6 +132,31 @@ def diff_contracts(
         note(f"For callers: {_safe(callers)}. For waiting jobs: {_safe(jobs)}.")
     if not (callers and jobs):
         ctx.exit(ExitCode.FAILED)
+
+
+def _changes(
+    old: Path, new: Path | None, task: str | None, app_name: str | None
+) -> list[ContractChange]:
+    from packhorse.core.contract_changes import changes
+    from packhorse.core.contract_files import read_contract
+
+    before = read_contract(old)
+    return changes(before, *_newer(before, new, task, app_name))
+
+
+def _changes_of_all(folder: Path, app_name: str | None) -> Iterator[ContractChange]:
+    from packhorse.core.contract_changes import ContractChange
+
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".json"))
+    if not files:
+        raise NothingMatched(f"{folder} holds no contracts, *.yaml or *.json")
+    for path in files:
+        try:
+            found = _changes(path, None, None, app_name)
+        except NothingMatched:
+            found = [ContractChange("task", "is gone", callers=False, jobs=False)]
+        for change in found:
+            yield replace(change, place=f"{path.stem}: {change.place}")
 
 
 def _newer(
