@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from packhorse.runtime.worker.claim_policy import QueueCaps, QueueRotation, StoreTime, in_turn
+import pytest
+
+from packhorse.runtime.worker.claim_policy import QueueCaps, QueueRotation, StoreTime
 
 BOTH = ("mail", "default")
 LIMITED = frozenset({"mail"})
@@ -172,11 +174,23 @@ def test_a_step_of_the_stores_clock_is_followed_at_once() -> None:
     assert clock.most_us <= 58_000_000
 
 
-def test_queues_just_served_are_asked_after_those_that_were_not() -> None:
-    assert in_turn(("a", "b", "c"), {"a"}) == ("b", "c", "a")
-    assert in_turn(("a", "b", "c"), {"a", "c"}) == ("b", "a", "c")
-    assert in_turn(("a", "b", "c"), {"a", "b", "c"}) == ("a", "b", "c")
-    assert in_turn(("a", "b", "c"), set()) == ("a", "b", "c")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"a"}, ("b", "c", "a")),
+        ({"a", "c"}, ("b", "a", "c")),
+        ({"a", "b", "c"}, ("a", "b", "c")),
+        (set(), ("a", "b", "c")),
+    ],
+)
+def test_queues_just_served_are_asked_after_those_that_were_not(
+    given: set[str], expected: tuple[str, ...]
+) -> None:
+    reach = QueueRotation(("a", "b", "c"))
+
+    reach.answered(0.0, reach.ask(0.0), full=True, given=given)
+
+    assert reach.ask(0.0) == expected
 
 
 def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None:
@@ -184,7 +198,7 @@ def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None
     first = []
     for _ in range(6):
         served = next(name for name in reach.ask(0.0) if name != "idle")
-        reach.served({served})
+        reach.answered(0.0, reach.ask(0.0), full=True, given={served})
         first.append(served)
 
     assert first == ["a", "b", "a", "b", "a", "b"]
@@ -192,11 +206,11 @@ def test_of_two_that_are_never_empty_each_comes_first_every_other_time() -> None
 
 def test_the_turn_of_queues_is_kept_when_others_become_limited() -> None:
     reach = QueueRotation(("mail", "a", "b"))
-    reach.served({"a"})
+    reach.answered(0.0, reach.ask(0.0), full=True, given={"a"})
     reach.set_limited(LIMITED)
-    reach.answered(0.0, reach.ask(0.0), full=True, given=["b"])
+    reach.answered(0.0, reach.ask(0.0), full=True, given=[])
 
     assert reach.ask(0.1) == ("b", "a")
-    reach.served({"b"})
+    reach.answered(0.1, reach.ask(0.1), full=True, given={"b"})
     assert reach.ask(0.1) == ("a", "b")
     assert reach.ask(0.5) == ("mail", "a", "b")

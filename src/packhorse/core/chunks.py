@@ -104,11 +104,6 @@ class ChunkState:
         done = sum(item.state is ItemState.DONE for item in self.items.values())
         return done + failed, failed
 
-    @property
-    def has_news(self) -> bool:
-        """Whether something has changed since `taken`."""
-        return bool(self._changed)
-
     def keep_again(self) -> None:
         """What was taken was not written after all: all of it is to be."""
         self._changed.update(number for number, part in enumerate(self._parts) if part)

@@ -293,8 +293,7 @@ class ConsumerRuntime(Runtime):
         self.settler.flush()
         self.fetcher.consider()
 
-    def _accepted(self, attempts: Sequence[Attempt]) -> None:
-        super()._accepted(attempts)
+    def _accepted(self, _attempts: Sequence[Attempt]) -> None:
         self._count()
         self.fetcher.nudge()  # a suspect waits until nothing else is held
 

@@ -50,16 +50,11 @@ class LookAhead:
         """What was held ahead grew old: hold nothing ahead until a job has ended again."""
         self._suspended = True
 
-    @property
-    def size(self) -> int:
-        """How many jobs may be held beyond those running."""
-        if self._suspended or not self.average_s:
-            return 0
-        return min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
-
     def wanted(self, running: int, waiting: int, *, ahead: bool = True) -> int:
         """How many to claim now, 0 while a claim would not be worth it; not ahead, free slots."""
-        size = self.size if ahead else 0
+        size = 0
+        if ahead and self.average_s and not self._suspended:
+            size = min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
         missing = self.concurrency - running + size - waiting
         if waiting and missing < max(1, size // _REFILL):
             return 0
@@ -70,12 +65,6 @@ class LookAhead:
 _AHEAD_S: Final = 0.5
 #: For how long a queue counts as limited in which such a job was seen.
 _SEEN_S: Final = 60.0
-
-
-def in_turn(queues: tuple[str, ...], served: Collection[str]) -> tuple[str, ...]:
-    """The order in which to ask queues next: those just served after those that were not."""
-    waited = tuple(name for name in queues if name not in served)
-    return (*waited, *(name for name in queues if name in served))
 
 
 class QueueRotation:
@@ -120,14 +109,8 @@ class QueueRotation:
 
     def woken(self, topics: Collection[str]) -> None:
         """There may be work in the queues of these topics; `*` says nothing of any one."""
-        if self.limited and any(f"queue:{name}" in topics for name in self.limited):
+        if any(f"queue:{name}" in topics for name in self.limited):
             self._ahead_until = float("-inf")
-
-    def served(self, queues: Collection[str]) -> None:
-        """These have given jobs; equals come first in the next claim."""
-        if len(self.queues) > 1 and queues:
-            self.queues = in_turn(self.queues, queues)
-            self._plain = in_turn(self._plain, queues)
 
     def ask(self, now: float) -> tuple[str, ...]:
         """The queues to ask now; `ahead` says how many jobs."""
@@ -140,12 +123,16 @@ class QueueRotation:
         return self._plain if self.ahead else self.queues
 
     def answered(
-        self, now: float, asked: tuple[str, ...], *, full: bool, given: Iterable[str]
+        self, now: float, asked: tuple[str, ...], *, full: bool, given: Collection[str]
     ) -> bool:
         """What a claim brought: as many as it wanted, or not, of the queues `given`.
 
+        Their equals are asked before them next time.
         Says whether it had asked all queues, so that there is nothing more to be had just now.
         """
+        if given and len(self.queues) > 1:  # sorting keeps the order of equals
+            self.queues = tuple(sorted(self.queues, key=given.__contains__))
+            self._plain = tuple(sorted(self._plain, key=given.__contains__))
         whole = len(asked) == len(self.queues)
         if not whole and not full:
             self._ahead_until = float("-inf")
@@ -174,8 +161,6 @@ class QueueCaps:
 
     def within(self, queues: tuple[str, ...], limit: int) -> tuple[tuple[str, ...], int]:
         """The queues that have room, and how many jobs to ask for."""
-        if not self._caps:
-            return queues, limit
         rooms = {name: self._room(name) for name in self._caps if name in queues}
         self._full = tuple(name for name, room in rooms.items() if room < 1)
         left = tuple(name for name in queues if name not in self._full)

@@ -33,10 +33,10 @@ from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
 from packhorse.runtime.worker.plans import CallPlan
 from packhorse.runtime.worker.settler import BACKLOG_MAX, Settler
-from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.urgency import Urgency
+from packhorse.runtime.worker.urgency import Asked, Urgency
 from packhorse.stores.requests import Claimed, ClaimRequest
 
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
@@ -94,7 +94,8 @@ class Fetcher:
         self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
         self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
         self._rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
-        self._caps = QueueCaps(options.queue_caps, slots.held_of)
+        caps = options.queue_caps
+        self._caps = QueueCaps(caps, slots.held_of) if caps else None
         self.urgency = Urgency(options.reserve, options.concurrency, slots.held_below)
         self._store_time = StoreTime()
         self._backoff = Backoff(env.chance)
@@ -106,7 +107,8 @@ class Fetcher:
 
     def wake(self, topics: Collection[str] = ()) -> None:
         """There may be work: look now."""
-        self._rotation.woken(topics)
+        if self._rotation.limited:
+            self._rotation.woken(topics)
         self._empty = False
         self._woken.set()
 
@@ -115,20 +117,17 @@ class Fetcher:
         if self._resting:
             self._woken.set()
 
-    def nudge_if_finished(self) -> None:
-        """Everything that ended is stored: a burst worker may have nothing left."""
-        if self._options.burst and not (self._slots.busy or self._settler.backlog):
-            self.nudge()
-
     def consider(self) -> None:
         """After every turn of the slots, look whether it is time to claim."""
-        if self._slots.freed or self._caps.freed:
+        if not self.urgency.plain:
+            self._look_for_room()
+        if self._slots.freed or (self._caps is not None and self._caps.freed):
             # Together with the settlement that makes the room, instead of after its wake-up.
             self._slots.freed = False
             self.wake()
         elif not self._resting:
             return
-        elif not self._slots.busy or (not self._is_empty() and self._wanted() > 0):
+        elif not self._slots.busy or (not self._empty and self._wanted() > 0):
             self._woken.set()
 
     def set_limited(self, queues: frozenset[str]) -> None:
@@ -150,37 +149,42 @@ class Fetcher:
             except Exception as error:  # noqa: BLE001 - the loop goes on, whatever happened
                 self._health.failed("fetch", error)
                 await self._shutdown.sleep(self._backoff.next_s())
-            else:
-                self._health.worked("fetch")
-                await self._rest(rest_s)
+                continue
+            self._health.worked("fetch")
+            ended = self._shutdown.phase > Phase.RUNNING or self.finished
+            if rest_s > 0 and not (ended or self._woken.is_set()):
+                self._resting = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), rest_s)
+                self._resting = False
 
     async def run_once(self) -> float:
         """Claim once if there is room and work, and say how long to rest at most."""
-        slots = self._slots
-        slots.give_back_stale()
-        now = self._monotonic()
-        empty = self._is_empty()
-        mode = self._quarantine.mode(now, busy=slots.busy, idle=empty and not slots.busy)
+        slots, now = self._slots, self._monotonic()
+        if not self.urgency.plain:
+            self._look_for_room()
+        stale_s, busy, empty = slots.give_back_stale(now), slots.busy, self._empty
+        mode = self._quarantine.mode(now, busy=busy, idle=empty and not busy)
         if mode is Mode.NORMAL and empty and now < self._look_at:
-            return await self._nothing_to_do(now)
+            rest_s = self._rest_s(now, min(stale_s, self._look_at - now))
+            return await self._burst_rest_s(rest_s) if self._options.burst and not busy else rest_s
         asked = self._rotation.ask(now) if mode is Mode.NORMAL else self._rotation.queues
-        queues, limit = self._caps.within(asked, self._limit(mode))
-        urgent = self.urgency.within(queues, limit)
-        limit = limit if mode is Mode.SUSPECTS else urgent.limit
+        queues, limit, urgent = self._room(mode, asked)
         if limit < 1 or not self._may_claim():
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
-            return self._longest_rest(now, self._poll_s)
+            return self._rest_s(now, min(stale_s, self._poll_s))
         if not self._heartbeat.gate.acquire(blocking=False):
-            return self._longest_rest(now, self._poll_s)  # the renewal under way ends with a nudge
+            # The renewal under way ends with a nudge.
+            return self._rest_s(now, min(stale_s, self._poll_s))
         self.looks += 1
         alone = mode is Mode.SUSPECTS
         tasks = self._request.tasks if alone else self.own_tasks
         request = msgspec.structs.replace(
             self._request, queues=queues, tasks=tasks, limit=limit, quarantine=alone
         )
-        if urgent.levels and not alone:
+        if urgent is not None:
             request = msgspec.structs.replace(request, levels=dict(urgent.levels))
         try:
             claimed = await self._claim(request)
@@ -191,9 +195,8 @@ class Fetcher:
             await self._shutdown.sleep(self._backoff.next_s())
         else:
             self._after_claim(claimed, asked, limit, mode)
-            if mode is Mode.NORMAL and self.urgency.answered(
-                urgent, full=len(claimed.jobs) >= limit
-            ):
+            full = len(claimed.jobs) >= limit
+            if urgent is not None and self.urgency.answered(urgent, full=full):
                 self._empty = False  # nothing else waits, so that background jobs may run
             self.on_look()
         return 0.0
@@ -216,18 +219,17 @@ class Fetcher:
 
     def _noticed(self, claimed: Claimed) -> None:
         """A claim beside this loop has seen whether suspects wait for a process."""
-        suspects = self._sees_suspects(claimed)
+        suspects = claimed.suspects and self._takes_suspects()
         begun = suspects and not self._suspects_apart
         self._suspects_apart = suspects
         if begun and not self._quarantine.stands:
             self._quarantine.claimed(Mode.NORMAL, jobs=0, suspects=True)
             self.nudge()
 
-    def _sees_suspects(self, claimed: Claimed) -> bool:
-        """Whether suspects wait that this worker is to run; a burst runs all there is."""
+    def _takes_suspects(self) -> bool:
+        """Whether this worker is to run them; a burst runs all there is."""
         link = self._link
-        takes = link is None or link.takes_suspects or self._options.burst
-        return claimed.suspects and takes
+        return link is None or link.takes_suspects or self._options.burst
 
     def _may_claim(self) -> bool:
         heartbeat = self._heartbeat
@@ -242,24 +244,30 @@ class Fetcher:
         slots, ahead = self._slots, self._rotation.ahead and self.urgency.plain
         return slots.look_ahead.wanted(slots.running, len(slots.waiting), ahead=ahead)
 
-    def _is_empty(self) -> bool:
-        """Whether the last claim found less than it wanted, and there is no more to want now."""
-        urgency = self.urgency
-        return self._empty and (urgency.plain or not urgency.is_news(self._wanted()))
+    def _look_for_room(self) -> None:
+        """Less urgent jobs than the last claim asked for may have room by now."""
+        if self._empty and self.urgency.is_news(self._wanted()):
+            self._empty = False
 
-    def _limit(self, mode: Mode) -> int:
-        """How many jobs to ask for."""
+    def _room(
+        self, mode: Mode, queues: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], int, Asked | None]:
+        """Which of these queues to ask, for how many jobs, and of which priorities: None is all."""
         if mode is Mode.NOTHING:
-            return 0
-        wanted = self._wanted()
+            return queues, 0, None
+        limit = self._wanted()
+        if self._options.max_jobs is not None:
+            left = self._options.max_jobs - self._slots.started - len(self._slots.waiting)
+            self.finished = left <= 0 and not self._slots.busy
+            limit = min(limit, left)
+        if self._caps is not None:
+            queues, limit = self._caps.within(queues, limit)
         if mode is Mode.SUSPECTS:
-            wanted = min(1, wanted)
-        most = self._options.max_jobs
-        if most is None:
-            return wanted
-        left = most - self._slots.started - len(self._slots.waiting)
-        self.finished = left <= 0 and not self._slots.busy
-        return min(wanted, left)
+            return queues, min(1, limit), None
+        if self.urgency.plain:
+            return queues, limit, None
+        urgent = self.urgency.within(queues, limit)
+        return queues, urgent.limit, urgent
 
     async def _claim(self, request: ClaimRequest) -> Claimed | None:
         """Ask once, and hold what is given; None when the answer, if there was one, got lost."""
@@ -306,19 +314,19 @@ class Fetcher:
         self, claimed: Claimed, asked: tuple[str, ...], limit: int, mode: Mode
     ) -> None:
         now, jobs = self._monotonic(), claimed.jobs
+        suspects = claimed.suspects and self._takes_suspects()
         if mode is Mode.SUSPECTS:  # of all tasks
-            self._suspects_apart = self._sees_suspects(claimed)
-        suspects = self._sees_suspects(claimed) or self._suspects_apart
+            self._suspects_apart = suspects
+        suspects = suspects or self._suspects_apart
         crashes = max((job.crashes for job in jobs), default=0)
         self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
-        given = {job.queue for job in jobs}
         if jobs:
-            self._rotation.served(given)
             self.on_claimed(claimed)
         if claimed.lease_lost:
             self._heartbeat.must_renew()
         elif mode is Mode.NORMAL:
             full = len(jobs) >= limit
+            given = {job.queue for job in jobs}
             whole = self._rotation.answered(now, asked, full=full, given=given)
             # What is submitted meanwhile has woken us already, so that `empty` cannot hide it.
             self._empty = whole and not full and not self._woken.is_set()
@@ -328,11 +336,8 @@ class Fetcher:
                 self._due_at = now + max(due_s, _REST_MIN_S)
             self._look_at = min(now + self._poll_s, self._due_at)
 
-    async def _nothing_to_do(self, now: float) -> float:
-        """Rest until work is due; a burst worker finds out whether to leave instead."""
-        rest_s = self._longest_rest(now, self._look_at - now)
-        if not self._options.burst or self._slots.busy:
-            return rest_s
+    async def _burst_rest_s(self, rest_s: float) -> float:
+        """A burst worker that has nothing to do finds out whether to leave."""
         if self._settler.backlog:
             self._settler.flush()
             return rest_s  # what was accepted comes with a nudge
@@ -371,20 +376,10 @@ class Fetcher:
         admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
         return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)
 
-    def _longest_rest(self, now: float, rest_s: float) -> float:
-        """At most so long, less if something else comes first by time alone."""
-        spans = (rest_s, self._slots.stale_in_s, self._quarantine.next_change(now))
-        return max(_REST_MIN_S, min(span for span in spans if span is not None))
-
-    async def _rest(self, rest_s: float) -> None:
-        if rest_s <= 0 or self._woken.is_set() or self._shutdown.begun or self.finished:
-            return
-        self._resting = True
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), rest_s)
-        finally:
-            self._resting = False
+    def _rest_s(self, now: float, rest_s: float) -> float:
+        """At most so long, less if suspects get their turn by time alone before."""
+        change_s = self._quarantine.next_change(now)
+        return max(_REST_MIN_S, rest_s if change_s is None else min(rest_s, change_s))
 
 
 async def _nothing_folded() -> bool:

@@ -82,7 +82,7 @@ def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
     an `OtherVersion`. The cause says what it was.
     """
     try:
-        payload = current_payload(plan, job)
+        payload = job.payload if plan.versions is None else current_payload(plan, job)
         if plan.bound is not None:
             plan.bound.admit(job, payload)
         return plan.decode(payload)

@@ -34,23 +34,19 @@ class ProgressWriter:
         self._health = health
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._newest: dict[Attempt, Progress] = {}  # at most one entry per held job
+        #: What waits to be written: at most one entry per held job.
+        self.newest: dict[Attempt, Progress] = {}
         self._under_way: dict[Attempt, Progress] = {}  # its write may come too late
         self._scheduled = False
         self._written_at = float("-inf")
         self._writer: asyncio.Task[None] | None = None
-
-    @property
-    def pending(self) -> bool:
-        """Whether anything waits to be written."""
-        return bool(self._newest)
 
     def note(self, attempt: Attempt, progress: Progress) -> None:
         """Keep what a running job says; called from its thread, or from the event loop."""
         with self._lock:
             if attempt.stage is not Stage.RUNNING:
                 return  # abandoned: what it says does not count
-            self._newest[attempt] = progress
+            self.newest[attempt] = progress
             first, self._scheduled = not self._scheduled, True
         if first:
             self._loop.call_soon_threadsafe(self._schedule)
@@ -62,7 +58,7 @@ class ProgressWriter:
     def take_last(self, attempt: Attempt) -> Progress | None:
         """What it said last and may not be written, for who writes it; callable by its thread."""
         with self._lock:
-            return self._newest.pop(attempt, None) or self._under_way.get(attempt)
+            return self.newest.pop(attempt, None) or self._under_way.get(attempt)
 
     def _schedule(self) -> None:
         wait_s = max(0.0, self._written_at + _INTERVAL_S - self._monotonic())
@@ -74,7 +70,7 @@ class ProgressWriter:
     async def _write_all(self) -> None:
         with self._lock:
             self._scheduled = False
-            notes, self._newest = self._newest, {}
+            notes, self.newest = self.newest, {}
             self._under_way = notes
         self._written_at = self._monotonic()
         try:
@@ -82,7 +78,7 @@ class ProgressWriter:
         except Exception as error:  # noqa: BLE001 - the store is in trouble; the notes wait
             self._health.failed("progress", error)
             self._put_back(notes)
-            if self.pending:
+            if self.newest:
                 return
         finally:
             self._under_way = {}
@@ -100,13 +96,13 @@ class ProgressWriter:
 
     def _take(self, attempts: Iterable[Attempt]) -> dict[Attempt, Progress]:
         with self._lock:
-            found = ((attempt, self._newest.pop(attempt, None)) for attempt in attempts)
+            found = ((attempt, self.newest.pop(attempt, None)) for attempt in attempts)
             return {attempt: said for attempt, said in found if said is not None}
 
     def _put_back(self, notes: dict[Attempt, Progress]) -> None:
         for attempt, said in notes.items():
             with self._lock:
-                newer = attempt in self._newest
+                newer = attempt in self.newest
             if not newer:
                 self.note(attempt, said)
 

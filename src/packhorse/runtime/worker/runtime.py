@@ -84,6 +84,7 @@ class Runtime:
             env,
             self.shutdown,
             self.health,
+            held=self.slots.held,
             announcer=self.announcer,
             counters=self.counters,
             progress=self.progress,
@@ -244,9 +245,8 @@ class Runtime:
 
     # --------------------------------------------------------------------- what the parts report
 
-    def _accepted(self, attempts: Sequence[Attempt]) -> None:
+    def _accepted(self, _attempts: Sequence[Attempt], /) -> None:
         """The store has accepted the settlements of these."""
-        self.slots.held.difference_update(attempts)
 
     def _limited(self, attempt: Attempt) -> None:
         """A handler met a rate limit elsewhere: release waiting jobs of its kind."""

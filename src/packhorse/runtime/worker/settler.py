@@ -56,6 +56,7 @@ class Settler:
         shutdown: Shutdown,
         health: StoreHealth,
         *,
+        held: set[Attempt],
         announcer: Announcer,
         counters: WorkerCounters,
         progress: ProgressWriter,
@@ -65,6 +66,7 @@ class Settler:
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
         self._counters = counters
+        self._held = held  # until the store has accepted what became of them
         self._shutdown = shutdown
         self._health = health
         self._announcer = announcer
@@ -105,9 +107,10 @@ class Settler:
             self._tell_settled(attempt, attempt.settled, outcome)
             return
         job = attempt.job
-        limits = limits_of(job, attempt.plan)
+        plan = attempt.plan
+        limits = plan.limits if job.options is None else limits_of(job, plan)
         settlement = settle(job, outcome, limits, roll=self._chance.roll())
-        if attempt.plan.item is not None:
+        if plan.item is not None:
             settlement = _with_items(settlement, attempt, outcome)
         if type(outcome) is not Succeeded:
             attempt.outcome = outcome
@@ -205,7 +208,7 @@ class Settler:
     async def _write(self) -> bool:
         settlements, attempts = batch = self._next_batch()
         try:
-            if self._progress.pending:
+            if self._progress.newest:
                 await self._progress.write(attempts)
             verdicts = await self._store.arun(self._store.jobs.settle(settlements))
         except StoreRefused as error:
@@ -292,12 +295,13 @@ class Settler:
         attempts: Sequence[Attempt],
         verdicts: Sequence[Verdict],
     ) -> None:
+        self._held.difference_update(attempts)
         self._accepted(attempts)
         self.tallies.count(settlements, attempts, verdicts)
         if self.told is not None:
             self.told(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
-        wanted, wants_completed = announcer.wants_ends, announcer.wants_completed
+        wants_completed = announcer.wants_completed
         counters.execution_s += sum([attempt.duration for attempt in attempts])
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
             if attempt.settling is not None and _is_repeated(attempt.settling, verdict):
@@ -312,7 +316,7 @@ class Settler:
                 # Its handler was given up, and had committed before that was written.
                 said, found = attempt.settled, _APPLIED
             counters.count(said, found)
-            if wanted:
+            if announcer.wants_ends:
                 announcer.settled(attempt, said, found)
             attempt.outcome = None  # its exception holds the frames that hold the attempt
 

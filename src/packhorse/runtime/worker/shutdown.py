@@ -39,6 +39,7 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.phase = Phase.RUNNING
+        self.begun = False  #: nothing new is to be claimed
         self.reason = ""
         self.quiet = False  #: claim nothing until told otherwise; what runs goes on
         self.patient = False  #: running jobs have all the time they may take: a successor works
@@ -49,11 +50,6 @@ class Shutdown:
         """Call this at every change of phase."""
         self._watchers.append(changed)
 
-    @property
-    def begun(self) -> bool:
-        """Whether nothing new is to be claimed."""
-        return self.phase > Phase.RUNNING
-
     def request(self, reason: str) -> None:
         """Stop; asked again, hurry; asked a third time, leave."""
         self.advance(Phase(min(self.phase + 1, Phase.LEAVING)), reason)
@@ -62,7 +58,7 @@ class Shutdown:
         """Go to this phase, unless it is reached or passed already."""
         if phase <= self.phase:
             return
-        self.phase = phase
+        self.phase, self.begun = phase, True
         self.reason = self.reason or reason
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The worker's slots: what is held, what runs, and the turn from one job to the next.
 
-    claim ──▶ take ──▶ waiting (look-ahead) ──▶ fill ──▶ runner ──▶ finish ──▶ settler
+    claim ──▶ take ──▶ waiting (look-ahead) ──▶ turn ──▶ runner ──▶ finish ──▶ settler
                                                  ▲                     │
-                                                 └─────── turn ◀───────┘
+                                                 └─────────────────────┘
 
 `finish` is called once per job and only notes; the turn that follows, once per round of the event
 loop however many jobs ended in it, fills slots and lets fetcher and settler look.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -128,14 +129,11 @@ class Slots:
             self._turn_due = True
             self._loop.call_soon(self._turn, context=self._context)
 
-    def give_back(self, *, older_than: float = float("inf")) -> int:
-        """Release the look-ahead that arrived before `older_than`; says how much. Costs nothing."""
-        released = 0
+    def give_back(self, *, older_than: float = math.inf) -> None:
+        """Release the look-ahead that arrived before `older_than`. Costs nothing."""
         while self.waiting and self.waiting[0].arrived < older_than:
             self._release(self.waiting.popleft())
-            released += 1
         self.turn_soon()
-        return released
 
     def withdraw(self, meant: Callable[[Job], bool]) -> None:
         """Release the look-ahead of the jobs meant, so that the store decides about them."""
@@ -144,17 +142,13 @@ class Slots:
             self._release(each)
         self.turn_soon()
 
-    def give_back_stale(self) -> None:
-        """Release the look-ahead that has waited too long."""
-        if self.waiting and self.give_back(older_than=self._monotonic() - LOOK_AHEAD_HELD_S):
+    def give_back_stale(self, now: float) -> float:
+        """Release the look-ahead that has waited too long; says how soon the next one has."""
+        older_than = now - LOOK_AHEAD_HELD_S
+        if self.waiting and self.waiting[0].arrived < older_than:
+            self.give_back(older_than=older_than)
             self.look_ahead.suspend()
-
-    @property
-    def stale_in_s(self) -> float | None:
-        """When the oldest look-ahead will have waited too long."""
-        if not self.waiting:
-            return None
-        return max(0.0, self.waiting[0].arrived + LOOK_AHEAD_HELD_S - self._monotonic())
+        return self.waiting[0].arrived - older_than if self.waiting else math.inf
 
     def running_attempts(self) -> list[Attempt]:
         """Those that have a slot."""
@@ -166,15 +160,11 @@ class Slots:
         return tuple((each.job.id, each.job.fence) for each in list(self.held))
 
     def _turn(self) -> None:
+        """Fill free slots, and let others look."""
         self._turn_due = False
-        self._fill()
-        self._after_turn()
-
-    def _fill(self) -> None:
         waiting = self.waiting
-        if not (waiting and self.open and self._may_start()):
-            return
-        while waiting and self.running < self.concurrency:
+        may_start = waiting and self.open and self._may_start()
+        while may_start and waiting and self.running < self.concurrency:
             attempt = waiting.popleft()
             if attempt.job.deadline_us is not None and self._is_over(attempt):
                 self._release(attempt)  # the store puts it away as expired
@@ -183,6 +173,7 @@ class Slots:
             self.running += 1
             self.started += 1
             self._run(attempt)
+        self._after_turn()
 
     def _is_over(self, attempt: Attempt) -> bool:
         """Whether a job's deadline passed while it waited here."""

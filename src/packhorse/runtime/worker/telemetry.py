@@ -223,11 +223,6 @@ class WorkerReport:
         return self.succeeded + self.failed
 
     @property
-    def average_execution_ms(self) -> float | None:
-        """How long an attempt took on average; None before there was one."""
-        return self.execution_s * 1000 / self.processed if self.processed else None
-
-    @property
     def exit_code(self) -> int:
         """What the process ends with."""
         return EXIT_ABANDONED if self.abandoned or self.problem else EXIT_OK

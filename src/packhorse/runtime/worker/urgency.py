@@ -42,20 +42,15 @@ class Urgency:
         self._background: frozenset[str] = frozenset()
         self._nothing_else = False
         self._empty_level = _ALL
-
-    @property
-    def plain(self) -> bool:
-        """Whether everything is asked for always, also ahead of free slots."""
-        return not (self._reserve or self._background)
+        self.plain = not reserve  #: everything is asked for always, also ahead of free slots
 
     def set_background(self, queues: Iterable[str]) -> None:
         """Of these queues, background jobs are taken while nothing else waits."""
         self._background = frozenset(queues)
+        self.plain = not (self._reserve or self._background)
 
     def within(self, queues: tuple[str, ...], limit: int) -> Asked:
         """What to ask for, where so many jobs could be held."""
-        if self.plain:
-            return Asked(limit, {})
         level, limit = self._room(limit)
         levels = dict.fromkeys(queues, level) if level < _ALL else {}
         spared = level == _ALL and not self._nothing_else

@@ -191,7 +191,9 @@ class Worker:
         """Claim and run jobs until shutdown begins, or there is nothing left."""
         shutdown = runtime.shutdown
         await _first(runtime.settings.looked.wait(), shutdown.reached(Phase.DRAINING))
-        fetching = asyncio.create_task(_fetch(runtime))
+        apart = runtime.process_fetcher
+        loops = [runtime.fetcher.run()] if apart is None else [runtime.fetcher.run(), apart.run()]
+        fetching = asyncio.gather(*loops)
         await _first(asyncio.shield(fetching), shutdown.reached(Phase.DRAINING))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLAIM_LANDS_S):
@@ -246,14 +248,6 @@ async def _declared(subscribers: Subscribers) -> None:
     """Subscribers are known before jobs are claimed; of a burst, before it ends."""
     with contextlib.suppress(StoreError):  # the service tries again
         await subscribers.declare()
-
-
-async def _fetch(runtime: WorkerRuntime) -> None:
-    """Claim until there is nothing left to do."""
-    if runtime.process_fetcher is None:
-        await runtime.fetcher.run()
-    else:
-        await asyncio.gather(runtime.fetcher.run(), runtime.process_fetcher.run())
 
 
 async def _first(*waits: Awaitable[object]) -> None:

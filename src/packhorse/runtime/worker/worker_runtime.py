@@ -220,8 +220,8 @@ class WorkerRuntime(Runtime):
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
         if self.supervisor is not None:
             self.supervisor.accepted(attempts)
-        super()._accepted(attempts)
-        self.fetcher.nudge_if_finished()
+        if self.options.burst and not (self.slots.busy or self.settler.backlog):
+            self.fetcher.nudge()  # there may be nothing left to do
 
     def _stop_starting(self) -> None:
         """Shutdown has begun, or goes on: what has not begun goes back at once."""
