@@ -311,6 +311,11 @@ def test_an_error_of_a_run_without_harm_is_raised_as_it_is() -> None:
         check_idempotent(refuse)
 
 
+def test_a_handler_of_which_nothing_is_seen_is_not_called_idempotent() -> None:
+    with pytest.raises(UsageError, match="effects="):
+        check_idempotent(pay_carelessly, 500)
+
+
 def test_what_cannot_be_watched_is_an_error() -> None:
     for effect, told in ((5, "cannot be watched"), ((VirtualClock, "nothing"), "cannot be")):
         with pytest.raises(UsageError, match=told):

@@ -177,6 +177,11 @@ async def _judged(trial: _Trial, seed: int) -> IdempotencyReport:
     report = IdempotencyReport(trial.task.name, runs, clean.places, tuple(findings), seed)
     if not report.ok:
         raise NotIdempotent(report)
+    if not clean.happened and trial.state is None:
+        raise UsageError(
+            f"task {trial.task.name} was seen to do nothing, so that nothing can be seen twice: "
+            "name what it calls as effects=, or give state= a function that returns what it changes"
+        )
     return report
 
 
