@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -17,7 +17,6 @@ from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
 from packhorse.core.approvals import APPROVED, DECLINED
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import (
     Explanation,
@@ -46,7 +45,7 @@ from packhorse.errors import (
 )
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
 from packhorse.stores.intake import IntakeRequest
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
 
@@ -195,7 +194,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         """Why the job is not running now, or what it does instead."""
         facts = self.connection.run(self._facts)
         if facts is None:
-            return drive(self._not_begun(), self.connection.store.run)
+            return self.connection.drive(self._not_begun())
         about = self._attachments(facts.record.id)
         return explanation_of(facts, self.connection.run(about) if waits_in_step(facts) else None)
 
@@ -203,7 +202,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         """Why the job is not running now, or what it does instead."""
         facts = await self.connection.arun(self._facts)
         if facts is None:
-            return await adrive(self._not_begun(), (await self.connection.astore()).arun)
+            return await self.connection.adrive(self._not_begun())
         kept = None
         if waits_in_step(facts):
             kept = await self.connection.arun(self._attachments(facts.record.id))
@@ -332,7 +331,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             msgspec.structs.force_setattr(self, "deduplicated", record.id != self.id)
         return record
 
-    def _not_begun(self) -> Generator[Plan[Any], Any, Explanation]:
+    def _not_begun(self) -> Asking[Explanation]:
         from packhorse.workflows.info import explained_job  # noqa: PLC0415 - few are of a workflow
 
         return explained_job(self.connection.store, self.id, self.tenant)

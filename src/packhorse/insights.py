@@ -15,8 +15,8 @@ How `stats` counts, since the protocol has no field for everything:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from packhorse.core.process import in_event_loop
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError, JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import (
@@ -51,7 +51,7 @@ __all__ = ["PAGE_MAX", "SAMPLE_MAX", "Insights", "JobDetail", "JobPage", "QueueI
 T = TypeVar("T")
 
 #: A generator that yields plans and receives their results.
-_Reading = Generator[Plan[Any], Any, T]
+_Reading = Asking[T]
 
 _BLOCKS: Final = (
     "insights block the running event loop until the store has answered; await their twins there, "

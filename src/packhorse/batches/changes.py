@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from packhorse.core.batches import (
-    BATCH_KIND,
     BatchDocument,
     BatchMoved,
     cancel_told,
@@ -23,13 +22,12 @@ from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.group_errors import BatchConflict, BatchNotFound
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage
+from packhorse.stores.records import Changed, store_clock
 from packhorse.stores.requests import RedriveAnswer
 
 T = TypeVar("T")
-Asking = Generator[Plan[Any], Any, T]
 
 #: Members told in one step.
 _STEP: Final = 500
@@ -118,10 +116,8 @@ class BatchChanges:
         records = self._store.records
         for _ in range(_TRIES):
             record = yield from self.read()
-            # The clock that judges is the store's, which comes with every page.
-            page: RecordPage = yield records.records(BATCH_KIND, limit=1)
             before = read_batch(record.document)
-            moved = change(before, page.now_us)
+            moved = change(before, (yield from store_clock(records)))
             if moved.document == before:
                 return before
             put = put_batch(moved.document, record.version)

@@ -7,7 +7,7 @@ half-way is followed by one that goes on where the store is. No more than a page
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -30,12 +30,11 @@ from packhorse.core.keys import taken_key
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.group_errors import BatchConflict, BatchNotFound
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.stores.records import Changed, RefusedJob, store_clock
 
 T = TypeVar("T")
-Asking = Generator[Plan[Any], Any, T]
 
 #: Where the tenant of a batch is found by its id.
 BATCH_ID_KIND: Final = "batch_id"
@@ -165,9 +164,7 @@ class Filler:
         moved = filled(self._batch, items, place=len(items), singles=singles)
         if not last:
             return moved
-        # The clock that judges is the store's, which comes with every page.
-        page: RecordPage = yield self._store.records.records(BATCH_ID_KIND, limit=1)
-        ended = sealed_batch(moved.document, page.now_us)
+        ended = sealed_batch(moved.document, (yield from store_clock(self._store.records)))
         return BatchMoved(ended.document, (*moved.jobs, *ended.jobs))
 
     def _single(self, payload: bytes) -> NewJob:

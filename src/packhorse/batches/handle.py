@@ -8,9 +8,9 @@ app.batches.get(batch_id), all()       each verb has an a-twin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -35,28 +35,19 @@ from packhorse.core.batches import (
     read_batch,
 )
 from packhorse.core.clock import SECOND_US, new_id, pass_idle
-from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.errors import ConfigError, ResultTimeout
 from packhorse.group_errors import BatchNotFound
 from packhorse.protocol import BatchProgress
 from packhorse.steps.cursor import asynchronous
-from packhorse.stores.plan import Plan
-from packhorse.stores.records import RecordPage
+from packhorse.stores.plan import Asking
+from packhorse.stores.records import RecordPage, all_records
 
 __all__ = ["Batch", "BatchCancelled", "BatchPage", "Batches"]
 
 R = TypeVar("R")
 T = TypeVar("T")
-Asking = Generator[Plan[Any], Any, T]
-
-_PAGE: Final = 500
-#: Members told in one step of a cancel.
-_STEP: Final = 500
-_TRIES: Final = 50
-#: Members that are looked at together where results come as they end.
-_WINDOW: Final = 100
 
 
 class Batch(Generic[R]):
@@ -83,19 +74,19 @@ class Batch(Generic[R]):
 
     def progress(self) -> BatchProgress:
         """How far it is, in the shape of the worker protocol; counts are exact."""
-        return batch_progress(self._run(self._document()))
+        return batch_progress(self._connection.drive(self._document()))
 
     async def aprogress(self) -> BatchProgress:
         """As `progress`, without blocking the event loop."""
-        return batch_progress(await self._arun(self._document()))
+        return batch_progress(await self._connection.adrive(self._document()))
 
     def document(self) -> BatchDocument:
         """All that the store knows of it."""
-        return self._run(self._document())
+        return self._connection.drive(self._document())
 
     async def adocument(self) -> BatchDocument:
         """As `document`, without blocking the event loop."""
-        return await self._arun(self._document())
+        return await self._connection.adrive(self._document())
 
     async def watch(self) -> AsyncIterator[BatchProgress]:
         """How far it is now, and again whenever that changes, until it has ended."""
@@ -104,7 +95,7 @@ class Batch(Generic[R]):
         told: BatchProgress | None = None
         try:
             while True:
-                batch = await adrive(self._document(), store.arun)
+                batch = await self._connection.adrive(self._document())
                 progress = batch_progress(batch)
                 if progress != told:
                     told = progress
@@ -154,25 +145,27 @@ class Batch(Generic[R]):
 
     def failures(self) -> list[BatchFailure]:
         """The items that have failed for good so far, in order, with their errors."""
-        return self._run(failures_of(self._connection, self._named, self.id))
+        return self._connection.drive(failures_of(self._connection, self._named, self.id))
 
     async def afailures(self) -> list[BatchFailure]:
         """As `failures`, without blocking the event loop."""
-        return await self._arun(failures_of(self._connection, self._named, self.id))
+        return await self._connection.adrive(failures_of(self._connection, self._named, self.id))
 
     async def afailure_page(self, after: int = 0) -> FailurePage:
         """Some of the items that have failed, from a bounded number of its jobs."""
-        return await self._arun(failure_page(self._connection, self._named, self.id, after))
+        return await self._connection.adrive(
+            failure_page(self._connection, self._named, self.id, after)
+        )
 
     # ---------------------------------------------------------------------------------- changing
 
     def retry_failed(self) -> int:
         """Run the items that failed once more, and no others; says how many jobs that are."""
-        return self._run(self._changes.retried())
+        return self._connection.drive(self._changes.retried())
 
     async def aretry_failed(self) -> int:
         """As `retry_failed`, without blocking the event loop."""
-        return await self._arun(self._changes.retried())
+        return await self._connection.adrive(self._changes.retried())
 
     def cancel(self) -> BatchCancelled:
         """End it: nothing more starts, and what runs is stopped. What is done stays done."""
@@ -186,7 +179,7 @@ class Batch(Generic[R]):
         """As `cancel`, in steps of bounded size: each says how far it is."""
         running = 0
         while True:
-            step = self._run(self._changes.cancel_step(running))
+            step = self._connection.drive(self._changes.cancel_step(running))
             yield step
             if step.is_done:
                 return
@@ -194,10 +187,10 @@ class Batch(Generic[R]):
 
     async def acancelling(self) -> AsyncIterator[BatchCancelled]:
         """As `cancelling`, for `async for`."""
-        store = await self._connection.astore()
+        await self._connection.astore()
         running = 0
         while True:
-            step = await adrive(self._changes.cancel_step(running), store.arun)
+            step = await self._connection.adrive(self._changes.cancel_step(running))
             yield step
             if step.is_done:
                 return
@@ -208,13 +201,13 @@ class Batch(Generic[R]):
 
         Those that are in the store already are skipped, so that none is there twice.
         """
-        filler = self._run(self._resumed())
+        filler = self._connection.drive(self._resumed())
         self.fill(filler, islice(items, filler.place, None))
         return self
 
     async def aresume(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch[R]:
         """As `resume`, without blocking the event loop."""
-        filler = await self._arun(self._resumed())
+        filler = await self._connection.adrive(self._resumed())
         await self.afill(filler, asynchronous(items), skip=filler.place)
         return self
 
@@ -234,8 +227,8 @@ class Batch(Generic[R]):
         try:
             for item in items:
                 if filler.add(item):
-                    self._run(filler.write())
-            self._tell(self._run(filler.write(last=True)))
+                    self._connection.drive(filler.write())
+            self._tell(self._connection.drive(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
@@ -247,8 +240,8 @@ class Batch(Generic[R]):
                 if skip:
                     skip -= 1
                 elif filler.add(item):
-                    await self._arun(filler.write())
-            self._tell(await self._arun(filler.write(last=True)))
+                    await self._connection.adrive(filler.write())
+            self._tell(await self._connection.adrive(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
@@ -259,12 +252,6 @@ class Batch(Generic[R]):
             self._connection.bus.emit(batch_ended(batch))
 
     # ------------------------------------------------------------------------------------ asking
-
-    def _run(self, asking: Asking[T]) -> T:
-        return drive(asking, self._connection.store.run)
-
-    async def _arun(self, asking: Asking[T]) -> T:
-        return await adrive(asking, (await self._connection.astore()).arun)
 
     @property
     def _changes(self) -> BatchChanges:
@@ -294,20 +281,19 @@ class Batches:
 
     def get(self, batch_id: str) -> Batch[Any]:
         """One of them; `BatchNotFound` if there is none of that id here."""
-        return self._batch(drive(self._found(batch_id), self._connection.store.run))
+        return self._batch(self._connection.drive(self._found(batch_id)))
 
     async def aget(self, batch_id: str) -> Batch[Any]:
         """As `get`, without blocking the event loop."""
-        store = await self._connection.astore()
-        return self._batch(await adrive(self._found(batch_id), store.arun))
+        return self._batch(await self._connection.adrive(self._found(batch_id)))
 
     def all(self) -> list[BatchProgress]:
         """How far each of them is, the newest first."""
-        return drive(self._all(), self._connection.store.run)
+        return self._connection.drive(self._all())
 
     async def aall(self) -> list[BatchProgress]:
         """As `all`, without blocking the event loop."""
-        return await adrive(self._all(), (await self._connection.astore()).arun)
+        return await self._connection.adrive(self._all())
 
     async def apage(self, *, limit: int = 50, after: str | None = None) -> BatchPage:
         """Some of them, by tenant and id: one look-up, however many there are."""
@@ -333,14 +319,8 @@ class Batches:
         return read_batch(record.document)
 
     def _all(self) -> Asking[list[BatchProgress]]:
-        found: list[BatchDocument] = []
-        after: str | None = None
-        while True:
-            page: RecordPage = yield self._connection.store.records.records(
-                BATCH_KIND, tenant=self._tenant, after=after, limit=_PAGE
-            )
-            found += (read_batch(record.document) for record in page.records)
-            after = page.after
-            if after is None:
-                newest = sorted(found, key=lambda batch: -batch.created_us)
-                return [batch_progress(batch) for batch in newest]
+        records = self._connection.store.records
+        page = yield from all_records(records, BATCH_KIND, tenant=self._tenant)
+        found = [read_batch(record.document) for record in page.records]
+        newest = sorted(found, key=lambda batch: -batch.created_us)
+        return [batch_progress(batch) for batch in newest]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,18 +22,16 @@ from packhorse.core.batches import (
 )
 from packhorse.core.chunks import ChunkState, ItemState
 from packhorse.core.clock import pass_idle
-from packhorse.core.driving import adrive, drive
 from packhorse.core.job import AttemptError, JobRecord, JobStatus
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.redaction import redacted_text
 from packhorse.group_errors import BatchItemFailed, BatchNotFound
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 
 R = TypeVar("R")
 T = TypeVar("T")
-Asking = Generator[Plan[Any], Any, T]
 
 #: Members that are looked at together where results come as they end.
 _WINDOW: Final = 100
@@ -150,12 +148,11 @@ class ItemStream(Generic[R]):
 
     def items(self, *, ordered: bool) -> Iterator[Item[R]]:
         """In order, or as members end; waits for those that have not."""
-        store = self._connection.store
         while True:
-            batch = drive(self._document(), store.run)
+            batch = self._connection.drive(self._document())
             if not self._fill(batch, ordered=ordered):
                 return
-            ended = drive(self._ended(batch), store.run)
+            ended = self._connection.drive(self._ended(batch))
             yield from ended
             if not ended:
                 self._connection.wait(partial(self._moved_on, batch=batch))
@@ -164,10 +161,10 @@ class ItemStream(Generic[R]):
         """As `items`, for `async for`."""
         store = await self._connection.astore()
         while True:
-            batch = await adrive(self._document(), store.arun)
+            batch = await self._connection.adrive(self._document())
             if not self._fill(batch, ordered=ordered):
                 return
-            ended = await adrive(self._ended(batch), store.arun)
+            ended = await self._connection.adrive(self._ended(batch))
             for item in ended:
                 yield item
             if not ended:

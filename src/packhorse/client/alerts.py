@@ -8,9 +8,9 @@ app.alerts.all()               and remove(name), silence(name, "2h"), test(name)
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Final, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -31,7 +31,6 @@ from packhorse.batches.verbs import BatchVerbs
 from packhorse.client.connection import Connection
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import to_datetime
-from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState
@@ -40,12 +39,10 @@ from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.runtime.services.alerts import notice_jobs
 from packhorse.signals import Reject
-from packhorse.stores.plan import Plan
-from packhorse.stores.records import RecordPage
+from packhorse.stores.plan import Asking
+from packhorse.stores.records import RecordStore, all_records, store_clock
 
 T = TypeVar("T")
-_Asking = Generator[Plan[Any], Any, T]
-_PAGE: Final = 500
 #: How often a silence is tried again that a look came before.
 _TRIES: Final = 20
 #: A receiver that is away is tried for about an hour.
@@ -118,8 +115,8 @@ class AlertVerbs(BatchVerbs):
 
         @self.task(name=DELIVER_TASK, queue=ALERT_QUEUE, retry=_RETRY, timeout="30s")
         def deliver_alert(alert: str, destination: int, notice: AlertNotice) -> None:
-            declared = self._alerts.get(alert) or drive(
-                _stored_rule(alert, self._connection.store.records), self._connection.store.run
+            declared = self._alerts.get(alert) or self._connection.drive(
+                _stored_rule(alert, self._connection.store.records)
             )
             if declared is None or destination >= len(declared.to):
                 raise Reject(f"there is no alert {alert!r} with that destination any more")
@@ -164,7 +161,7 @@ def _checked(
     )
 
 
-def _stored_rule(name: str, records: Any) -> _Asking[AlertDeclaration | None]:
+def _stored_rule(name: str, records: RecordStore) -> Asking[AlertDeclaration | None]:
     record = yield records.record(RecordId(RULE_KIND, "", name))
     if record is None:
         return None
@@ -180,56 +177,55 @@ class Alerts:
 
     def all(self) -> tuple[AlertInfo, ...]:
         """Every alert that this app declares or the store knows, by name."""
-        return drive(self._all(), self._connection.store.run)
+        return self._connection.drive(self._all())
 
     async def aall(self) -> tuple[AlertInfo, ...]:
         """As `all`, without blocking the event loop."""
-        return await adrive(self._all(), (await self._connection.astore()).arun)
+        return await self._connection.adrive(self._all())
 
     def add(
         self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
     ) -> None:
         """Write a rule down, or change it; workers go by it at their next look."""
-        drive(self._add(name, condition, to, options), self._connection.store.run)
+        self._connection.drive(self._add(name, condition, to, options))
 
     async def aadd(
         self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
     ) -> None:
         """As `add`, without blocking the event loop."""
-        store = await self._connection.astore()
-        await adrive(self._add(name, condition, to, options), store.arun)
+        await self._connection.adrive(self._add(name, condition, to, options))
 
     def remove(self, name: str) -> None:
         """Remove a rule that was written down, and what is known of it."""
-        drive(self._remove(name), self._connection.store.run)
+        self._connection.drive(self._remove(name))
 
     async def aremove(self, name: str) -> None:
         """As `remove`, without blocking the event loop."""
-        await adrive(self._remove(name), (await self._connection.astore()).arun)
+        await self._connection.adrive(self._remove(name))
 
     def silence(self, name: str, span: Duration) -> None:
         """Tell nothing of an alert for so long; 0 ends that. What still fires then is told."""
-        drive(self._silence(name, span), self._connection.store.run)
+        self._connection.drive(self._silence(name, span))
 
     async def asilence(self, name: str, span: Duration) -> None:
         """As `silence`, without blocking the event loop."""
-        await adrive(self._silence(name, span), (await self._connection.astore()).arun)
+        await self._connection.adrive(self._silence(name, span))
 
     def test(self, name: str) -> int:
         """Submit a test notice to each destination of an alert; says how many there are."""
-        return drive(self._test(name), self._connection.store.run)
+        return self._connection.drive(self._test(name))
 
     async def atest(self, name: str) -> int:
         """As `test`, without blocking the event loop."""
-        return await adrive(self._test(name), (await self._connection.astore()).arun)
+        return await self._connection.adrive(self._test(name))
 
-    def _all(self) -> _Asking[tuple[AlertInfo, ...]]:
-        page: RecordPage = yield self._records.records(ALERT_KIND, limit=_PAGE)
+    def _all(self) -> Asking[tuple[AlertInfo, ...]]:
+        page = yield from all_records(self._records, ALERT_KIND)
         states = {
             record.id.key: msgspec.json.decode(record.document, type=AlertState)
             for record in page.records
         }
-        kept: RecordPage = yield self._records.records(RULE_KIND, limit=_PAGE)
+        kept = yield from all_records(self._records, RULE_KIND)
         rules = {
             record.id.key: msgspec.json.decode(record.document, type=StoredAlert)
             for record in kept.records
@@ -241,9 +237,7 @@ class Alerts:
             for name in sorted({*states, *every})
         )
 
-    def _add(
-        self, name: str, condition: str, to: Iterable[str], options: _Options
-    ) -> _Asking[None]:
+    def _add(self, name: str, condition: str, to: Iterable[str], options: _Options) -> Asking[None]:
         texts = tuple(to)
         if name in self._declared:
             raise ConfigError(f"alert {name!r} is declared in code; change it there")
@@ -262,18 +256,18 @@ class Alerts:
         put = Put(RecordId(RULE_KIND, "", name), msgspec.json.encode(rule))
         yield self._records.change([put])
 
-    def _remove(self, name: str) -> _Asking[None]:
+    def _remove(self, name: str) -> Asking[None]:
         if (yield from _stored_rule(name, self._records)) is None:
             why = "declared in code; remove it there" if name in self._declared else "not there"
             raise ConfigError(f"alert {name!r} is {why}; see 'packhorse alerts list'")
         kinds = (RULE_KIND, ALERT_KIND)
         yield self._records.change([Remove(RecordId(kind, "", name)) for kind in kinds])
 
-    def _silence(self, name: str, span: Duration) -> _Asking[None]:
+    def _silence(self, name: str, span: Duration) -> Asking[None]:
         span_us = microseconds(span, setting="the length of a silence")
         named = RecordId(ALERT_KIND, "", name_text(name, "the name of an alert"))
         for _ in range(_TRIES):
-            page: RecordPage = yield self._records.records(ALERT_KIND, limit=1)
+            now_us = yield from store_clock(self._records)
             record = yield self._records.record(named)
             stored = yield from _stored_rule(name, self._records)
             if record is None and stored is None and name not in self._declared:
@@ -282,13 +276,13 @@ class Alerts:
             if record is not None:
                 state = msgspec.json.decode(record.document, type=AlertState)
                 version = record.version
-            state = msgspec.structs.replace(state, silent_us=page.now_us + span_us)
+            state = msgspec.structs.replace(state, silent_us=now_us + span_us)
             changed = yield self._records.change([Put(named, msgspec.json.encode(state), version)])
             if changed.applied:
                 return
         raise ConfigError(f"alert {name!r} is changed all the time; try again")
 
-    def _test(self, name: str) -> _Asking[int]:
+    def _test(self, name: str) -> Asking[int]:
         declared = self._declared.get(name)
         if declared is None:
             declared = yield from _stored_rule(name, self._records)
@@ -302,7 +296,7 @@ class Alerts:
         return len(jobs)
 
     @property
-    def _records(self) -> Any:
+    def _records(self) -> RecordStore:
         return self._connection.store.records
 
 

@@ -19,15 +19,15 @@ class Aside(NamedTuple):
     work: Callable[[], Any]
 
 
-Asking = Generator[Plan[Any] | Aside, Any, T]
+AsideSteps = Generator[Plan[Any] | Aside, Any, T]
 
 
-def ask(store: Store, steps: Asking[T]) -> T:
+def ask(store: Store, steps: AsideSteps[T]) -> T:
     """Run steps in this thread."""
     return drive(steps, lambda step: step.work() if isinstance(step, Aside) else store.run(step))
 
 
-async def ask_async(store: Store, steps: Asking[T]) -> T:
+async def ask_async(store: Store, steps: AsideSteps[T]) -> T:
     """As `ask`, without blocking the event loop."""
     import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
 

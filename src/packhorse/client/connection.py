@@ -39,7 +39,7 @@ from packhorse.events import (
     TaskConflict,
     dead_event,
 )
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
 from packhorse.stores.transfer import Copied
@@ -144,6 +144,14 @@ class Connection:
         if not self.outboxes or plan.named is None or not plan.named.missed(answer):
             return answer
         return await self.outboxes.afind(store, plan, answer)
+
+    def drive(self, asking: Asking[T]) -> T:
+        """Run work that asks for one plan after another in this thread."""
+        return drive(asking, self.store.run)
+
+    async def adrive(self, asking: Asking[T]) -> T:
+        """As `drive`, without blocking the event loop."""
+        return await adrive(asking, (await self.astore()).arun)
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Run a wait on the loop that serves waits, while this thread blocks."""

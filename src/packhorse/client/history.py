@@ -7,9 +7,9 @@ come from buckets: they are right within the width of one, at most a factor of 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,14 +30,13 @@ from packhorse.core.policies.history import (
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.core.policies.series import OUTCOMES, Series, added, quantile
 from packhorse.errors import ConfigError
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 
 T = TypeVar("T")
 
 #: A generator that yields plans and receives their results.
-_Reading = Generator[Plan[Any], Any, T]
 
 _PAGE: Final = 500
 #: Records of one kind; there are hardly ever so many.
@@ -118,7 +117,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskHistory, ...]  #: those with the most attempts first
 
 
-def read_history(store: Store, name: str, *, queue: str | None = None) -> _Reading[History]:
+def read_history(store: Store, name: str, *, queue: str | None = None) -> Asking[History]:
     """The history of a range, of all queues or of one."""
     chosen = RANGES.get(name)
     if chosen is None:
@@ -161,7 +160,7 @@ class _Stored(NamedTuple):
     now_us: int  #: the store's clock
 
 
-def _stored(store: Store, chosen: HistoryRange) -> _Reading[_Stored]:
+def _stored(store: Store, chosen: HistoryRange) -> Asking[_Stored]:
     tries = 0
     while True:
         parts, now_us = yield from _parts(store)
@@ -183,7 +182,7 @@ def _bounds(chosen: HistoryRange, now_us: int) -> tuple[int, int, int]:
     return since_s, until_s, since_s // whole_s * whole_s
 
 
-def _parts(store: Store) -> _Reading[tuple[dict[str, HistoryPart], int]]:
+def _parts(store: Store) -> Asking[tuple[dict[str, HistoryPart], int]]:
     """What is not folded yet, by key, and the store's clock."""
     records, now_us = yield from _pages(store, PART_KIND, None)
     return {each.id.key: decode_part(each.document) for each in records}, now_us
@@ -191,14 +190,14 @@ def _parts(store: Store) -> _Reading[tuple[dict[str, HistoryPart], int]]:
 
 def _records(
     store: Store, kind: str, since_s: int, decode: Callable[[bytes], T]
-) -> _Reading[dict[int, T]]:
+) -> Asking[dict[int, T]]:
     """The records of spans that begin then or later, by their first second."""
     after = RecordId(kind, "", key_of_span(since_s - 1)).text
     records, _ = yield from _pages(store, kind, after)
     return {int(each.id.key): decode(each.document) for each in records}
 
 
-def _pages(store: Store, kind: str, after: str | None) -> _Reading[tuple[list[Record], int]]:
+def _pages(store: Store, kind: str, after: str | None) -> Asking[tuple[list[Record], int]]:
     found: list[Record] = []
     while True:
         page: RecordPage = yield store.records.records(kind, after=after, limit=_PAGE)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
@@ -39,7 +39,7 @@ from packhorse.core.topics import (
 from packhorse.core.type_hints import Hints, Parameter
 from packhorse.errors import ConfigError, UsageError
 from packhorse.handle import JobHandle
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 
@@ -192,7 +192,7 @@ class _Publication:
         ]
 
 
-def _stored(store: Store, topic: str) -> Generator[Plan[Any], Any, list[SubscriberDocument]]:
+def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:
     """The subscribers of a topic that the store holds: one look-up, unless there are very many."""
     found: list[SubscriberDocument] = []
     after: str | None = subscribers_after(topic)

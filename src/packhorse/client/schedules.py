@@ -11,7 +11,7 @@ Workers declare and fire them (`runtime.services.ticker`); this module runs noth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
@@ -25,7 +25,6 @@ from packhorse.client.queue_admin import QueueAdmin
 from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
-from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import TaskOptions, chosen_options, instant_us, name_text
 from packhorse.core.policies.records import Record
@@ -46,15 +45,13 @@ from packhorse.core.schedules import (
 )
 from packhorse.errors import ConfigError, ScheduleNotFound
 from packhorse.handle import JobHandle
-from packhorse.stores.plan import Plan
-from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.stores.plan import Asking
+from packhorse.stores.records import Changed, RefusedJob, all_records, store_clock
 from packhorse.task import Task, TaskDecorator
 from packhorse.unique import Unique
 
 T = TypeVar("T")
 
-_Asking = Generator[Plan[Any], Any, T]
-_PAGE: Final = 500
 #: A fire that has been due for so long seems to have no worker that looks.
 OVERDUE_S: Final = 30
 #: How often a change is tried again that another one came before.
@@ -173,88 +170,74 @@ class Schedules:
 
     def all(self) -> list[ScheduleInfo]:
         """All of them, by name."""
-        return self._run(self._all())
+        return self._connection.drive(self._all())
 
     async def aall(self) -> list[ScheduleInfo]:
         """As `all`, without blocking the event loop."""
-        return await self._arun(self._all())
+        return await self._connection.adrive(self._all())
 
     def get(self, name: str) -> ScheduleInfo:
         """One of them; `ScheduleNotFound` if the store holds none of that name."""
-        return self._run(self._get(name))
+        return self._connection.drive(self._get(name))
 
     async def aget(self, name: str) -> ScheduleInfo:
         """As `get`, without blocking the event loop."""
-        return await self._arun(self._get(name))
+        return await self._connection.adrive(self._get(name))
 
     def fires(self, name: str, count: int = 10) -> list[datetime]:
         """When it fires next, at most `count` times."""
-        return self._run(self._fires(name, count))
+        return self._connection.drive(self._fires(name, count))
 
     async def afires(self, name: str, count: int = 10) -> list[datetime]:
         """As `fires`, without blocking the event loop."""
-        return await self._arun(self._fires(name, count))
+        return await self._connection.adrive(self._fires(name, count))
 
     def run(self, name: str) -> JobHandle[Any]:
         """Submit its call now; when it fires by itself stays as it is."""
-        return self._run(self._by_hand(name))
+        return self._connection.drive(self._by_hand(name))
 
     async def arun(self, name: str) -> JobHandle[Any]:
         """As `run`, without blocking the event loop."""
-        return await self._arun(self._by_hand(name))
+        return await self._connection.adrive(self._by_hand(name))
 
     def pause(self, name: str) -> ScheduleInfo:
         """Let it fire no more, until `resume`; deploys do not change that."""
-        return self._run(self._changed(name, paused))
+        return self._connection.drive(self._changed(name, paused))
 
     async def apause(self, name: str) -> ScheduleInfo:
         """As `pause`, without blocking the event loop."""
-        return await self._arun(self._changed(name, paused))
+        return await self._connection.adrive(self._changed(name, paused))
 
     def resume(self, name: str) -> ScheduleInfo:
         """Let it fire again from now on; what fell into the pause is left out."""
-        return self._run(self._changed(name, resumed))
+        return self._connection.drive(self._changed(name, resumed))
 
     async def aresume(self, name: str) -> ScheduleInfo:
         """As `resume`, without blocking the event loop."""
-        return await self._arun(self._changed(name, resumed))
+        return await self._connection.adrive(self._changed(name, resumed))
 
     def edit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
         """Change when it fires, whatever code declares now or later.
 
         Without options it fires as declared again.
         """
-        return self._run(self._edited(name, options))
+        return self._connection.drive(self._edited(name, options))
 
     async def aedit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
         """As `edit`, without blocking the event loop."""
-        return await self._arun(self._edited(name, options))
+        return await self._connection.adrive(self._edited(name, options))
 
     # ------------------------------------------------------------------------------------ asking
 
-    def _run(self, asking: _Asking[T]) -> T:
-        return drive(asking, self._connection.store.run)
+    def _all(self) -> Asking[list[ScheduleInfo]]:
+        page = yield from all_records(self._connection.store.records, SCHEDULE_KIND)
+        return [_info(read_schedule(record.document), page.now_us) for record in page.records]
 
-    async def _arun(self, asking: _Asking[T]) -> T:
-        return await adrive(asking, (await self._connection.astore()).arun)
-
-    def _all(self) -> _Asking[list[ScheduleInfo]]:
-        found: list[ScheduleInfo] = []
-        after: str | None = None
-        while True:
-            page: RecordPage = yield self._connection.store.records.records(
-                SCHEDULE_KIND, after=after, limit=_PAGE
-            )
-            found += (_info(read_schedule(record.document), page.now_us) for record in page.records)
-            after = page.after
-            if after is None:
-                return found
-
-    def _get(self, name: str) -> _Asking[ScheduleInfo]:
+    def _get(self, name: str) -> Asking[ScheduleInfo]:
         record, now_us = yield from self._read(name)
         return _info(read_schedule(record.document), now_us)
 
-    def _fires(self, name: str, count: int) -> _Asking[list[datetime]]:
+    def _fires(self, name: str, count: int) -> Asking[list[datetime]]:
         record, now_us = yield from self._read(name)
         schedule = read_schedule(record.document)
         if schedule.next_us is None:
@@ -262,7 +245,7 @@ class Schedules:
         coming = fires_after(schedule.effective, schedule.anchor_us, max(schedule.last_us, now_us))
         return [to_datetime(fire) for fire in islice(coming, count)]
 
-    def _by_hand(self, name: str) -> _Asking[JobHandle[Any]]:
+    def _by_hand(self, name: str) -> Asking[JobHandle[Any]]:
         job_id = new_id()
         changed = yield from self._change(
             name, lambda schedule, now_us: fired_by_hand(schedule, job_id, now_us)[:2]
@@ -272,17 +255,17 @@ class Schedules:
             raise ConfigError(f"schedule {name!r} was not run: {answer.reason}")
         return JobHandle(answer.job_id, answer.deduplicated, self._connection)
 
-    def _edited(self, name: str, options: Mapping[str, Any]) -> _Asking[ScheduleInfo]:
+    def _edited(self, name: str, options: Mapping[str, Any]) -> Asking[ScheduleInfo]:
         changes = _changes(options, f"schedule {name!r}")
         return self._changed(name, lambda schedule, now_us: edited(schedule, changes, now_us))
 
     def _changed(
         self, name: str, change: Callable[[ScheduleDocument, int], ScheduleDocument]
-    ) -> _Asking[ScheduleInfo]:
+    ) -> Asking[ScheduleInfo]:
         yield from self._change(name, lambda schedule, now_us: (change(schedule, now_us), ()))
         return (yield from self._get(name))
 
-    def _change(self, name: str, change: _ScheduleChange) -> _Asking[Changed]:
+    def _change(self, name: str, change: _ScheduleChange) -> Asking[Changed]:
         """Write what `change` makes of a schedule, unless another change came before; then again.
 
         One that changes nothing is written all the same: it is an operator's, and rare.
@@ -296,14 +279,12 @@ class Schedules:
                 return changed
         raise ConfigError(f"schedule {name!r} is changed by others all the time; try again")
 
-    def _read(self, name: str) -> _Asking[tuple[Record, int]]:
+    def _read(self, name: str) -> Asking[tuple[Record, int]]:
         records = self._connection.store.records
         record: Record | None = yield records.record(schedule_id(name))
         if record is None:
             raise ScheduleNotFound(name)
-        # The clock that judges is the store's, which comes with every page.
-        page: RecordPage = yield records.records(SCHEDULE_KIND, limit=1)
-        return record, page.now_us
+        return record, (yield from store_clock(records))
 
 
 class _ScheduleChange(Protocol):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,19 +25,17 @@ from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.errors import ConfigError
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage
+from packhorse.stores.records import Changed, all_records
 
 T = TypeVar("T")
-_Asking = Generator[Plan[Any], Any, T]
 
 _KIND: Final = "token"
 _ATTEMPT_KIND: Final = "token_attempt"
 _TOKEN: Final = re.compile(r"ph_([0-9a-f]{16})_([0-9a-f]{64})")
 _ID_BYTES: Final = 8
 _SECRET_BYTES: Final = 32
-_PAGE: Final = 500
 #: Wrong tokens from one address within the window; from then on none is looked at.
 _ATTEMPTS_MAX: Final = 20
 _WINDOW_US: Final = 300 * 1_000_000
@@ -141,7 +139,7 @@ class Tokens:
 
     def _create(
         self, name: str, scopes: tuple[str, ...], tenant: str | None, expires: Duration | None
-    ) -> _Asking[MadeToken]:
+    ) -> Asking[MadeToken]:
         where = f"token {name_text(name, 'the name of a token')!r}"
         permissions_of(scopes, where)
         if tenant is not None:
@@ -161,24 +159,18 @@ class Tokens:
             raise ConfigError(f"{where} was not made; try again")
         return MadeToken(f"ph_{token_id}_{secret}", _info(token_id, document))
 
-    def _all(self) -> _Asking[list[TokenInfo]]:
-        found: list[TokenInfo] = []
-        after: str | None = None
-        while True:
-            page: RecordPage = yield self._store.records.records(_KIND, after=after, limit=_PAGE)
-            found += (_info(record.id.key, _read(record)) for record in page.records)
-            after = page.after
-            if after is None:
-                return found
+    def _all(self) -> Asking[list[TokenInfo]]:
+        page = yield from all_records(self._store.records, _KIND)
+        return [_info(record.id.key, _read(record)) for record in page.records]
 
-    def _revoke(self, token_id: str) -> _Asking[bool]:
+    def _revoke(self, token_id: str) -> Asking[bool]:
         record = yield self._store.records.record(_named(token_id))
         if record is None:
             return False
         yield self._store.records.change((Remove(_named(token_id)),))
         return True
 
-    def _find(self, text: str) -> _Asking[TokenInfo | None]:
+    def _find(self, text: str) -> Asking[TokenInfo | None]:
         parts = _TOKEN.fullmatch(text)
         if parts is None:
             return None
@@ -190,11 +182,11 @@ class Tokens:
             return None
         return _info(parts[1], document)
 
-    def _blocked(self, address: str) -> _Asking[bool]:
+    def _blocked(self, address: str) -> Asking[bool]:
         record: Record | None = yield self._store.records.record(_attempts_of(address))
         return record is not None and _ATTEMPTS.decode(record.document).count >= _ATTEMPTS_MAX
 
-    def _note_wrong(self, address: str) -> _Asking[None]:
+    def _note_wrong(self, address: str) -> Asking[None]:
         named, now_us = _attempts_of(address), self._clock.now_us()
         record: Record | None = yield self._store.records.record(named)
         before = _Attempts(0, now_us) if record is None else _ATTEMPTS.decode(record.document)

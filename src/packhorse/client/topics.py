@@ -12,7 +12,7 @@ Workers write down who has subscribed (`runtime.services.subscribers`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
@@ -25,7 +25,6 @@ from packhorse.client.schedules import ScheduleVerbs
 from packhorse.client.submission import Submission
 from packhorse.context import Context
 from packhorse.core.clock import to_datetime
-from packhorse.core.driving import adrive, drive
 from packhorse.core.options import TaskOptions
 from packhorse.core.topics import (
     SUBSCRIBER_KIND,
@@ -36,8 +35,8 @@ from packhorse.core.topics import (
 )
 from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle
-from packhorse.stores.plan import Plan
-from packhorse.stores.records import RecordPage
+from packhorse.stores.plan import Asking
+from packhorse.stores.records import all_records
 from packhorse.task import CoroutineTask, FunctionTask, Task, TaskDecorator
 
 P = ParamSpec("P")
@@ -45,7 +44,6 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Task[..., Any])
 T = TypeVar("T")
 
-_PAGE: Final = 500
 #: Options of a task's jobs that would be the same for every event.
 _NOT_FOR_EVENTS: Final = (
     *("scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key", "idempotency_window"),
@@ -181,11 +179,11 @@ class Topics:
 
     def all(self) -> list[TopicInfo]:
         """All of them, by name."""
-        return drive(self._all(), self._connection.store.run)
+        return self._connection.drive(self._all())
 
     async def aall(self) -> list[TopicInfo]:
         """As `all`, without blocking the event loop."""
-        return await adrive(self._all(), (await self._connection.astore()).arun)
+        return await self._connection.adrive(self._all())
 
     def get(self, name: str) -> TopicInfo:
         """One of them; without subscribers if the store knows none."""
@@ -195,19 +193,12 @@ class Topics:
         """As `get`, without blocking the event loop."""
         return _one(await self.aall(), check_topic(name))
 
-    def _all(self) -> Generator[Plan[Any], Any, list[TopicInfo]]:
+    def _all(self) -> Asking[list[TopicInfo]]:
         found: dict[str, list[SubscriberInfo]] = {}
-        after: str | None = None
-        while True:
-            page: RecordPage = yield self._connection.store.records.records(
-                SUBSCRIBER_KIND, after=after, limit=_PAGE
-            )
-            for record in page.records:
-                subscriber = read_subscriber(record.document)
-                found.setdefault(subscriber.topic, []).append(_info(subscriber))
-            after = page.after
-            if after is None:
-                break
+        page = yield from all_records(self._connection.store.records, SUBSCRIBER_KIND)
+        for record in page.records:
+            subscriber = read_subscriber(record.document)
+            found.setdefault(subscriber.topic, []).append(_info(subscriber))
         return [TopicInfo(name=name, subscribers=tuple(each)) for name, each in found.items()]
 
 

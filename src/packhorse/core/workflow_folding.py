@@ -56,7 +56,7 @@ class Grown(NamedTuple):
 
 #: A node's key asks for the node, `Grown` for what it added.
 Asked = str | Grown
-Asking = Generator[Asked, Any, None]
+Folding = Generator[Asked, Any, None]
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Folder:
     def __post_init__(self) -> None:
         self._before = self.head
 
-    def fold(self, lines: Sequence[JournalLine]) -> Asking:
+    def fold(self, lines: Sequence[JournalLine]) -> Folding:
         """Take in as many lines as there is room for."""
         yield from self._resumed()
         for line in lines:
@@ -131,12 +131,12 @@ class Folder:
             self._take(line)
         self._close()
 
-    def go_on(self) -> Asking:
+    def go_on(self) -> Folding:
         """Go on with what is left of an earlier fold, or of the start."""
         yield from self._resumed()
         self._close()
 
-    def begin(self, keys: Iterator[str]) -> Asking:
+    def begin(self, keys: Iterator[str]) -> Folding:
         """Submit nodes that have no parents, as far as there is room; the head says how far."""
         yield from self._resumed()
         for key in keys:
@@ -151,7 +151,7 @@ class Folder:
             self._put(started=self.head.nodes)
         self._close()
 
-    def revived(self, key: str) -> Asking:
+    def revived(self, key: str) -> Folding:
         """A node may begin after all that was dropped, or whose end was another job's."""
         yield from self._resumed()
         node = yield from self._node(key)
@@ -163,7 +163,7 @@ class Folder:
             yield from self._tell()
         self._close()
 
-    def answered(self, key: str, job_id: str, status: JobStatus) -> Asking:
+    def answered(self, key: str, job_id: str, status: JobStatus) -> Folding:
         """The job of a node with a key was stored, or another one answers for it, as it stands.
 
         The node ends with that one, which stays as it is when the workflow is cancelled.
@@ -195,7 +195,7 @@ class Folder:
 
     # ------------------------------------------------------------------------------------ lines
 
-    def _line(self, line: JournalLine) -> Asking:
+    def _line(self, line: JournalLine) -> Folding:
         node = yield from self._node(line.node)
         if node is None or line.job_id != node_job_id(self.group, line.node):
             return
@@ -230,7 +230,7 @@ class Folder:
         if node.is_over:
             self._stack.append(Telling(key, ended=False, ok=node.is_ok))
 
-    def _grow(self, key: str, node: _Node) -> Asking:
+    def _grow(self, key: str, node: _Node) -> Folding:
         """Add what its last attempt added; one that ran before has its nodes already."""
         if (yield from self._node(f"{key}.1")) is not None:
             return
@@ -249,7 +249,7 @@ class Folder:
 
     # ---------------------------------------------------------------------------------- telling
 
-    def _tell(self) -> Asking:
+    def _tell(self) -> Folding:
         """Tell children until none is left to be told, or there is no more room."""
         while self._stack and self._has_room:
             telling = self._stack.pop()
@@ -264,7 +264,7 @@ class Folder:
             else:
                 yield from self._told_all(telling, has_children=bool(children))
 
-    def _told(self, key: str, telling: Telling) -> Asking:
+    def _told(self, key: str, telling: Telling) -> Folding:
         child = yield from self._node(key)
         if child is None:
             return
@@ -278,7 +278,7 @@ class Folder:
         if child.state in (NodeState.WAITING, NodeState.BLOCKED):
             self._decide(key, child)
 
-    def _told_all(self, telling: Telling, *, has_children: bool) -> Asking:
+    def _told_all(self, telling: Telling, *, has_children: bool) -> Folding:
         by = 1 if telling.ended else -1
         if not telling.ok and telling.ignored and has_children:
             self._count(ignored=by)
@@ -316,7 +316,7 @@ class Folder:
 
     # ------------------------------------------------------------------------------------- head
 
-    def _resumed(self) -> Asking:
+    def _resumed(self) -> Folding:
         self._stack = list(self.head.stack)
         yield from self._tell()
 

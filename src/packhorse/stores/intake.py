@@ -9,7 +9,7 @@ commits late is not passed over.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import NewJob
 from packhorse.core.policies.records import RecordId
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking, Plan
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ def _digest(job_id: str) -> str:
     return f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
 
 
-def found_later(intake: Intake, plan: Plan[T], answer: T) -> Generator[Plan[Any], Any, T]:
+def found_later(intake: Intake, plan: Plan[T], answer: T) -> Asking[T]:
     """The answer of a verb about one job once the intake was looked at, should it be missed."""
     named = plan.named
     if named is None or not named.missed(answer):

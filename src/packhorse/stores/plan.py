@@ -48,6 +48,10 @@ def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]])
     return Named(job_id, lambda answer: answer == unknown, again)
 
 
+#: Work that asks a store for one plan after another; `core.driving` runs it.
+Asking = Generator[Plan[Any], Any, T]
+
+
 class Wake(msgspec.Struct, frozen=True):
     """Asks the runner to send a wake-up once the plan's writes are committed."""
 

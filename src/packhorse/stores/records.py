@@ -11,9 +11,13 @@ import msgspec
 from packhorse.core.job import NewJob
 from packhorse.core.policies.records import Record, RecordChange, RecordId
 from packhorse.errors import ConfigError
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.requests import Submitted
 
+#: Records that are read at once where all of a kind are wanted.
+_PAGE: Final = 500
+#: No record is of this kind.
+_NO_KIND: Final = "clock"
 #: Of the number that records of a page are sorted by.
 _DIGITS_MAX: Final = 19
 
@@ -134,3 +138,22 @@ def as_page(records: Sequence[Record], limit: int, now_us: int, *, by_order: boo
     last = shown[-1]
     text = last.id.text
     return RecordPage(shown, now_us, f"{last.order}:{text}" if by_order else text)
+
+
+def all_records(
+    records: RecordStore, kind: str, *, tenant: str | None = None, after: str | None = None
+) -> Asking[RecordPage]:
+    """Every record of a kind, read in pages and answered as one, with the clock of the last."""
+    found: list[Record] = []
+    while True:
+        page: RecordPage = yield records.records(kind, tenant=tenant, after=after, limit=_PAGE)
+        found += page.records
+        after = page.after
+        if after is None:
+            return RecordPage(tuple(found), page.now_us)
+
+
+def store_clock(records: RecordStore) -> Asking[int]:
+    """The store's clock, which judges; it comes with every page, also with an empty one."""
+    page: RecordPage = yield records.records(_NO_KIND, limit=1)
+    return page.now_us

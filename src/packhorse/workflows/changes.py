@@ -34,12 +34,12 @@ from packhorse.core.workflows import (
 )
 from packhorse.errors import StoreError, UsageError
 from packhorse.stores.intake import alias_of
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed
+from packhorse.stores.records import Changed, store_clock
 from packhorse.workflows.records import (
     AGAIN_US,
     SAME_US,
-    Asking,
     Ended,
     advanced,
     begun,
@@ -49,7 +49,6 @@ from packhorse.workflows.records import (
     is_live,
     nodes_of,
     noted,
-    now_us,
     read_workflow,
 )
 from packhorse.workflows.removal import drop_head
@@ -141,7 +140,7 @@ def _first(
 ) -> Asking[bool]:
     """Write the head, and all of it if it is small; False if another one was faster."""
     group = plan.group
-    now = yield from now_us(store)
+    now = yield from store_clock(store.records)
     head = HeadDocument(group.key, now, len(nodes), plan.last, plan.many)
     roots = [(key, node) for key, node in nodes if not node.waits]
     puts = [written_node(group, key, node) for key, node in nodes]
@@ -205,7 +204,7 @@ def _sealed(store: Store, group: Group) -> Asking[bool]:
     head, version = found
     if head.state is not WorkflowState.BUILDING:
         return True
-    now = yield from now_us(store)
+    now = yield from store_clock(store.records)
     sealed = msgspec.structs.replace(head, state=WorkflowState.RUNNING)
     put = written_head(group, sealed, version, order=now + AGAIN_US)
     changed: Changed = yield store.records.change((put,))

@@ -24,9 +24,10 @@ from packhorse.core.workflows import (
     written_node,
 )
 from packhorse.errors import StepRefused, UsageError
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.graph import FailureChoice, Graph, Node
-from packhorse.workflows.records import GROWN_PREFIX, Addition, Asking, growing
+from packhorse.workflows.records import GROWN_PREFIX, Addition, growing
 
 R = TypeVar("R")
 

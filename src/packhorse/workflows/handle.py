@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from packhorse.client.connection import Connection
 from packhorse.client.waiting import WAIT_FLOOR_S
 from packhorse.core.clock import SECOND_US, Clock, pass_idle
-from packhorse.core.driving import adrive, drive
+from packhorse.core.driving import adrive
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import Explanation
 from packhorse.core.policies.journal import Group
@@ -23,7 +23,7 @@ from packhorse.core.workflows import (
 from packhorse.errors import ResultTimeout, UsageError
 from packhorse.group_errors import WorkflowFailed, WorkflowNotFound
 from packhorse.handle import JobHandle
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.changes import cancelled, retried
 from packhorse.workflows.info import (
@@ -38,7 +38,6 @@ from packhorse.workflows.records import Ended, read_workflow
 
 T = TypeVar("T")
 R = TypeVar("R")
-_Asking = Generator[Plan[Any], Any, T]
 
 #: Between a name and its run.
 _RUN: Final = "#"
@@ -68,11 +67,11 @@ class Workflow:
 
     def info(self) -> WorkflowInfo:
         """Where it stands, in numbers."""
-        return self._run(self._info())
+        return self._connection.drive(self._info())
 
     async def ainfo(self) -> WorkflowInfo:
         """As `info`, without blocking the event loop."""
-        return await self._arun(self._info())
+        return await self._connection.adrive(self._info())
 
     def status(self) -> WorkflowState:
         """`running`, `completed`, `failed` or `cancelled`."""
@@ -84,11 +83,11 @@ class Workflow:
 
     def nodes(self) -> list[NodeInfo]:
         """Its nodes as they stand, in the order of their adding."""
-        return self._run(self._nodes())
+        return self._connection.drive(self._nodes())
 
     async def anodes(self) -> list[NodeInfo]:
         """As `nodes`, without blocking the event loop."""
-        return await self._arun(self._nodes())
+        return await self._connection.adrive(self._nodes())
 
     def node(self, name: str) -> NodeInfo:
         """One of them, by its name."""
@@ -124,19 +123,19 @@ class Workflow:
 
     def cancel(self) -> bool:
         """Cancel its jobs and what waits behind them; False if it had ended."""
-        return self._run(self._changed(cancelled))
+        return self._connection.drive(self._changed(cancelled))
 
     async def acancel(self) -> bool:
         """As `cancel`, without blocking the event loop."""
-        return await self._arun(self._changed(cancelled))
+        return await self._connection.adrive(self._changed(cancelled))
 
     def retry(self) -> int:
         """Try again what is dead or cancelled in it, and what waits behind that; says how many."""
-        return self._run(self._changed(retried))
+        return self._connection.drive(self._changed(retried))
 
     async def aretry(self) -> int:
         """As `retry`, without blocking the event loop."""
-        return await self._arun(self._changed(retried))
+        return await self._connection.adrive(self._changed(retried))
 
     def wait(self, timeout: Duration | None = None) -> WorkflowState:
         """Wait until it has ended; `ResultTimeout` after `timeout`, and it goes on regardless."""
@@ -154,44 +153,38 @@ class Workflow:
         """
         self._may_block("result")
         self._connection.wait(lambda store: self._wait(store, timeout))
-        head, handles = self._run(self._last())
+        head, handles = self._connection.drive(self._last())
         results = [handle.result(0) for handle in self._completed(handles)]
         return results if head.many else results[0]
 
     async def aresult(self, timeout: Duration | None = None) -> Any:
         """As `result`, without blocking the event loop."""
         await self._wait(await self._connection.astore(), timeout)
-        head, handles = await self._arun(self._last())
+        head, handles = await self._connection.adrive(self._last())
         results = [await handle.aresult(0) for handle in self._completed(handles)]
         return results if head.many else results[0]
 
     # ------------------------------------------------------------------------------------ asking
 
-    def _run(self, asking: _Asking[T]) -> T:
-        return drive(asking, self._connection.store.run)
-
-    async def _arun(self, asking: _Asking[T]) -> T:
-        return await adrive(asking, (await self._connection.astore()).arun)
-
-    def _head(self) -> _Asking[HeadDocument]:
+    def _head(self) -> Asking[HeadDocument]:
         found = yield from read_workflow(self._connection.store, self._group)
         if found is None:
             raise WorkflowNotFound(self.id)
         return found[0]
 
-    def _info(self) -> _Asking[WorkflowInfo]:
+    def _info(self) -> Asking[WorkflowInfo]:
         return workflow_info(self._group, (yield from self._head()))
 
-    def _nodes(self) -> _Asking[list[NodeInfo]]:
+    def _nodes(self) -> Asking[list[NodeInfo]]:
         yield from self._head()
         return (yield from node_infos(self._connection.store, self._group))
 
-    def _changed(self, change: Callable[[Store, Group, Ended], _Asking[T]]) -> _Asking[T]:
+    def _changed(self, change: Callable[[Store, Group, Ended], Asking[T]]) -> Asking[T]:
         yield from self._head()
         ended = ends_told(self._connection.bus)
         return (yield from change(self._connection.store, self._group, ended))
 
-    def _last(self) -> _Asking[tuple[HeadDocument, list[NodeInfo]]]:
+    def _last(self) -> Asking[tuple[HeadDocument, list[NodeInfo]]]:
         head = yield from self._head()
         nodes = yield from node_infos(self._connection.store, self._group)
         keys = [str(number) for number in numbers_in(head.last)]

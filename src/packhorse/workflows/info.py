@@ -35,9 +35,10 @@ from packhorse.events.groups import (
     EndedWorkflow,
     FailedWorkflow,
 )
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
-from packhorse.workflows.records import Asking, Ended, job_of, nodes_of, read_workflow
+from packhorse.workflows.records import Ended, job_of, nodes_of, read_workflow
 
 _PAGE: Final = 500
 #: Pages in which a node is looked for by the id that its job will have.

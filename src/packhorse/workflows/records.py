@@ -23,7 +23,6 @@ from packhorse.core.workflow_folding import Asked, Folder, Grown
 from packhorse.core.workflows import (
     FAILED_KEPT_US,
     NODE_KIND,
-    WORKFLOW_KIND,
     HeadDocument,
     NodeDocument,
     NodeState,
@@ -38,14 +37,13 @@ from packhorse.core.workflows import (
 )
 from packhorse.errors import StoreError, UsageError
 from packhorse.stores.intake import alias_of
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage
+from packhorse.stores.records import Changed, RecordPage, store_clock
 from packhorse.stores.requests import Submitted
 from packhorse.workflows.removal import removed
 
 T = TypeVar("T")
-Asking = Generator[Plan[Any], Any, T]
 Views = Mapping[str, NodeView]
 
 #: Attachments with nodes that a node adds begin with it.
@@ -83,12 +81,6 @@ class Folds(NamedTuple):
     ended: HeadDocument | None = None  #: the head of a workflow that has ended by it
 
 
-def now_us(store: Store) -> Asking[int]:
-    """The store's clock, which judges."""
-    page: RecordPage = yield store.records.records(WORKFLOW_KIND, limit=1)
-    return page.now_us
-
-
 def read_workflow(store: Store, group: Group) -> Asking[tuple[HeadDocument, int] | None]:
     """The head of a workflow, with its version; None: it is gone, or going."""
     record: Record | None = yield store.records.record(group.record)
@@ -103,7 +95,7 @@ def is_live(head: HeadDocument | None) -> bool:
     return head is not None and not head.removing and not head.state.is_final
 
 
-def nodes_of(store: Store, group: Group) -> Generator[Plan[Any], Any, list[tuple[str, NodeView]]]:
+def nodes_of(store: Store, group: Group) -> Asking[list[tuple[str, NodeView]]]:
     """All nodes of a workflow, by their keys."""
     prefix, found, limit = node_prefix(group), list[tuple[str, NodeView]](), _FIRST_PAGE
     after: str | None = RecordId(NODE_KIND, group.tenant, prefix).text
@@ -313,13 +305,13 @@ def _put(
     if after.state.is_final:
         ended_us = None if folder.has_ended else before.ended_us
         if ended_us is None:
-            ended_us = yield from now_us(store)
+            ended_us = yield from store_clock(store.records)
         after = msgspec.structs.replace(after, ended_us=ended_us)
         return written_head(group, after, version, order=ended_us + after.kept_us)
     after = msgspec.structs.replace(after, ended_us=None)
     unfinished = bool(after.stack or after.same) or after.started < after.nodes or after.halted
     again_us = SAME_US if after.same else AGAIN_US
-    order = (yield from now_us(store)) + again_us if unfinished else None
+    order = (yield from store_clock(store.records)) + again_us if unfinished else None
     return written_head(group, after, version, order=order)
 
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,7 +17,7 @@ from packhorse.core.workflows import (
     read_head,
     written_head,
 )
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 
@@ -31,7 +30,7 @@ def drop_head(group: Group, head: HeadDocument, version: int) -> Put:
     return written_head(group, gone, version, order=0)
 
 
-def removed(store: Store, group: Group, record: Record) -> Generator[Plan[Any], Any, None]:
+def removed(store: Store, group: Group, record: Record) -> Asking[None]:
     """Remove a workflow whose time is over, in bounded parts; the head last."""
     head, version = read_head(record.document), record.version
     if not head.removing:

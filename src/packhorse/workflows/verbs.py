@@ -12,7 +12,7 @@ Workers go on with them (`runtime.services.workflow_folding`); this module runs 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,7 +22,6 @@ from packhorse.call import Call
 from packhorse.client.connection import Connection
 from packhorse.client.submission import Submission, new_job
 from packhorse.core.clock import new_id
-from packhorse.core.driving import adrive, drive
 from packhorse.core.job import NewJob
 from packhorse.core.options import name_text
 from packhorse.core.policies.journal import Group
@@ -35,7 +34,7 @@ from packhorse.core.workflows import (
 )
 from packhorse.errors import ConfigError
 from packhorse.group_errors import WorkflowNotFound
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.changes import WorkflowPlan, started, workflow_group
 from packhorse.workflows.graph import FailureChoice, Graph, Node
@@ -51,7 +50,6 @@ from packhorse.workflows.records import read_workflow
 
 T = TypeVar("T")
 R = TypeVar("R")
-_Asking = Generator[Plan[Any], Any, T]
 
 #: Between a name and its run.
 _RUN: Final = "#"
@@ -139,7 +137,7 @@ class Flow(Graph):
         connection = self._submission.connection
         connection.declare_all()
         with self._planned() as plan:
-            return self._handle(drive(self._started(connection.store, plan), connection.store.run))
+            return self._handle(connection.drive(self._started(connection.store, plan)))
 
     async def astart(self) -> Workflow:
         """As `start`, without blocking the event loop."""
@@ -147,7 +145,7 @@ class Flow(Graph):
         await connection.adeclare_all()
         store = await connection.astore()
         with self._planned() as plan:
-            return self._handle(await adrive(self._started(store, plan), store.arun))
+            return self._handle(await connection.adrive(self._started(store, plan)))
 
     @contextmanager
     def _planned(self) -> Iterator[WorkflowPlan]:
@@ -164,7 +162,7 @@ class Flow(Graph):
             ]
             yield WorkflowPlan(group, carrying, last, self._many)
 
-    def _started(self, store: Store, plan: WorkflowPlan) -> _Asking[Any]:
+    def _started(self, store: Store, plan: WorkflowPlan) -> Asking[Any]:
         return started(store, plan, ends_told(self._submission.connection.bus))
 
     def _job(self, call: Call[Any], job_id: str) -> NewJob:
@@ -183,29 +181,28 @@ class Workflows:
 
     def get(self, name: str, *, tenant: str = "") -> Workflow:
         """The newest run of a name, or a run by its id; `WorkflowNotFound` if there is none."""
-        return self._found(drive(self._get(name, tenant), self._connection.store.run))
+        return self._found(self._connection.drive(self._get(name, tenant)))
 
     async def aget(self, name: str, *, tenant: str = "") -> Workflow:
         """As `get`, without blocking the event loop."""
-        store = await self._connection.astore()
-        return self._found(await adrive(self._get(name, tenant), store.arun))
+        return self._found(await self._connection.adrive(self._get(name, tenant)))
 
     def all(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
         """Those that run or are still kept, by tenant and name, at most `limit`."""
         asking = all_workflows(self._connection.store, self._tenant, limit)
-        return drive(asking, self._connection.store.run)
+        return self._connection.drive(asking)
 
     async def aall(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
         """As `all`, without blocking the event loop."""
         store = await self._connection.astore()
-        return await adrive(all_workflows(store, self._tenant, limit), store.arun)
+        return await self._connection.adrive(all_workflows(store, self._tenant, limit))
 
     async def apage(self, *, limit: int = 50, after: str | None = None) -> WorkflowPage:
         """Some of them, by tenant and name: one look-up, however many there are."""
         store = await self._connection.astore()
-        return await adrive(workflow_page(store, self._tenant, limit, after), store.arun)
+        return await self._connection.adrive(workflow_page(store, self._tenant, limit, after))
 
-    def _get(self, name: str, tenant: str) -> _Asking[Group]:
+    def _get(self, name: str, tenant: str) -> Asking[Group]:
         store = self._connection.store
         own = tenant if self._tenant is None else self._tenant
         key, _, run = name.partition(_RUN)

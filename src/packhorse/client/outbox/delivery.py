@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from packhorse.client.asides import Asking
 from packhorse.client.outbox.table import OutboxBatch
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import NewJob
@@ -19,6 +18,7 @@ from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.errors import StoreCopied, StoreUnavailable
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, alias_of
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted

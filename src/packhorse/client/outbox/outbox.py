@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from packhorse.client.asides import Aside, Asking, ask, ask_async
+from packhorse.client.asides import Aside, AsideSteps, ask, ask_async
 from packhorse.client.outbox.databases import Database
 from packhorse.client.outbox.delivery import deliver, forget
 from packhorse.client.outbox.table import OutboxBatch, OutboxTable
@@ -118,7 +118,7 @@ class Outbox:
         plain = plain_store(store)
         return await ask_async(plain, self._draining(plain))
 
-    def _draining(self, store: Store) -> Asking[int]:
+    def _draining(self, store: Store) -> AsideSteps[int]:
         batch: OutboxBatch | None = yield Aside(self._take)
         if batch is None:
             return 0

@@ -7,7 +7,7 @@ import threading
 from functools import partial
 from typing import Final, TypeVar
 
-from packhorse.client.asides import Aside, Asking, ask, ask_async
+from packhorse.client.asides import Aside, AsideSteps, ask, ask_async
 from packhorse.client.outbox.outbox import Outbox
 from packhorse.stores.intake import alias_of
 from packhorse.stores.plan import Plan
@@ -42,7 +42,7 @@ class Outboxes(tuple[Outbox, ...]):
         """As `drain`, without blocking the event loop."""
         return await ask_async(store, self._draining(store))
 
-    def _finding(self, store: Store, plan: Plan[T], answer: T) -> Asking[T]:
+    def _finding(self, store: Store, plan: Plan[T], answer: T) -> AsideSteps[T]:
         named = plan.named
         if named is None:
             return answer
@@ -54,7 +54,7 @@ class Outboxes(tuple[Outbox, ...]):
                 answer = yield named.again(holder.document.decode())
         return answer
 
-    def _draining(self, store: Store) -> Asking[int]:
+    def _draining(self, store: Store) -> AsideSteps[int]:
         """Also what another process is about to deliver is waited for: it is counted as one."""
         drained = 0
         for outbox in self:

@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from packhorse.batches.progress import ProgressWatchers, batch_ended
 from packhorse.core.batches import BATCH_KIND, BatchDocument, folded_batch, put_batch, read_batch
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.stores.records import Changed, RefusedJob, store_clock
 
 _LOG: Final = logging.getLogger("packhorse.worker")
 
@@ -29,22 +29,19 @@ class BatchFolding:
         self._bus = bus
         self._worker = worker
 
-    def fold(
-        self, store: Store, group: Group, lines: Sequence[JournalLine]
-    ) -> Generator[Plan[Any], Any, Fold]:
+    def fold(self, store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Fold]:
         """Add up what the lines tell; lines of a batch that is gone count nowhere."""
         ids = tuple(line.id for line in lines)
         record = yield store.records.record(group.record)
         if record is None:
             return Fold(ids)
-        # The clock that judges is the store's, which comes with every page.
-        page: RecordPage = yield store.records.records(BATCH_KIND, limit=1)
+        now_us = yield from store_clock(store.records)
         before = read_batch(record.document)
-        moved = folded_batch(before, lines, page.now_us)
+        moved = folded_batch(before, lines, now_us)
         put = put_batch(moved.document, record.version)
         told: list[BatchDocument] = []
         if self._watchers.wants(group.key):
-            told = _one_by_one(before, lines, page.now_us)
+            told = _one_by_one(before, lines, now_us)
         after = moved.document
         # A retry and the end after it may come together.
         is_news = before.finished_us is None or after.news != before.news
@@ -52,9 +49,7 @@ class BatchFolding:
         ended = batch_ended(after, self._worker) if has_ended else None
         return Fold(ids, (put,), moved.jobs, (told, ended))
 
-    def folded(
-        self, store: Store, group: Group, fold: Fold, changed: Changed
-    ) -> Generator[Plan[Any], Any, None]:
+    def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
         """Tell those in this process who want to know how far it is, after each member."""
         del store
         told_of, ended = fold.note or ((), None)

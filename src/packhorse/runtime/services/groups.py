@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from packhorse.core.clock import Chance, Clock
@@ -25,7 +25,7 @@ from packhorse.core.policies.records import RecordChange
 from packhorse.errors import SchemaOutOfDate, StoreCopied, StoreUnavailable
 from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
 from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 
@@ -72,9 +72,7 @@ class Folding(Protocol):
         """The kind of its groups: `batch`, `workflow`."""
         ...
 
-    def fold(
-        self, store: Store, group: Group, lines: Sequence[JournalLine]
-    ) -> Generator[Plan[Any], Any, Fold]:
+    def fold(self, store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Fold]:
         """Yield the reads that are needed, and return what to write.
 
         It may leave lines for the next fold, and is asked again from the start where another
@@ -82,9 +80,7 @@ class Folding(Protocol):
         """
         ...
 
-    def folded(
-        self, store: Store, group: Group, fold: Fold, changed: Changed
-    ) -> Generator[Plan[Any], Any, None]:
+    def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
         """It was written; `changed.jobs` says which of its jobs were refused.
 
         Yields what is to be done about these. A process may die before that is done.

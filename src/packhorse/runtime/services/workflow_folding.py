@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from packhorse.core.clock import SECOND_US, Chance
 from packhorse.core.driving import adrive
@@ -13,7 +13,7 @@ from packhorse.core.workflows import WORKFLOW_KIND, read_head
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
 from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage
 from packhorse.workflows.info import ends_told
@@ -31,15 +31,11 @@ class WorkflowFolding:
     def __init__(self, bus: EventBus, worker: str) -> None:
         self._ended = ends_told(bus, worker)
 
-    def fold(
-        self, store: Store, group: Group, lines: Sequence[JournalLine]
-    ) -> Generator[Plan[Any], Any, Fold]:
+    def fold(self, store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Fold]:
         """What the ends of nodes come to; a part of it, where that is much."""
         return Fold(*(yield from folded(store, group, lines)))
 
-    def folded(
-        self, store: Store, group: Group, fold: Fold, changed: Changed
-    ) -> Generator[Plan[Any], Any, None]:
+    def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
         """Keep which jobs answer for nodes; those that were refused have lines of their own."""
         if fold.note is not None:
             self._ended(group, fold.note)
