@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from packhorse import Context, Packhorse, RetryPolicy
@@ -35,6 +37,7 @@ def test_breakers_are_listed_and_shown_in_stats(project: Project) -> None:
     for shown in (project.run("breakers", "list").stdout, project.run("stats").stdout):
         assert "stripe" in shown
         assert "open" in shown
+        assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", shown)
 
 
 @pytest.mark.usefixtures("tripped")

@@ -13,6 +13,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
@@ -135,6 +136,8 @@ def one_line(value: object) -> str:
         return "-"
     if isinstance(value, tuple | list):
         return ", ".join(one_line(item) for item in value) or "-"
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
     return printable(str(value))
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.options import duration, json_option, on_store
-from packhorse.cli.output import age, note, print_fields, print_json, print_table, print_text
+from packhorse.cli.output import (
+    age,
+    note,
+    one_line,
+    print_fields,
+    print_json,
+    print_table,
+    print_text,
+)
 from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.durations import span_text
 
@@ -48,9 +56,9 @@ def _row(schedule: ScheduleInfo) -> tuple[object, ...]:
     return (
         schedule.name,
         _state(schedule),
-        _instant(schedule.next_at),
+        one_line(schedule.next_at),
         schedule.task,
-        "-" if last is None else _instant(to_datetime(last.fire_us)),
+        "-" if last is None else one_line(to_datetime(last.fire_us)),
         f"{schedule.words}{changed}",
     )
 
@@ -84,7 +92,7 @@ def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
             ("jitter", span_text(timing.jitter_us) if timing.jitter_us else None),
             ("task", found.task),
             ("queue", found.queue),
-            ("next", [_instant(moment) for moment in app.schedules.fires(name, 3)]),
+            ("next", [one_line(moment) for moment in app.schedules.fires(name, 3)]),
         ]
     )
     if _state(found).startswith("overdue"):
@@ -106,11 +114,11 @@ def next_fires(app: Packhorse, *, name: str, count: int, as_json: bool) -> None:
     zone = ZoneInfo(found.timing.timezone)
     if as_json:
         both = [
-            {"at": _instant(each), "local": each.astimezone(zone).isoformat()} for each in fires
+            {"at": one_line(each), "local": each.astimezone(zone).isoformat()} for each in fires
         ]
         print_json({"schedule": name, "fires": both})
     elif fires:
-        rows = [(_instant(each), _local(each.astimezone(zone))) for each in fires]
+        rows = [(one_line(each), _local(each.astimezone(zone))) for each in fires]
         print_table(("UTC", found.timing.timezone), rows)
     else:
         note(f"Schedule {name} is {found.state}: it does not fire.")
@@ -193,13 +201,13 @@ def _tell(schedule: ScheduleInfo, *, as_json: bool) -> None:
     if as_json:
         print_json(_document(schedule))
         return
-    then = "" if schedule.next_at is None else f"; next at {_instant(schedule.next_at)}"
+    then = "" if schedule.next_at is None else f"; next at {one_line(schedule.next_at)}"
     print_text(f"Schedule {schedule.name} is {schedule.state}: {schedule.words}{then}.")
 
 
 def _print_fires(app: Packhorse, schedule: ScheduleInfo, *, limit: int | None) -> bool:
     rows = [
-        (_instant(to_datetime(fire.fire_us)), _lateness(fire), outcome, fire.job_id)
+        (one_line(to_datetime(fire.fire_us)), _lateness(fire), outcome, fire.job_id)
         for fire, outcome in _outcomes(app, schedule, limit)
     ]
     if rows:
@@ -234,16 +242,12 @@ def _document(schedule: ScheduleInfo) -> dict[str, Any]:
 def _fire_documents(app: Packhorse, schedule: ScheduleInfo) -> Iterator[dict[str, Any]]:
     for fire, outcome in _outcomes(app, schedule, None):
         yield {
-            "firedFor": _instant(to_datetime(fire.fire_us)),
+            "firedFor": one_line(to_datetime(fire.fire_us)),
             "lateMs": max(0, fire.submitted_us - fire.fire_us) * 1_000 // SECOND_US,
             "byHand": fire.by_hand,
             "outcome": outcome,
             "jobId": fire.job_id,
         }
-
-
-def _instant(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
 
 
 def _local(moment: datetime) -> str:
