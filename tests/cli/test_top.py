@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
+from packhorse.cli.top_frame import FrameRow, rows_shown
 from packhorse.stores.requests import ClaimRequest
 from tests.cli.project import PATIENCE_S, SOURCE, Project
 from tests.cli.test_overview import hire
@@ -153,18 +154,44 @@ def test_an_outage_is_told_until_it_is_over_and_a_signal_gives_the_terminal_back
     server = RedisServer(tmp_path / "redis", "--appendonly", "yes")
     terminals.callback(server.stop)
     project.run("migrate", "--url", server.url)
+    project.run("enqueue", "greet", '"Ada"', "--url", server.url)
     terminal = opened(terminals, project, "--url", server.url)
-    terminal.shows("0 workers")
+    terminal.shows("1 waiting")
 
     server.stop()
     lines = terminal.shows("No answer for ")
     assert any("0 workers" in line for line in lines)  # as it was last seen
+    terminal.press("jp")
+    terminal.shows("it may not be done")
     server.start()
     terminal.until("an answer", lambda lines: not any("No answer" in line for line in lines))
 
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.left() == 143
     assert terminal.is_as_before
+
+
+def rows(kind: str, number: int) -> list[FrameRow]:
+    return [FrameRow(kind, f"{kind}-{place}") for place in range(number)]
+
+
+def test_what_one_table_leaves_free_shows_the_rows_of_the_others() -> None:
+    queues, workers, jobs = shown = rows_shown(
+        [rows("queue", 9), rows("worker", 1), rows("job", 40)], 24, None
+    )
+
+    assert (len(queues), len(workers), len(jobs)) == (7, 1, 8)
+    assert sum(map(len, shown)) + 8 == 24
+    assert rows_shown([rows("queue", 9), [], []], 24, None)[0] == rows("queue", 9)
+
+
+def test_the_chosen_row_is_among_those_shown_wherever_it_stands() -> None:
+    every = [rows("queue", 40), rows("worker", 40), rows("job", 40)]
+
+    for chosen in (row for one in every for row in one):
+        shown = rows_shown(every, 24, chosen)
+        assert any(chosen in one for one in shown)
+        assert sum(map(len, shown)) == 16
 
 
 def test_piped_it_prints_plain_frames(project: Project, app: Packhorse) -> None:

@@ -33,6 +33,9 @@ _KEYS: Final = "up/down choose  p pause or resume  c cancel  e explain  +/- inte
 #: Lines of an explanation that are shown.
 _SAID_MAX: Final = 8
 
+#: What is said until an action has been answered.
+_AWAITED: Final = "..."
+
 _Action = Callable[["Packhorse"], str]
 
 
@@ -57,7 +60,7 @@ def top(app: Packhorse, *, interval: str, once: bool) -> None:
 
 
 def _print_frames(app: Packhorse, interval_us: int, *, once: bool) -> None:
-    from packhorse.cli.top_frame import Rates, frame_lines, look_at_fleet, rows_shown
+    from packhorse.cli.top_frame import Rates, frame_lines, look_at_fleet, rows_of
 
     rates, ended = Rates(), threading.Event()
     while True:
@@ -69,8 +72,7 @@ def _print_frames(app: Packhorse, interval_us: int, *, once: bool) -> None:
             note(f"Error {error.code}: {error}")
         else:
             rates.add(look)
-            rows = rows_shown(look, None)
-            print_text("\n".join(frame_lines(look, rates, rows=rows, width=None)))
+            print_text("\n".join(frame_lines(look, rates, rows=rows_of(look), width=None)))
         if once:
             return
         print_text("")
@@ -94,6 +96,7 @@ class _TopView:
         self._rates = Rates()
         self._rows: list[FrameRow] = []
         self._chosen: FrameRow | None = None
+        self._place = 0  #: of the chosen row, for when it is gone
         self._asked: FrameRow | None = None  #: the job that a yes would cancel
         self._left = False
         self._said = ""
@@ -123,6 +126,8 @@ class _TopView:
             except Exception as error:  # noqa: BLE001 - shown, and tried again
                 since = self._clock.monotonic() if self._trouble is None else self._trouble[0]
                 self._trouble = (since, f"{getattr(error, 'code', type(error).__name__)}: {error}")
+                if act is not None and self._said == _AWAITED:
+                    self._said = "The store gave no answer: it may not be done. Try again."
             else:
                 self._look, self._trouble = look, None
             self._screen.wake()
@@ -137,7 +142,7 @@ class _TopView:
         if self._asked is not None:
             asked, self._asked, self._said = self._asked, None, "Nothing was changed."
             if key in "yY":
-                self._said = "..."
+                self._said = _AWAITED
                 self._actions.put(lambda app: _cancelled(app, asked.name))
             return
         self._said = ""
@@ -159,8 +164,9 @@ class _TopView:
 
     def _move(self, by: int) -> None:
         if self._rows:
-            at = self._rows.index(self._chosen) + by if self._chosen in self._rows else 0
-            self._chosen = self._rows[max(0, min(at, len(self._rows) - 1))]
+            at = self._place + by if self._chosen in self._rows else self._place
+            self._place = max(0, min(at, len(self._rows) - 1))
+            self._chosen = self._rows[self._place]
 
     def _of_kind(self, kind: str) -> FrameRow | None:
         if self._chosen is not None and self._chosen.kind == kind:
@@ -171,7 +177,7 @@ class _TopView:
     def _pause(self) -> None:
         row = self._of_kind("queue")
         if row is not None:
-            self._said = "..."
+            self._said = _AWAITED
             self._actions.put(lambda app: _turned(app, row.name))
 
     def _explain(self) -> None:
@@ -179,13 +185,13 @@ class _TopView:
         if row is None or row.kind == "worker":
             self._said = "Choose a job or a queue with the arrows first."
             return
-        self._said = "..."
+        self._said = _AWAITED
         self._actions.put(lambda app: _explained(app, row))
 
     # ------------------------------------------------------------------------------------- lines
 
     def _lines(self) -> list[str]:
-        from packhorse.cli.top_frame import frame_lines, rows_shown
+        from packhorse.cli.top_frame import frame_lines, rows_of, rows_shown
 
         width, height = self._screen.size
         said = self._said_lines(width)
@@ -202,8 +208,11 @@ class _TopView:
             if look is not self._counted:
                 self._counted = look
                 self._rates.add(look)
-            shown = rows_shown(look, height - len(lines) - len(said))
-            self._rows = [row for rows in shown for row in rows]
+            every = rows_of(look)
+            self._rows = [row for rows in every for row in rows]
+            if self._chosen in self._rows:
+                self._place = self._rows.index(self._chosen)
+            shown = rows_shown(every, height - len(lines) - len(said), self._chosen)
             lines += frame_lines(
                 look, self._rates, rows=shown, width=width, chosen=self._chosen, colored=True
             )
@@ -246,4 +255,4 @@ def _explained(app: Packhorse, row: FrameRow) -> str:
         if not waiting:
             return f"No job waits in queue {row.name}."
         job_id = waiting[0].id
-    return f"{job_id}\n{app.explain(job_id)}"
+    return str(app.explain(job_id))

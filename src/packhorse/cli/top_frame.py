@@ -27,8 +27,8 @@ _JOBS_MAX: Final = 100
 #: Rates are of what happened within so long.
 _WINDOW_S: Final = 10.0
 _LOOKS_MAX: Final = 1_000
-#: Lines that are no rows: the summary, three titles, the space between, and the keys.
-_OTHER_LINES: Final = 10
+#: Lines that are no rows: the summary, which may take two, three titles and the space above them.
+_OTHER_LINES: Final = 8
 _ROWS_MIN: Final = 2
 #: Characters of a queue's name that are shown.
 _NAME_MAX: Final = 24
@@ -101,19 +101,28 @@ def _ended(queue: QueueInfo) -> int:
     return sum(queue.counts.get(status, 0) for status in (JobStatus.COMPLETED, JobStatus.DEAD))
 
 
-def rows_shown(look: FleetLook, height: int | None) -> list[list[FrameRow]]:
-    """The queues, workers and jobs that there is room for; None: all."""
-    every = (
+def rows_of(look: FleetLook) -> list[list[FrameRow]]:
+    """The queues, the workers and the jobs that were seen."""
+    return [
         [FrameRow("queue", queue.name) for queue in look.queues],
         [FrameRow("worker", worker.id) for worker in look.workers],
         [FrameRow("job", job.id) for job in look.jobs],
-    )
-    if height is None:
-        return list(every)
-    room = max(3 * _ROWS_MIN, height - _OTHER_LINES)
-    first = every[0][: max(_ROWS_MIN, room // 3)]
-    second = every[1][: max(_ROWS_MIN, (room - len(first)) // 3)]
-    return [first, second, every[2][: max(_ROWS_MIN, room - len(first) - len(second))]]
+    ]
+
+
+def rows_shown(
+    every: Sequence[Sequence[FrameRow]], height: int, chosen: FrameRow | None
+) -> list[list[FrameRow]]:
+    """The rows that there is room for, the chosen one among them; none takes what others need."""
+    room, shown = height - _OTHER_LINES, [list[FrameRow]() for _ in every]
+    fewest_first = sorted(range(len(every)), key=lambda at: len(every[at]))
+    for taken, at in enumerate(fewest_first):
+        rows, share = every[at], max(_ROWS_MIN, room // (len(every) - taken))
+        first = rows.index(chosen) - share // 2 if chosen in rows else 0
+        first = max(0, min(first, len(rows) - share))
+        shown[at] = list(rows[first : first + share])
+        room -= len(shown[at])
+    return shown
 
 
 def frame_lines(

@@ -37,7 +37,7 @@ def unauthenticated() -> WebRefusal:
     """The answer to one who is not known."""
     return WebRefusal(
         *(401, "UNAUTHENTICATED"),
-        "send a token, as in 'Authorization: Bearer ph_…'; make one with 'packhorse tokens create'",
+        "send a token, which 'packhorse tokens create' makes, in the header Authorization after 'Bearer '",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
