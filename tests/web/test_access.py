@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from packhorse import ConfigError
 from packhorse.client.tokens import Tokens
-from packhorse.core.access import ROLES, Principal
+from packhorse.core.access import ROLES, Permission, Principal
 from packhorse.testing import TestApp
 from packhorse.web import web_app
+from packhorse.web.access import AccessRules
+from packhorse.web.calls import ApiAnswer, ApiCall, ApiRoute
+from packhorse.web.serving import ApiServer
 from tests.web.support import Web, declare, token
 
 PROXY = "10.1.2.3"
@@ -43,6 +50,66 @@ async def test_a_token_counts_until_it_is_revoked_or_has_expired(app: TestApp) -
     assert await status(web, token=kept.text) == 401
 
 
+async def test_a_stream_ends_before_the_first_part_that_its_reader_may_not_have(
+    app: TestApp,
+) -> None:
+    tokens = Tokens(app.store)
+    made = tokens.create("reader", scopes=["viewer"])
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"one"
+        await tokens.arevoke(made.info.id)
+        yield b"two"
+
+    async def handler(_call: ApiCall) -> ApiAnswer:
+        return ApiAnswer(response=StreamingResponse(parts()))
+
+    route = ApiRoute(
+        method="GET",
+        path="/",
+        handler=handler,
+        permission=Permission.JOBS_VIEW,
+        summary="A stream",
+        answer="Stream",
+    )
+    endpoint = ApiServer(app, AccessRules(), 1).endpoint(route)
+    web = Web(app)
+    web.served = Starlette(routes=[Route("/", endpoint)])
+
+    assert (await web.ask("GET", "/", token=made.text)).body == b"one"
+
+
+async def test_a_cookie_that_counts_no_more_is_taken_back_and_this_machine_let_in(
+    app: TestApp,
+) -> None:
+    local = Web(app, {"loopback": True}, address="127.0.0.1")
+    old = {"host": "localhost:8000", "cookie": f"packhorse_token=ph_{'0' * 16}_{'f' * 64}"}
+
+    sent_away = await local.ask("GET", "/jobs", **old)
+
+    assert (sent_away.status, sent_away.headers["location"]) == (303, "/login")
+    assert sent_away.headers["set-cookie"].startswith('packhorse_token=""; ')
+    assert "Max-Age=0; Path=/;" in sent_away.headers["set-cookie"]
+    assert (await local.ask("GET", "/jobs", host="localhost:8000")).status == 200
+
+
+async def test_who_may_not_see_the_overview_begins_with_the_jobs(app: TestApp) -> None:
+    narrow, web = token(app, "jobs.view", "queues.pause"), Web(app)
+
+    got = await web.ask("GET", "/", token=narrow)
+
+    assert (got.status, got.headers["location"]) == (303, "/jobs")
+    assert (await web.ask("GET", "/jobs", token=narrow)).status == 200
+
+
+async def test_a_refusal_says_in_full_how_to_send_a_token(app: TestApp) -> None:
+    refused = await Web(app).get("/jobs")
+
+    assert "'packhorse tokens create'" in refused.json["detail"]
+    assert "Authorization" in refused.json["detail"]
+    assert "[redacted]" not in refused.json["detail"]
+
+
 async def test_the_store_knows_no_secret(app: TestApp) -> None:
     made = Tokens(app.store).create("one", scopes=["admin"])
 
@@ -63,6 +130,7 @@ async def test_wrong_tokens_are_counted_and_then_none_is_looked_at(app: TestApp)
     blocked = await web.get("/jobs", token=good)
     assert (blocked.status, blocked.code) == (429, "TOO_MANY_ATTEMPTS")
     assert blocked.headers["retry-after"] == "300"
+    assert (await web.ask("GET", "/jobs", token=good)).headers["retry-after"] == "300"
     assert await status(Web(app, address="203.0.113.10"), token=good) == 200
     app.clock.advance(360)
     assert await status(web, token=good) == 200

@@ -23,7 +23,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from packhorse.client.tokens import Tokens
-from packhorse.core.access import Principal
+from packhorse.core.access import Permission, Principal
 from packhorse.core.clock import SystemClock, from_datetime
 from packhorse.core.durations import span_text
 from packhorse.core.job import DeadReason, JobStatus
@@ -101,7 +101,7 @@ class PageServer:
         async def answer(request: Request) -> Response:
             try:
                 principal = await self.api.principal(request)
-                if page.path == "/" and principal.tenant is not None:
+                if page.path == "/" and _begins_with_jobs(principal, page):
                     return _moved(request, "/jobs")
                 allowed(principal, page.permission, fleet=page.fleet)
                 query = read_query(request, page.query, leave_out=_OWN)
@@ -221,10 +221,15 @@ def _back(request: Request, done: str) -> Response:
 def _refused(request: Request, error: PackhorseError | WebRefusal) -> Response:
     problem = problem_of(error)
     if problem.status_code == _UNKNOWN:
-        return _moved(request, "/login")
+        away = _moved(request, "/login")
+        # A token that counts no more is sent no more: each time it would be one more wrong one.
+        away.delete_cookie(COOKIE, path=f"{_root(request)}/")
+        return away
     told = msgspec.json.decode(bytes(problem.body))
     shown = _rendered(request, "problem.html", None, title=told["title"], problem=told)
     shown.status_code = problem.status_code
+    if "retry-after" in problem.headers:
+        shown.headers["Retry-After"] = problem.headers["retry-after"]
     return shown
 
 
@@ -259,6 +264,10 @@ def _sees(principal: Principal | None, page: PageRoute) -> bool:
     if principal is None or not principal.may(page.permission):
         return False
     return principal.tenant is None or not page.fleet
+
+
+def _begins_with_jobs(principal: Principal, overview: PageRoute) -> bool:
+    return principal.may(Permission.JOBS_VIEW) and not _sees(principal, overview)
 
 
 def _next_page(request: Request, after: str | int | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from packhorse.app import Packhorse
 from packhorse.client.audit import AuditLog, KeptAnswer, KeptAnswers
@@ -101,7 +101,20 @@ class ApiServer:
             await self.note(request, route, principal, done)
         if form:  # the page that is shown next is to show what was done
             request.app.state.looks.forget()
+        if isinstance(response, StreamingResponse):
+            response.body_iterator = self._while_allowed(request, route, response.body_iterator)
         return response
+
+    async def _while_allowed(
+        self, request: Request, route: ApiRoute, parts: AsyncIterable[Any]
+    ) -> AsyncIterator[Any]:
+        """A stream that ends before the first part that its reader may not have any more."""
+        async for part in parts:
+            try:
+                allowed(await self.principal(request), route.permission, fleet=route.fleet)
+            except WebRefusal:
+                return
+            yield part
 
     async def note(
         self, request: Request, route: ApiRoute, principal: Principal, answer: ApiAnswer

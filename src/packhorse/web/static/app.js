@@ -20,10 +20,19 @@ function isBusy() {
   );
 }
 
+// Says since when the page could not be renewed, or that it is up to date again.
+function tellStale(isStale) {
+  const note = document.getElementById("stale");
+  if (isStale && note.hidden) note.textContent = `No answer since ${new Date().toLocaleTimeString()}`;
+  note.hidden = !isStale;
+}
+
 async function renew() {
   if (isBusy()) return;
-  const answer = await fetch(window.location.href, { headers: { Accept: "text/html" } });
-  if (!answer.ok || answer.redirected) return;
+  const answer = await fetch(window.location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (answer && answer.redirected) return window.location.assign(answer.url); // signed out
+  tellStale(!answer || !answer.ok);
+  if (!answer || !answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("main");
   if (!fresh || isBusy()) return;
@@ -46,6 +55,10 @@ function follow() {
     waiting = setTimeout(() => renew().catch(() => {}), 250);
   });
 }
+
+// Also where no events come: to who may not have them, and while the store or the server is away.
+const RENEW_S = 30;
+setInterval(() => renew().catch(() => {}), 1000 * RENEW_S);
 
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) return follow();
