@@ -37,7 +37,7 @@ def unauthenticated() -> WebRefusal:
     """The answer to one who is not known."""
     return WebRefusal(
         *(401, "UNAUTHENTICATED"),
-        "send a token, which 'packhorse tokens create' makes, in the header Authorization after 'Bearer '",
+        "send a token, as 'packhorse tokens create' makes it, in Authorization after 'Bearer '",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
