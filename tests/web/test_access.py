@@ -83,9 +83,9 @@ async def test_a_cookie_that_counts_no_more_is_taken_back_and_this_machine_let_i
     app: TestApp,
 ) -> None:
     local = Web(app, {"loopback": True}, address="127.0.0.1")
-    old = {"host": "localhost:8000", "cookie": f"packhorse_token=ph_{'0' * 16}_{'f' * 64}"}
+    old = f"packhorse_token=ph_{'0' * 16}_{'f' * 64}"
 
-    sent_away = await local.ask("GET", "/jobs", **old)
+    sent_away = await local.ask("GET", "/jobs", host="localhost:8000", cookie=old)
 
     assert (sent_away.status, sent_away.headers["location"]) == (303, "/login")
     assert sent_away.headers["set-cookie"].startswith('packhorse_token=""; ')
