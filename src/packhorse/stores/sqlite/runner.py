@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
-from packhorse.core.driving import drive
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Plan, Steps, Wake
@@ -38,6 +37,8 @@ from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, 
 T = TypeVar("T")
 
 Send = Callable[[Sequence[str]], None]
+#: Runs a plan inside a transaction, and notes what to send after it.
+_Run = Callable[[sqlite3.Connection, Plan[Any], list[str]], Any]
 
 #: Between two tries to get the lock: a commit takes about as long as the first, with an fsync.
 _PAUSE_S, _PAUSE_GROWTH, _PAUSE_S_MAX = 0.0002, 1.05, 0.002
@@ -76,18 +77,18 @@ class PlanRunner:
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in a transaction of its own."""
         with self._lock:
-            self._look_at_file()
             try:
-                answer = None if plan.look is None else self._look(plan)
-                return self._alone(plan) if answer is None else answer
+                self._connected()
+                return self._one(plan)
             except FAILURES as error:
                 raise self._translated(error) from error
 
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in one shared transaction; an answer or an exception for each."""
         with self._lock:
-            self._look_at_file()
             self._connected()  # what cannot be opened is tried once, not by each
+            if len(plans) == 1:
+                return [self._answer(self._one, plans[0])]
             # Where one of them has to write anyway, the others need not find out whether they do.
             if any(plan.writes and plan.look is None for plan in plans):
                 return self._written(plans)
@@ -107,10 +108,12 @@ class PlanRunner:
             connection.execute("begin immediate")
         return connection
 
-    def inside(self, steps: Callable[[], Steps[T]]) -> tuple[T, list[str]]:
+    def inside(
+        self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]]
+    ) -> tuple[T, list[str]]:
         """Take steps in a transaction that `begin` began; also what to send once it is over."""
         wakes: list[str] = []
-        return self._unloaded(steps, wakes), wakes
+        return self._take(connection, steps, wakes), wakes
 
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use reopens it."""
@@ -129,27 +132,25 @@ class PlanRunner:
             self._lock.release()
 
     def _connected(self) -> sqlite3.Connection:
+        """The connection, opened when needed; an error, once, when its file is gone.
+
+        That is checked now and then: no other process would see what is written there.
+        """
+        now_s, path = self._time.monotonic(), self._parts.settings.path
         if self._connection is None:
             self._connection = self._parts.connect()
             self._cursor = self._connection.cursor()
-            self._file = file_at(self._parts.settings.path)
+            self._file, self._looked_s = file_at(path), now_s
+        elif now_s - self._looked_s >= _LOOK_AGAIN_S:
+            self._looked_s = now_s
+            if self._file not in (None, file_at(path)):
+                self.close()
+                raise StoreUnavailable(
+                    f"SQLite file {path} was removed or replaced while it was open; what was in it "
+                    "went with it. The next call opens the file that is there then, or a new one: "
+                    "stop all who use a file before you move it"
+                )
         return self._connection
-
-    def _look_at_file(self) -> None:
-        """Check now and then whether the file was removed: no other process would see ours."""
-        now_s = self._time.monotonic()
-        if now_s - self._looked_s < _LOOK_AGAIN_S:
-            return
-        self._looked_s = now_s
-        path = self._parts.settings.path
-        if self._connection is None or self._file in (None, file_at(path)):
-            return
-        self.close()
-        raise StoreUnavailable(
-            f"SQLite file {path} was removed or replaced while it was open; what was in it went "
-            "with it. The next call opens the file that is there then, or a new one: stop all who "
-            "use a file before you move it"
-        )
 
     def _translated(self, error: Exception) -> StoreError:
         return translated(error, self._parts.settings.path)
@@ -168,11 +169,15 @@ class PlanRunner:
 
         To a plan that would write, a loaded intake is something to do.
         """
-        look, connection = plan.look, self._connected()
+        look, connection = plan.look, self._connection or self._connected()
         if look is None:
             return None
         return self._patiently(
-            lambda: None if plan.writes and is_loaded(connection) else self._drive(look(), [])
+            lambda: (
+                None
+                if plan.writes and is_loaded(connection)
+                else self._drive(connection, look(), [])
+            )
         )
 
     def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
@@ -182,26 +187,29 @@ class PlanRunner:
                 answers = self._together(run, plans)
                 if answers is not None:
                     return answers
-        return [self._answer(self._alone, plan) for plan in plans]
+        return [self._answer(self._one, plan) for plan in plans]
 
-    def _alone(self, plan: Plan[T]) -> T:
-        """In a transaction of its own; the short way first, if the plan has one."""
-        stored: T | None = None if plan.short is None else self._shortly(plan.short)
-        if stored is not None:
-            return stored
+    def _one(self, plan: Plan[T]) -> T:
+        """In a transaction of its own, unless a look or the short way will do."""
+        answer: T | None = None if plan.look is None else self._look(plan)
+        if answer is None and plan.short is not None:
+            answer = self._shortly(plan.short)
+        if answer is not None:
+            return answer
         wakes: list[str] = []
-        answer = self._transact(lambda: self._unloaded(plan.steps, wakes), writes=plan.writes)
-        self._parts.send(wakes)
+        answer = self._transact(
+            lambda connection: self._take(connection, plan.steps, wakes), writes=plan.writes
+        )
+        if wakes:
+            self._parts.send(wakes)
         return answer
 
-    def _together(
-        self, run: Callable[[Plan[Any], list[str]], Any], plans: Sequence[Plan[Any]]
-    ) -> list[Any] | None:
+    def _together(self, run: _Run, plans: Sequence[Plan[Any]]) -> list[Any] | None:
         """All in one transaction, or None when it was rolled back."""
         wakes: list[str] = []
         try:
             answers = self._transact(
-                lambda: [run(plan, wakes) for plan in plans],
+                lambda connection: [run(connection, plan, wakes) for plan in plans],
                 writes=any(plan.writes for plan in plans),
             )
         except sqlite3.Error as error:
@@ -244,15 +252,14 @@ class PlanRunner:
             # The job is stored whatever becomes of this; the next plan tries it again.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
-                self._transact(lambda: self._unload(wakes), writes=True)
+                self._transact(lambda connection: self._unload(connection, wakes), writes=True)
                 parts.send(wakes)
         return answer
 
-    def _steps(self, plan: Plan[T], wakes: list[str]) -> T:
+    def _steps(self, connection: sqlite3.Connection, plan: Plan[T], wakes: list[str]) -> T:
         """All of a plan, inside a transaction."""
         short = plan.short
         if short is not None:
-            connection = self._connected()
             parameters, answer = short.at(self._parts.clock.now_us())
             cursor = connection.execute(short.text, parameters)
             if cursor.rowcount == 1:
@@ -260,44 +267,50 @@ class PlanRunner:
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    self._unload(wakes)
+                    self._unload(connection, wakes)
                 stored: T = answer
                 return stored
-        return self._unloaded(plan.steps, wakes)
+        return self._take(connection, plan.steps, wakes)
 
-    def _unloaded(self, steps: Callable[[], Steps[T]], wakes: list[str]) -> T:
+    def _take(
+        self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]], wakes: list[str]
+    ) -> T:
         """Take steps once all jobs that came before have their places."""
-        self._unload(wakes)
-        return self._drive(steps(), wakes)
+        if is_loaded(connection):
+            self._unload(connection, wakes)
+        return self._drive(connection, steps(), wakes)
 
-    def _unload(self, wakes: list[str]) -> None:
-        unload(self._connected(), lambda requests: self._admit(requests, wakes))
+    def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
+        unload(connection, lambda requests: self._admit(connection, requests, wakes))
 
-    def _admit(self, requests: Sequence[IntakeRequest], wakes: list[str]) -> None:
+    def _admit(
+        self, connection: sqlite3.Connection, requests: Sequence[IntakeRequest], wakes: list[str]
+    ) -> None:
         """Do what users' transactions asked for; what cannot be done must not stop all plans."""
-        connection, own = self._connected(), list(wakes)
+        own = list(wakes)
         connection.execute("savepoint admission")
         try:
-            self._drive(admit_requests(SQLITE, requests, ONE_WRITER), own)
+            self._drive(connection, admit_requests(SQLITE, requests, ONE_WRITER), own)
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 - found again, and then kept with the job
             connection.execute("rollback to admission")
             if len(requests) > 1:
                 for one in requests:
-                    self._admit([one], wakes)
+                    self._admit(connection, [one], wakes)
             elif requests[0].job is not None:
                 refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
-                self._drive(reject(SQLITE, requests[0].job, refused, ONE_WRITER), wakes)
+                rejecting = reject(SQLITE, requests[0].job, refused, ONE_WRITER)
+                self._drive(connection, rejecting, wakes)
         else:
             wakes[:] = own
         connection.execute("release admission")
 
-    def _guarded(self, plan: Plan[Any], wakes: list[str]) -> Any:
+    def _guarded(self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]) -> Any:
         """Run a plan inside a transaction; if it fails, only its own part is undone."""
-        connection, own = self._connected(), list(wakes)
+        own = list(wakes)
         connection.execute("savepoint plan")
-        answer = self._answer(lambda plan: self._steps(plan, own), plan)
+        answer = self._answer(lambda plan: self._steps(connection, plan, own), plan)
         if isinstance(answer, Exception):
             connection.execute("rollback to plan")  # fails if SQLite has given up all of it
         else:
@@ -305,14 +318,12 @@ class PlanRunner:
         connection.execute("release plan")
         return answer
 
-    def _transact(self, body: Callable[[], T], *, writes: bool) -> T:
+    def _transact(self, body: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
         """Who reads, and finds that jobs stand in the intake, writes as well."""
-        connection, turn = self._connected(), self._parts.turn
-        if connection.in_transaction:
-            raise StoreError(_NESTED)
+        turn = self._parts.turn
         if not writes:
             read = self._patiently(
-                lambda: self._within("begin", lambda: None if is_loaded(connection) else (body(),))
+                lambda: self._within("begin", lambda one: None if is_loaded(one) else (body(one),))
             )
             if read is not None:
                 return read[0]
@@ -341,11 +352,13 @@ class PlanRunner:
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_S_MAX)
 
-    def _within(self, begin: str, body: Callable[[], T]) -> T:
-        connection = self._connected()
+    def _within(self, begin: str, body: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._connection or self._connected()
+        if connection.in_transaction:
+            raise StoreError(_NESTED)
         try:
             connection.execute(begin)
-            answer = body()
+            answer = body(connection)
             connection.execute("commit")
         except BaseException:  # also what interrupts the wait for the lock, once it is there
             self._undo(connection)
@@ -359,28 +372,31 @@ class PlanRunner:
         except sqlite3.Error:
             self.close()  # a connection that cannot even do that must not keep its lock
 
-    def _drive(self, steps: Steps[T], wakes: list[str]) -> T:
-        connection, now_us = self._connected(), 0
-
-        def answer(step: Any) -> Any:
-            nonlocal now_us
+    def _drive(self, connection: sqlite3.Connection, steps: Steps[T], wakes: list[str]) -> T:
+        """Do what each step asks for, and send it the answer. No plan outlives what fails here."""
+        answer: Any = None
+        now_us = 0
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as done:
+                result: T = done.value
+                return result
             kind = type(step)
             if kind is Rows:
-                return connection.execute(step.text, step.parameters).fetchall()
-            if kind is Change:
-                return connection.execute(step.text, step.parameters).rowcount
-            if kind is ChangeMany:
-                return connection.executemany(step.text, step.parameters).rowcount
-            if kind is Now:
-                now_us = now_us or self._parts.clock.now_us()
-                return now_us
-            if kind is not Wake:
+                answer = connection.execute(step.text, step.parameters).fetchall()
+            elif kind is Change:
+                answer = connection.execute(step.text, step.parameters).rowcount
+            elif kind is ChangeMany:
+                answer = connection.executemany(step.text, step.parameters).rowcount
+            elif kind is Now:
+                answer = now_us = now_us or self._parts.clock.now_us()
+            elif kind is Wake:
+                answer = None
+                if step.topic not in wakes:
+                    wakes.append(step.topic)
+            else:
                 raise TypeError(f"a SQLite plan cannot ask for {step!r}")
-            if step.topic not in wakes:
-                wakes.append(step.topic)
-            return None
-
-        return drive(steps, answer)
 
 
 def _end(turn: threading.RLock) -> None:

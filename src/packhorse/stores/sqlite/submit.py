@@ -189,8 +189,6 @@ def unload(
 
     What users' transactions ask for is handed to `admit` behind them.
     """
-    if not is_loaded(connection):
-        return
     unload_jobs(connection)
     requests = connection.execute(sql("intake_waiting")).fetchall()
     if requests:

@@ -106,7 +106,7 @@ class _Open:
                 connection.require_open()
                 connection.row_factory, connection.text_factory = None, str
                 connection.ends = True
-                applied, wakes = self._runner.inside(steps)
+                applied, wakes = self._runner.inside(connection, steps)
                 connection.execute("commit" if applied else "rollback")
         except sqlite3.IntegrityError:
             raise  # of the user's rows, which SQLite looked at when they were to be committed
