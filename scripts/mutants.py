@@ -5,8 +5,9 @@
 
 Each area is some modules. A seed draws so many mutants of each: those of cosmic-ray's operators,
 and statements that only call something, left out. First the tests are run once, to learn which of
-them runs which line (`.cache/mutants`; `--map` does it again). Each mutant is then tried in a copy
-of the repository by the tests that run its line, until one fails or all have passed.
+them runs which line (`.cache/mutants`; `--map` does it again, for all files or some). Each mutant
+is then tried in a copy of the repository by the tests that run its line, until one fails or all
+have passed.
 
 What came of each is kept in `faults/results/mutants.json`, so that the next run goes on where this
 one ended (`--again` tries the survivors again); the page is `faults/results/mutants.md`. A mutant
@@ -57,19 +58,26 @@ MAPPED: Final = (
     "tests/unit/test_consumer*.py",
     "tests/unit/test_app*.py",
     "tests/unit/test_backpressure.py",
+    "tests/unit/test_batch_documents.py",
     "tests/unit/test_context.py",
     "tests/unit/test_contract_running.py",
     "tests/unit/test_declaring.py",
+    "tests/unit/test_duty.py",
     "tests/unit/test_limits_running.py",
+    "tests/unit/test_spool.py",
     "tests/unit/test_task.py",
     "tests/unit/test_topics.py",
     "tests/unit/test_unique_jobs.py",
     "tests/unit/test_versions.py",
     "tests/unit/test_wire.py",
+    "tests/unit/test_workflows.py",
+    "tests/stores/test_artifacts.py",
     "tests/stores/test_bulk.py",
+    "tests/stores/test_topics.py",
     "tests/telemetry/test_alerts.py",
     "tests/telemetry/test_otel.py",
-    "tests/web/test_operations.py",
+    "tests/transactions/test_outbox*.py",
+    "tests/web/test_operation*.py",
 )
 TESTS: Final = (*MAPPED, *(f"tests/supervisor/{file}.py" for file in sorted(BESIDE_FILES)))
 
@@ -89,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Try the mutants, and write the report; 1 if tests cannot judge."""
     options = _options(arguments)
     tests = [str(path.relative_to(ROOT)) for one in MAPPED for path in sorted(ROOT.glob(one))]
-    known = made_map(tests, again=options.map)
+    known = made_map(tests, options.map, options.judges)
     possible = {area: _possible(area) for area in AREAS}
     sample = {area: drawn(found, options.seed) for area, found in possible.items()}
     trials = kept()
@@ -245,7 +253,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants")
     parser.add_argument("--judges", type=int, default=2, help="mutants tried at the same time")
     parser.add_argument("--again", action="store_true", help="try survivors again")
-    parser.add_argument("--map", action="store_true", help="learn again what the tests run")
+    parser.add_argument("--map", nargs="*", help="learn again what tests run: of files, or all")
     return parser.parse_args(arguments)
 
 

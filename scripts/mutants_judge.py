@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, Self
 
-from scripts.mutants_map import TestMap
+from scripts.mutants_map import CHOICE, TestMap
 from scripts.mutations import is_in_function
 from scripts.pytest_runs import ROOT
 
@@ -194,7 +194,7 @@ class Judge:
         answers, go = os.pipe()
         with (self._folder / "log").open("wb") as log:
             server = subprocess.Popen(  # noqa: S603 - our own tests
-                [sys.executable, "-m", "pytest", *_OPTIONS, "-m", "not slow", *paths],
+                [sys.executable, "-m", "pytest", *_OPTIONS, *CHOICE, *paths],
                 cwd=self._copy,
                 env={**self._environment, "MUTANTS_FDS": f"{come},{go}"},
                 stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import coverage
 
@@ -21,7 +21,8 @@ from scripts.pytest_runs import ROOT
 
 FOLDER: Final = ROOT / ".cache" / "mutants"
 _MAP: Final = FOLDER / "map.json"
-_AT_ONCE: Final = 2
+#: Tests that need a server are left out: each fork would start one, and few changes need them.
+CHOICE: Final = ("-m", "not slow", "-k", "not postgres and not redis")
 #: In seconds, what a test takes that was not measured, since it starts processes.
 _UNMEASURED_S: Final = 8.0
 _SETTINGS: Final = """[run]
@@ -32,6 +33,10 @@ disable_warnings = no-data-collected,module-not-measured,module-not-imported
 """
 
 
+#: By module and line, the tests.
+Lines: TypeAlias = dict[str, dict[int, frozenset[str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class TestMap:
     """What the tests run, and the seconds they take."""
@@ -39,7 +44,7 @@ class TestMap:
     __test__ = False  # for pytest, which would take it for a test by its name
 
     seconds: dict[str, float]
-    lines: dict[str, dict[int, frozenset[str]]]
+    lines: Lines
 
     def tests_of(self, path: str, line: int, text: str) -> list[str]:
         """The tests that run a line, quick ones first; of one that imports run, of its module."""
@@ -56,11 +61,27 @@ class TestMap:
         """How long a test takes; those that were not measured start processes."""
         return self.seconds.get(test, _UNMEASURED_S)
 
+    def renewed(self, files: Sequence[str], by: TestMap) -> TestMap:
+        """With another map in place of what was known of the tests of some files."""
+        gone = {name for name in self.seconds if name.partition("::")[0] in files}
+        seconds = {name: took for name, took in self.seconds.items() if name not in gone}
+        lines = {
+            path: {
+                line: (self.lines.get(path, {}).get(line, frozenset()) - gone)
+                | by.lines.get(path, {}).get(line, frozenset())
+                for line in sorted({*self.lines.get(path, {}), *by.lines.get(path, {})})
+            }
+            for path in sorted({*self.lines, *by.lines})
+        }
+        return TestMap({**seconds, **by.seconds}, lines)
 
-def made_map(tests: Sequence[str], *, again: bool = False) -> TestMap:
-    """Read the map, or make it by running the tests once."""
-    if again or not _MAP.exists():
-        _make(tests)
+
+def made_map(tests: Sequence[str], again: Sequence[str] | None, at_once: int) -> TestMap:
+    """Read the map, or make it by running tests; `again`: of these files, of all if it is empty."""
+    if not _MAP.exists():
+        _make(tests, at_once)
+    elif again is not None:
+        _make(again or tests, at_once)
     read = json.loads(_MAP.read_text("utf-8"))
     names: list[str] = read["tests"]
     lines = {
@@ -70,42 +91,54 @@ def made_map(tests: Sequence[str], *, again: bool = False) -> TestMap:
     return TestMap(read["seconds"], lines)
 
 
-def _make(tests: Sequence[str]) -> None:
+def _make(tests: Sequence[str], at_once: int) -> None:
+    """Run tests, and add what they have run to the map, instead of what was known of them."""
     folder = FOLDER / "raw"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     settings = FOLDER / "coveragerc"
     settings.write_text(_SETTINGS.format(folder=folder), "utf-8")
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest"]
-    command += ["-q", "-p", "scripts.mutants_plugin", "-p", "no:cacheprovider", "-m", "not slow"]
+    command += ["-q", "-p", "scripts.mutants_plugin", "-p", "no:cacheprovider", *CHOICE]
     variables = {**os.environ, "MUTANTS_MAP": str(folder)}
     runs = [
-        subprocess.Popen([*command, *tests[number::_AT_ONCE]], cwd=ROOT, env=variables)  # noqa: S603
-        for number in range(_AT_ONCE)
+        subprocess.Popen([*command, *tests[number::at_once]], cwd=ROOT, env=variables)  # noqa: S603
+        for number in range(at_once)
     ]
     for run in runs:
         run.wait()
-    read_raw(folder, settings)
+    seconds, lines = read_raw(folder, settings)
+    known = made_map((), None, 1) if _MAP.exists() else TestMap({}, {})
+    _write(known.renewed(tests, TestMap(seconds, lines)))
 
 
-def read_raw(folder: Path, settings: Path) -> None:
-    """Write the map from what coverage has noted."""
+def read_raw(folder: Path, settings: Path) -> tuple[dict[str, float], Lines]:
+    """The seconds and the lines of each test, from what coverage has noted."""
     seconds: dict[str, float] = {}
     for file in folder.glob("durations-*"):
         for line in file.read_text("utf-8").splitlines():
             took, _, name = line.partition(" ")
             seconds[name] = max(float(took), seconds.get(name, 0.0))
-    numbers = {name: number for number, name in enumerate(sorted(seconds))}
     combined = coverage.Coverage(config_file=str(settings), data_file=str(folder / "all"))
     combined.combine([str(each) for each in folder.glob("coverage.*")], keep=True)
     data = combined.get_data()
-    lines: dict[str, dict[int, list[int]]] = defaultdict(dict)
+    lines: Lines = defaultdict(dict)
     for file_name in data.measured_files():
         path = Path(file_name)
         if path.is_relative_to(ROOT):
             for number, names in data.contexts_by_lineno(file_name).items():
-                of = sorted({numbers[name] for name in names if name in numbers})
+                of = frozenset(names) & seconds.keys()
                 if of:
                     lines[str(path.relative_to(ROOT))][number] = of
-    made = {"tests": sorted(seconds), "seconds": seconds, "lines": lines}
+    return seconds, lines
+
+
+def _write(known: TestMap) -> None:
+    names = sorted(known.seconds)
+    numbers = {name: number for number, name in enumerate(names)}
+    lines = {
+        path: {line: sorted(numbers[name] for name in of) for line, of in found.items()}
+        for path, found in known.lines.items()
+    }
+    made = {"tests": names, "seconds": known.seconds, "lines": lines}
     _MAP.write_text(json.dumps(made), "utf-8")
