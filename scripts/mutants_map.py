@@ -99,7 +99,8 @@ def _make(tests: Sequence[str], at_once: int) -> None:
     settings = FOLDER / "coveragerc"
     settings.write_text(_SETTINGS.format(folder=folder), "utf-8")
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest"]
-    command += ["-q", "-p", "scripts.mutants_plugin", "-p", "no:cacheprovider", *CHOICE]
+    command += ["-q", "-p", "scripts.mutants_plugin", "-p", "no:cacheprovider"]
+    command += ["-p", "no:randomly", *CHOICE]
     variables = {**os.environ, "MUTANTS_MAP": str(folder)}
     runs = [
         subprocess.Popen([*command, *tests[number::at_once]], cwd=ROOT, env=variables)  # noqa: S603

@@ -21,6 +21,10 @@ _WITHOUT_EFFECT: Final = ("_BitOr_", "_Is_Eq", "_Eq_Is", "_IsNot_NotEq", "_NotEq
 #: that only small ones, which count something, are changed.
 _NUMBERS: Final = "NumberReplacer"
 _COUNTS: Final = re.compile(r"[012](?![\d._])")
+#: What is no operator, though it reads as one: the star before parameters that must be named.
+_BARE_STAR: Final = re.compile(r"\*\s*,")
+#: Choices that no caller can notice while the code is right: a layout, and a check of lengths.
+_UNSEEN: Final = re.compile(r"(slots|strict)=$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
     from cosmic_ray.ast import ast_nodes, get_ast  # noqa: PLC0415 - not in every environment
 
     text = (root / path).read_text("utf-8")
-    cached = root / ".cache" / "mutants" / hashlib.sha256(f"{path} {text}".encode()).hexdigest()
+    of = f"{path} {text} {Path(__file__).read_text('utf-8')}"
+    cached = root / ".cache" / "mutants" / hashlib.sha256(of.encode()).hexdigest()
     if cached.exists():
         return [Mutant(path, *each) for each in json.loads(cached.read_text("utf-8"))]
     lines = text.splitlines()
@@ -55,7 +60,7 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
     for name, operator in _operators().items():
         places = [place[0] for node in nodes for place in operator.mutation_positions(node)]
         for occurrence, (line, column) in enumerate(places):
-            if _NUMBERS not in name or _COUNTS.match(lines[line - 1], column):
+            if _can_be_noticed(name, lines[line - 1], column):
                 add(name, occurrence, line, column)
     for occurrence, call in enumerate(left_out_calls(text)):
         add(LEFT_OUT, occurrence, call.lineno, call.col_offset)
@@ -63,6 +68,15 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
     rows = [(each.operator, each.occurrence, each.line, each.key) for each in found]
     cached.write_text(json.dumps(rows), "utf-8")
     return found
+
+
+def _can_be_noticed(operator: str, line: str, column: int) -> bool:
+    """Whether it changes what the program does, rather than how it is written or laid out."""
+    if _NUMBERS in operator:
+        return _COUNTS.match(line, column) is not None
+    if "BinaryOperator" in operator:
+        return _BARE_STAR.match(line, column) is None
+    return _UNSEEN.search(line, 0, column) is None
 
 
 def drawn(found: Sequence[Mutant], seed: int) -> list[Mutant]:

@@ -19,8 +19,6 @@ from packhorse import (
     UsageError,
 )
 from packhorse.client.submission import (
-    ATOMIC_BYTES_MAX,
-    ATOMIC_JOBS_MAX,
     PART_BYTES_MAX,
     PART_JOBS_MAX,
 )
@@ -175,9 +173,7 @@ def test_an_atomic_bulk_is_stored_whole_or_not_at_all(
     assert [len(part) for part in parts] == [PART_JOBS_MAX + 2, PART_JOBS_MAX + 1]
 
 
-@pytest.mark.parametrize(
-    ("count", "length"), [(ATOMIC_JOBS_MAX + 1, 0), (ATOMIC_BYTES_MAX // 50_000 + 1, 50_000)]
-)
+@pytest.mark.parametrize(("count", "length"), [(5_001, 0), (16 * 1_048_576 // 50_000 + 1, 50_000)])
 def test_an_atomic_bulk_that_is_too_large_is_refused(
     new_app: NewApp, bulk: Bulk, count: int, length: int
 ) -> None:

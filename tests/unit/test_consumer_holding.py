@@ -253,6 +253,32 @@ async def test_a_settlement_the_store_does_not_take_leaves_the_job_open() -> Non
     assert depot.record("job").result == b"2"
 
 
+@pytest.mark.usefixtures("fast")
+async def test_a_settlement_is_offered_for_as_long_as_a_lease_lasts() -> None:
+    weather = Weather("settle")
+    depot = Depot(MemoryStore(faults=weather))
+    depot.submit("job")
+
+    async def offered_again() -> None:
+        before = weather.calls["settle"]
+        await until(lambda: weather.calls["settle"] >= before + 2 or telling.done())
+
+    async with depot.consumer(lease=30.75) as consumer:
+        job = await fetched(consumer)
+        weather.left = 10**9
+        telling = asyncio.create_task(consumer.mark_complete(job, result=1))
+        await offered_again()
+        depot.clock.ahead_s += 30.25
+        await offered_again()
+        assert not telling.done()
+
+        depot.clock.ahead_s += 0.5
+
+        with pytest.raises(StoreUnavailable):
+            await telling
+        weather.left = 0
+
+
 # ------------------------------------------------------------------------------------------ logs
 
 
