@@ -76,6 +76,7 @@ MAPPED: Final = (
     "tests/stores/test_artifacts.py",
     "tests/stores/test_bulk.py",
     "tests/stores/test_topics.py",
+    "tests/stores/test_versions.py",
     "tests/telemetry/test_alerts.py",
     "tests/telemetry/test_otel.py",
     "tests/transactions/test_outbox*.py",

@@ -47,10 +47,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note how long a test took, and which failed."""
+    """Note how long a test took that passed, and which failed."""
     if report.failed:
         _reports.append(report)
-    if "MUTANTS_MAP" in os.environ and report.when == "call":
+    # One that fails without any change could judge none.
+    if "MUTANTS_MAP" in os.environ and report.when == "call" and report.passed:
         file = Path(os.environ["MUTANTS_MAP"]) / f"durations-{os.getpid()}"
         with file.open("a", encoding="utf-8") as lines:
             lines.write(f"{report.duration:.3f} {report.nodeid}\n")

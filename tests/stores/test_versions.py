@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from packhorse import Contract, JobStatus, Packhorse
-from packhorse.core.clock import new_id
+from packhorse.core.clock import SECOND_US, SystemClock, new_id
 from packhorse.core.job import JobOptions, NewJob
 from packhorse.core.versions import OTHER_VERSION
 from packhorse.errors import ContractError
@@ -172,9 +172,16 @@ def test_a_runtime_of_its_own_gets_payloads_of_now_and_no_newer_ones(new_app: Ne
                 await consumer.mark_complete(job)
         return found
 
+    began_us = SystemClock().now_us()
     assert asyncio.run(fetch_all()) == [{"cents": 500, "currency": "EUR"}]
     assert (old.status(), newer.status()) == (JobStatus.COMPLETED, JobStatus.PENDING)
     assert newer.explain().codes[0] == "parked"
+    record = app.store.run(app.store.inspection.job(newer.id))
+    assert record is not None
+    assert record.error is not None
+    assert (
+        abs((record.error.since_us or 0) - began_us) < 60 * SECOND_US
+    )  # from then on it counts as set aside
 
 
 def test_the_version_survives_a_retry_and_a_redrive(new_app: NewApp) -> None:
