@@ -47,7 +47,10 @@ class TestMap:
     lines: Lines
 
     def tests_of(self, path: str, line: int, text: str) -> list[str]:
-        """The tests that run a line, quick ones first; of one that imports run, of its module."""
+        """The tests that run a line; of one that imports run, those of its module.
+
+        Those that are named for the module come first, and quick ones before slow ones.
+        """
         lines = self.lines.get(path, {})
         found = frozenset[str]()
         if is_in_function(text, line):
@@ -55,7 +58,14 @@ class TestMap:
             found = lines.get(line) or found.union(*whole)
         else:
             found = found.union(*lines.values())
-        return sorted(found, key=lambda name: (self.seconds.get(name, 0.0), name))
+        module = Path(path)
+
+        def place(name: str) -> tuple[bool, bool, float, str]:
+            file = Path(name.partition("::")[0]).name
+            far, strange = module.stem not in file, module.parent.name not in file
+            return far, strange, self.seconds.get(name, 0.0), name
+
+        return sorted(found, key=place)
 
     def seconds_of(self, test: str) -> float:
         """How long a test takes; those that were not measured start processes."""

@@ -24,13 +24,14 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import coverage
 import pytest
 
 _MEMORY_MAX: Final = 8 << 30  #: changed code may never stop collecting
 _reports: list[pytest.TestReport] = []
+Functions: TypeAlias = dict[str, list[FunctionType]]  #: by file
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -82,16 +83,20 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for descriptor in (asked, answers):
         os.set_inheritable(descriptor, False)
     items = {item.nodeid: item for item in session.items}
+    found = functions()
     with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(answers, "w") as out:
         print(json.dumps(sorted(items)), file=out, flush=True)
         for line in lines:
             request = json.loads(line)
-            print(json.dumps(_judged(session, items, request)), file=out, flush=True)
+            print(json.dumps(_judged(session, items, request, found)), file=out, flush=True)
     return True
 
 
 def _judged(
-    session: pytest.Session, items: dict[str, pytest.Item], request: dict[str, Any]
+    session: pytest.Session,
+    items: dict[str, pytest.Item],
+    request: dict[str, Any],
+    found: Functions,
 ) -> dict[str, Any]:
     """What came of the tests of a request; of those that did not end in time, `late`."""
     come, go = os.pipe()
@@ -99,7 +104,7 @@ def _judged(
     if child == 0:
         os.setsid()
         try:
-            answer = _run(session, [items[name] for name in request["tests"]], request)
+            answer = _run(session, [items[name] for name in request["tests"]], request, found)
         except BaseException as error:  # noqa: BLE001 - the fork must not go on
             answer = {"error": repr(error)}
         os.write(go, json.dumps(answer).encode())
@@ -128,12 +133,12 @@ def _wait_for(child: int) -> None:
 
 
 def _run(
-    session: pytest.Session, items: list[pytest.Item], request: dict[str, Any]
+    session: pytest.Session, items: list[pytest.Item], request: dict[str, Any], found: Functions
 ) -> dict[str, Any]:
     from _pytest.main import pytest_runtestloop as run_loop  # noqa: PLC0415 - only forks need it
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
-    changed = change(request["module"], request["before"], request["after"])
+    changed = change(request["module"], request["before"], request["after"], found)
     for item, limit_s in zip(items, request["limits"], strict=True):
         item.add_marker(pytest.mark.timeout(limit_s), append=False)
     session.items = items
@@ -145,19 +150,30 @@ def _run(
     return {"failed": _reports[0].nodeid, "hung": "Timeout (>" in str(_reports[0].longrepr)}
 
 
-def change(file: str, before: str, after: str) -> int:
+def change(file: str, before: str, after: str, found: Functions) -> int:
     """Give the functions of a module the code of another text; how many have changed."""
     old, new = (list(_codes(compile(text, file, "exec"))) for text in (before, after))
     if [code.co_qualname for code in old] != [code.co_qualname for code in new]:
         raise ValueError("the change adds or removes functions")
     codes = {was: now for was, now in zip(old, new, strict=True) if was != now}
-    gc.unfreeze()
     changed = 0
-    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
-        if function.__code__.co_filename == file and function.__code__ in codes:
+    for function in found.get(file, ()):
+        if function.__code__ in codes:
             function.__code__ = codes[function.__code__]
             changed += 1
     return changed
+
+
+def functions() -> Functions:
+    """Every function there is, by its file: looked up once, since that touches all of memory."""
+    gc.unfreeze()
+    found: Functions = {}
+    for each in gc.get_objects():
+        if type(each) is FunctionType:
+            found.setdefault(each.__code__.co_filename, []).append(each)
+    gc.collect()
+    gc.freeze()  # or a fork would copy what its collector looks at
+    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

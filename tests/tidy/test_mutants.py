@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from scripts.mutants import AREAS, TESTS
 from scripts.mutants_map import TestMap
-from scripts.mutants_plugin import change
+from scripts.mutants_plugin import change, functions
 from scripts.mutants_report import NAMED, ByHand, Trial, by_hand, judged, keep, kept, page
 from scripts.mutations import Mutant, drawn, is_in_function, left_out_calls, statement
 from tests.tidy.budgets import ROOT
@@ -54,12 +55,29 @@ def test_the_seed_and_the_line_decide_the_place_of_a_mutant() -> None:
 
 def test_a_mutant_is_tried_by_the_tests_that_run_its_line_quick_ones_first() -> None:
     lines = {5: frozenset({"slow", "quick"}), 9: frozenset({"other"})}
-    known = TestMap({"slow": 3.0, "quick": 0.1, "other": 1.0}, {"a.py": lines})
+    known = TestMap(
+        {"slow": 3.0, "quick": 0.1, "other": 1.0}, {"b/a.py": lines, "b/slow.py": lines}
+    )
 
-    assert known.tests_of("a.py", 5, TEXT) == ["quick", "slow"]
-    assert known.tests_of("a.py", 6, TEXT) == ["quick", "slow"]
-    assert known.tests_of("a.py", 1, TEXT) == ["quick", "other", "slow"]
-    assert known.tests_of("b.py", 1, TEXT) == []
+    assert known.tests_of("b/slow.py", 5, TEXT) == ["slow", "quick"]  # it is about that module
+
+    assert known.tests_of("b/a.py", 5, TEXT) == ["quick", "slow"]
+    assert known.tests_of("b/a.py", 6, TEXT) == ["quick", "slow"]
+    assert known.tests_of("b/a.py", 1, TEXT) == ["quick", "other", "slow"]
+    assert known.tests_of("b/c.py", 1, TEXT) == []
+
+
+def test_tests_are_mapped_again_in_place_of_what_was_known_of_their_files() -> None:
+    before = TestMap(
+        {"a.py::one": 1.0, "b.py::two": 2.0},
+        {"m.py": {1: frozenset({"a.py::one", "b.py::two"}), 2: frozenset({"b.py::two"})}},
+    )
+    again = TestMap({"b.py::new": 3.0}, {"m.py": {2: frozenset({"b.py::new"})}})
+
+    known = before.renewed(["b.py"], again)
+
+    assert known.seconds == {"a.py::one": 1.0, "b.py::new": 3.0}
+    assert known.lines == {"m.py": {1: {"a.py::one"}, 2: {"b.py::new"}}}
 
 
 def test_a_line_belongs_to_the_head_of_its_statement() -> None:
@@ -72,9 +90,10 @@ def test_functions_get_the_code_of_the_changed_text() -> None:
     space: dict[str, object] = {}
     exec(compile(TEXT, "<changed>", "exec"), space)
     f = space["f"]
-    assert callable(f)
+    assert isinstance(f, FunctionType)
+    assert f in functions()["<changed>"]
 
-    changed = change("<changed>", TEXT, TEXT.replace("return X", "return 2"))
+    changed = change("<changed>", TEXT, TEXT.replace("return X", "return 2"), {"<changed>": [f]})
 
     assert changed == 1
     assert f(0) == 2
