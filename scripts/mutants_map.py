@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -45,13 +46,14 @@ class TestMap:
 
     seconds: dict[str, float]
     lines: Lines
+    texts: dict[str, str] = field(default_factory=dict)  #: of the modules, as the tests ran them
 
     def tests_of(self, path: str, line: int, text: str) -> list[str]:
         """The tests that run a line; of one that imports run, those of its module.
 
         Those that are named for the module come first, and quick ones before slow ones.
         """
-        lines = self.lines.get(path, {})
+        lines = self._lines_of(path, text)
         found = frozenset[str]()
         if is_in_function(text, line):
             whole = (lines.get(number, ()) for number in statement(text, line))
@@ -75,15 +77,31 @@ class TestMap:
         """With another map in place of what was known of the tests of some files."""
         gone = {name for name in self.seconds if name.partition("::")[0] in files}
         seconds = {name: took for name, took in self.seconds.items() if name not in gone}
-        lines = {
-            path: {
-                line: (self.lines.get(path, {}).get(line, frozenset()) - gone)
-                | by.lines.get(path, {}).get(line, frozenset())
-                for line in sorted({*self.lines.get(path, {}), *by.lines.get(path, {})})
+        lines: Lines = {}
+        none = frozenset[str]()
+        for path in sorted({*self.lines, *by.lines}):
+            old, new = self._lines_of(path, by.texts.get(path)), by.lines.get(path, {})
+            lines[path] = {
+                line: (old.get(line, none) - gone) | new.get(line, none)
+                for line in sorted({*old, *new})
             }
-            for path in sorted({*self.lines, *by.lines})
-        }
-        return TestMap({**seconds, **by.seconds}, lines)
+        return TestMap({**seconds, **by.seconds}, lines, {**self.texts, **by.texts})
+
+    def _lines_of(self, path: str, text: str | None) -> dict[int, frozenset[str]]:
+        """The tests of each line of a module as it is now; of a new line, those of the nearest."""
+        lines, before = self.lines.get(path, {}), self.texts.get(path)
+        if not lines or before is None or text is None or before == text:
+            return lines
+        moved: dict[int, frozenset[str]] = {}
+        compared = SequenceMatcher(None, before.splitlines(), text.splitlines(), autojunk=False)
+        for kind, old, old_end, new, new_end in compared.get_opcodes():
+            for number in range(new, new_end):
+                was = min(old + number - new, old_end) + 1
+                if kind != "equal":
+                    was = min(lines, key=lambda line: abs(line - was))
+                if was in lines:
+                    moved[number + 1] = lines[was]
+        return moved
 
 
 def made_map(tests: Sequence[str], again: Sequence[str] | None, at_once: int) -> TestMap:
@@ -98,7 +116,7 @@ def made_map(tests: Sequence[str], again: Sequence[str] | None, at_once: int) ->
         path: {int(line): frozenset(names[each] for each in of) for line, of in found.items()}
         for path, found in read["lines"].items()
     }
-    return TestMap(read["seconds"], lines)
+    return TestMap(read["seconds"], lines, read["texts"])
 
 
 def _make(tests: Sequence[str], at_once: int) -> None:
@@ -120,7 +138,8 @@ def _make(tests: Sequence[str], at_once: int) -> None:
         run.wait()
     seconds, lines = read_raw(folder, settings)
     known = made_map((), None, 1) if _MAP.exists() else TestMap({}, {})
-    _write(known.renewed(tests, TestMap(seconds, lines)))
+    texts = {path: (ROOT / path).read_text("utf-8") for path in lines}
+    _write(known.renewed(tests, TestMap(seconds, lines, texts)))
 
 
 def read_raw(folder: Path, settings: Path) -> tuple[dict[str, float], Lines]:
@@ -151,5 +170,5 @@ def _write(known: TestMap) -> None:
         path: {line: sorted(numbers[name] for name in of) for line, of in found.items()}
         for path, found in known.lines.items()
     }
-    made = {"tests": names, "seconds": known.seconds, "lines": lines}
+    made = {"tests": names, "seconds": known.seconds, "lines": lines, "texts": known.texts}
     _MAP.write_text(json.dumps(made), "utf-8")

@@ -67,6 +67,16 @@ def test_a_mutant_is_tried_by_the_tests_that_run_its_line_quick_ones_first() -> 
     assert known.tests_of("b/c.py", 1, TEXT) == []
 
 
+def test_lines_that_have_moved_keep_their_tests() -> None:
+    lines = {5: frozenset({"head"}), 8: frozenset({"call"}), 9: frozenset({"end"})}
+    known = TestMap({}, {"a.py": lines}, {"a.py": TEXT})
+    moved = TEXT.replace("X = 1", "X = 1\nY = 2").replace("g()", "h()\n        g()")
+
+    found = {line: known.tests_of("a.py", line, moved) for line in (6, 9, 10, 11)}
+
+    assert found == {6: ["head"], 9: ["call"], 10: ["call"], 11: ["end"]}
+
+
 def test_tests_are_mapped_again_in_place_of_what_was_known_of_their_files() -> None:
     before = TestMap(
         {"a.py::one": 1.0, "b.py::two": 2.0},
