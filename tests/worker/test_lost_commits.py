@@ -9,14 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from packhorse import Context, Packhorse
 from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable, TransactionRefused
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.transactions import _PAUSE_S, _PAUSE_S_MAX, WorkerTransaction
 from packhorse.stores.plan import Plan
-from packhorse.stores.sqlite.transactions import SqliteTransactions
 from tests.worker.support import Yard
 
 MODULE = "packhorse.runtime.worker.transactions"
@@ -183,29 +181,3 @@ async def test_an_attempt_that_is_told_to_stop_meanwhile_is_rolled_back(
 
     assert store.rolled_back
     assert yard.status(booking.job_id) is JobStatus.PROCESSING
-
-
-def test_a_transaction_is_begun_for_as_long_as_the_lease_of_its_worker(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
-    leases: list[float] = []
-    begin = SqliteTransactions.begin
-
-    def noted(transactions: SqliteTransactions, lease_s: float) -> Any:
-        leases.append(lease_s)
-        return begin(transactions, lease_s)
-
-    monkeypatch.setattr(SqliteTransactions, "begin", noted)
-
-    @app.task
-    def book(ctx: Context) -> None:
-        with ctx.transaction() as tx:
-            tx.complete(None)
-
-    job = book.enqueue()
-    app.run(burst=True, handle_signals=False, lease="42.5s")
-
-    assert job.status() is JobStatus.COMPLETED
-    assert leases == [42.5]
-    app.close()
