@@ -11,7 +11,9 @@ import pytest
 
 from packhorse import Packhorse
 from packhorse.cli.exits import ExitCode
+from packhorse.stores.requests import ClaimRequest
 from tests.cli.project import Project
+from tests.cli.test_overview import hire
 
 BATCHED = """
 from packhorse import Packhorse, RetryPolicy
@@ -79,6 +81,25 @@ def test_a_batch_is_cancelled_only_if_that_is_meant(project: Project, app: Packh
     }
     assert app.batches.get("five").progress().status in {"pending", "cancelled"}
     assert unknown.exit_code == ExitCode.NOTHING_MATCHED
+
+
+def test_a_batch_runs_from_its_first_job_on_and_a_cancel_says_how_many_workers_hold(
+    project: Project, app: Packhorse
+) -> None:
+    batch = app.batch(app.tasks["halve"], range(5), batch_size=2, id="five")
+    assert batch.progress().status == "pending"
+    taken = ClaimRequest("anna", (batch.document().job.queue,), ("halve",), 2, 60_000_000)
+    hire(app, "anna", "batch")
+
+    app.store.run(app.store.jobs.claim(taken))
+
+    assert batch.progress().status == "running"
+    assert [each.status for each in app.batches.all()] == ["running"]
+    shown = project.document("batches", "show", "five")
+    assert (shown["status"], shown["completedAt"]) == ("running", None)
+    assert project.document("batches", "list")["batches"][0]["completedAt"] is None
+    cancelled = project.run("batches", "cancel", "five", "--yes").stdout
+    assert cancelled == "Batch five: 3 jobs told, 2 of them held by workers.\n"
 
 
 def test_a_part_of_its_id_names_a_batch(project: Project, app: Packhorse) -> None:

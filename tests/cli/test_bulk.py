@@ -138,6 +138,24 @@ def test_no_more_are_cancelled_than_were_announced(
     assert [job.status() for job in jobs[:2]] == [JobStatus.QUEUED] * 2
 
 
+def test_jobs_are_chosen_by_bounded_looks_at_the_store(
+    project: Project, app: Packhorse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "LOOK_MAX", 2)
+    oldest = app.tasks["greet"].using(job_id="one-oldest").enqueue("Ada")
+    for number in range(9):
+        app.tasks["add"].using(job_id=f"number-{number}").enqueue(number)
+
+    assert project.document("jobs", "cancel", "--task", "greet", "--yes")["cancelled"] == 1
+    assert oldest.status() == JobStatus.CANCELLED
+    assert project.document("jobs", "show", "one-old")["id"] == oldest.id
+    monkeypatch.setattr(selection, "_LOOKS_MAX", 2)
+    refused = project.run("jobs", "show", "one-old")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "in the newest 4 jobs only" in refused.stderr
+    assert project.document("jobs", "show", oldest.id)["id"] == oldest.id
+
+
 def test_the_shelf_of_a_dead_letter_is_a_filter(project: Project, app: Packhorse) -> None:
     app.queue("mail", dead_letter="mail_dead")
     app.tasks["explode"].using(job_id="shelved").enqueue()

@@ -160,10 +160,6 @@ def test_a_sound_store_has_nothing_to_report() -> None:
             *("outbox", "problem", "3 reque"),
         ),
         (
-            {"outboxes": (OutboxLook("db"),)},
-            *("outbox", "warning", "no worker of this app is live"),
-        ),
-        (
             {"outboxes": (OutboxLook("db", waiting=1, oldest_s=61, is_drained=True),)},
             *("outbox", "problem", "the oldest for 1m 1s, though a worker"),
         ),
@@ -220,6 +216,16 @@ def test_a_queue_with_room_for_more_bytes_is_no_trouble() -> None:
 
     assert trouble(found) == []
     assert any(one.message == "queue mail holds 799 B of 1 kB (79%)" for one in found)
+
+
+def test_an_empty_outbox_is_no_trouble() -> None:
+    found = findings(survey(outboxes=(OutboxLook("db"), OutboxLook("shop", is_drained=True))))
+
+    assert trouble(found) == []
+    assert [one.message for one in found if one.check == "outbox"] == [
+        "the outbox (db) is empty; no worker drains it",
+        "the outbox (shop) is empty; a worker drains it",
+    ]
 
 
 def test_old_dead_letters_are_counted_and_no_trouble() -> None:

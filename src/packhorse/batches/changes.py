@@ -18,7 +18,7 @@ from packhorse.core.batches import (
     put_batch,
     read_batch,
 )
-from packhorse.core.job import JobStatus
+from packhorse.core.job import JobRecord, JobStatus
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.group_errors import BatchConflict, BatchNotFound
@@ -41,7 +41,7 @@ class BatchCancelled(msgspec.Struct, frozen=True):
 
     members: int  #: jobs of the batch
     told: int  #: of which so many have been told
-    running: int  #: in this call, those that run and are stopped by their workers
+    running: int  #: in this call, those that workers hold: what runs is stopped, the rest not begun
 
     @property
     def is_done(self) -> bool:
@@ -127,3 +127,13 @@ class BatchChanges:
                     self._ended(moved.document)
                 return moved.document
         raise BatchConflict(self._id, "is changed by others all the time; try again")
+
+
+def with_start(store: Store, batch: BatchDocument) -> Asking[BatchDocument]:
+    """A batch as it is: it begins with its first member, of which its record tells at the end."""
+    if batch.started_us is not None or not batch.members:
+        return batch
+    first: JobRecord | None = yield store.inspection.job(member_id(batch.group, 0))
+    if first is None or first.started_us is None:
+        return batch
+    return msgspec.structs.replace(batch, started_us=first.started_us)

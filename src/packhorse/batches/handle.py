@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from packhorse.batches.changes import BatchCancelled, BatchChanges
+from packhorse.batches.changes import BatchCancelled, BatchChanges, with_start
 from packhorse.batches.filling import BATCH_ID_KIND, Filler
 from packhorse.batches.progress import batch_ended, batch_progress
 from packhorse.batches.reading import (
@@ -258,7 +258,8 @@ class Batch(Generic[R]):
         return BatchChanges(self._connection.store, self._named, self.id, self._tell)
 
     def _document(self) -> Asking[BatchDocument]:
-        return read_batch((yield from self._changes.read()).document)
+        batch = read_batch((yield from self._changes.read()).document)
+        return (yield from with_start(self._connection.store, batch))
 
     @property
     def _stream(self) -> ItemStream[R]:
@@ -296,13 +297,22 @@ class Batches:
         return await self._connection.adrive(self._all())
 
     async def apage(self, *, limit: int = 50, after: str | None = None) -> BatchPage:
-        """Some of them, by tenant and id: one look-up, however many there are."""
-        store = await self._connection.astore()
-        page: RecordPage = await store.arun(
-            store.records.records(BATCH_KIND, tenant=self._tenant, after=after, limit=limit)
+        """Some of them, by tenant and id: one look-up, and one more for each that has not ended."""
+        return await self._connection.adrive(self._page(limit, after))
+
+    def _page(self, limit: int, after: str | None) -> Asking[BatchPage]:
+        records = self._connection.store.records
+        page: RecordPage = yield records.records(
+            BATCH_KIND, tenant=self._tenant, after=after, limit=limit
         )
-        found = tuple(read_batch(record.document) for record in page.records)
-        return BatchPage(found, page.after)
+        return BatchPage((yield from self._read(page.records)), page.after)
+
+    def _read(self, records: Iterable[Record]) -> Asking[tuple[BatchDocument, ...]]:
+        found = []
+        for record in records:
+            batch = read_batch(record.document)
+            found.append((yield from with_start(self._connection.store, batch)))
+        return tuple(found)
 
     def _batch(self, batch: BatchDocument) -> Batch[Any]:
         task = self._connection.registry.get(batch.job.task)
@@ -321,6 +331,6 @@ class Batches:
     def _all(self) -> Asking[list[BatchProgress]]:
         records = self._connection.store.records
         page = yield from all_records(records, BATCH_KIND, tenant=self._tenant)
-        found = [read_batch(record.document) for record in page.records]
+        found = yield from self._read(page.records)
         newest = sorted(found, key=lambda batch: -batch.created_us)
         return [batch_progress(batch) for batch in newest]

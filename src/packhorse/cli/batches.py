@@ -150,7 +150,9 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
         told = {"members": step.members, "told": step.told, "running": step.running}
         print_json({"batchId": batch_id, **told})
     else:
-        print_text(f"Batch {batch_id}: {step.told} jobs told, {step.running} of them running.")
+        print_text(
+            f"Batch {batch_id}: {step.told} jobs told, {step.running} of them held by workers."
+        )
 
 
 @batches.command("retry")

@@ -306,6 +306,9 @@ def _outboxes(survey: Survey) -> Iterator[_Result]:
                 f"the outbox ({one.label}) has no table yet, so tx= is refused; make it with "
                 "'packhorse migrate'"
             )
+        elif not one.waiting:
+            drained = "a" if one.is_drained else "no"
+            yield Severity.OK, f"the outbox ({one.label}) is empty; {drained} worker drains it"
         elif one.is_drained and (one.oldest_s or 0) <= _OUTBOX_S_MAX:
             yield Severity.OK, f"{waits} in the outbox ({one.label}){oldest}; a worker drains it"
         elif one.is_drained:
@@ -314,8 +317,7 @@ def _outboxes(survey: Survey) -> Iterator[_Result]:
                 "it; its log says what is in the way"
             )
         else:
-            told = _problem if one.waiting else _warning
-            yield told(
+            yield _problem(
                 f"{waits} in the outbox ({one.label}){oldest}, and no worker of this app is live "
                 "to drain it; start one"
             )

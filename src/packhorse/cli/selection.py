@@ -20,7 +20,7 @@ from packhorse.cli.exits import ExitCode, NothingMatched
 from packhorse.cli.options import NAME, duration, queue_choices, task_choices
 from packhorse.cli.output import note, print_json, print_text, show_progress
 from packhorse.core.durations import microseconds
-from packhorse.core.job import PAGE_MAX, DeadReason, JobRecord, JobStatus
+from packhorse.core.job import LOOK_MAX, PAGE_MAX, DeadReason, JobRecord, JobStatus
 from packhorse.core.text import counted
 from packhorse.errors import StoreError, UsageError
 
@@ -38,8 +38,8 @@ STATUS: Final = click.Choice([str(status) for status in JobStatus])
 _PART_MIN: Final = 4
 #: Ids named when a part fits several.
 _NAMED_MAX: Final = 5
-#: Pages searched for a part of an id; an empty page may be followed by others.
-_PAGES_MAX: Final = 50
+#: Looks for a part of an id, of so many jobs each.
+_LOOKS_MAX: Final = 400
 #: Jobs one command works on; the next call takes the rest.
 SELECTION_MAX: Final = 100_000
 _PAGE: Final = 1_000
@@ -160,15 +160,21 @@ def whole_ids(store: Store, parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _fitting(store: Store, chosen: JobFilter) -> list[str]:
+    """Ids that fit, several if there are; every look at the store is bounded."""
     found: list[str] = []
     after: str | None = None
-    for _ in range(_PAGES_MAX):
-        page = store.run(store.inspection.search(chosen, limit=_NAMED_MAX, after=after))
+    for _ in range(_LOOKS_MAX):
+        page = store.run(
+            store.inspection.search(chosen, limit=_NAMED_MAX, after=after, most=LOOK_MAX)
+        )
         found += [job.id for job in page.jobs]
         after = page.after
         if after is None or len(found) > 1:
-            break
-    return found
+            return found
+    raise UsageError(
+        f"{chosen.id_part!r} was looked for in the newest {_LOOKS_MAX * LOOK_MAX:,} jobs only, so "
+        "that it may mean another one; give the whole id"
+    )
 
 
 # ------------------------------------------------------------------------------------- many jobs
@@ -339,13 +345,15 @@ def purge_selected(store: Store, selection: Selection) -> int:
 
 
 def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
-    """Read matching jobs page by page, at most one page more than one command works on.
+    """Read matching jobs by bounded looks, at most one page more than one command works on.
 
     The place goes down with every page, so a job that dies again meanwhile is not read twice.
     """
     after: str | None = None
-    for _ in range(SELECTION_MAX // _PAGE + 1):
-        page = store.run(store.inspection.search(chosen, limit=_PAGE, after=after))
+    number = 0
+    while number <= SELECTION_MAX:
+        page = store.run(store.inspection.search(chosen, limit=_PAGE, after=after, most=LOOK_MAX))
+        number += len(page.jobs)
         if page.jobs:
             yield page.jobs
         after = page.after

@@ -106,11 +106,14 @@ def show_workflow(
 @workflows.command("cancel")
 @_NAME
 @click.option("--tenant", default="", help="Whose workflow; default: of no tenant.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @on_store
-def cancel_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) -> None:
+def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_json: bool) -> None:
     """Cancel the jobs of a workflow and what waits behind them."""
     workflow = _found(app, name, tenant)
+    if not yes:
+        click.confirm(f"Cancel workflow {workflow.id}?", abort=True, err=True)
     cancelled = workflow.cancel()
     if as_json:
         print_json({"workflow": workflow.id, "cancelled": cancelled})

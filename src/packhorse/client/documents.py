@@ -106,6 +106,8 @@ def worker_document(worker: WorkerInfo) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if value is msgspec.UNSET:  # the wire leaves it out; a document has all fields
+        return None
     if isinstance(value, datetime):
         return wire_datetime(from_datetime(value))
     if isinstance(value, tuple):
