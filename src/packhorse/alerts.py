@@ -14,13 +14,10 @@ import hashlib
 import hmac
 import os
 import re
-import smtplib
 import ssl
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Sequence
-from email.message import EmailMessage
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +25,10 @@ from packhorse.core.clock import SystemClock
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.alerts import AlertBound, AlertRule
 from packhorse.errors import ConfigError
+
+# What sends is imported when something is sent: every app has this module, and few have alerts.
+if TYPE_CHECKING:
+    import smtplib
 
 #: The records that keep what is known of alerts, those that keep rules of operators, and what
 #: carries notices.
@@ -221,6 +222,8 @@ class Email:
 
     def __call__(self, notice: AlertNotice) -> None:
         """Send it."""
+        from email.message import EmailMessage  # noqa: PLC0415 - see above
+
         letter = EmailMessage()
         letter["From"], letter["To"] = self.sender, ", ".join(self.to)
         letter["Subject"] = f"[packhorse] {notice.alert}: {notice.state}"
@@ -232,6 +235,8 @@ class Email:
 
     def _connected(self) -> smtplib.SMTP:
         """A connection to the server, whose certificate is checked where it is encrypted."""
+        import smtplib  # noqa: PLC0415 - see above
+
         if not self.tls:
             return smtplib.SMTP(self.host, self.port, timeout=_REQUEST_S)
         trusted = ssl.create_default_context(cafile=self.certificates)
@@ -325,6 +330,8 @@ def signature_of(secret: str, body: bytes, moment: int) -> str:
 
 
 def _post(url: str, body: bytes, headers: dict[str, Any]) -> None:
+    import urllib.request  # noqa: PLC0415 - see above
+
     if not url.startswith(("https://", "http://")):
         raise ConfigError("an alert goes to a URL that begins with https:// or http://")
     request = urllib.request.Request(  # noqa: S310 - checked above

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: As in pyproject.toml. To ask for what is installed would take a worker longer than to open its
+#: store.
+_RELEASE: Final = "0.1.0"
+
 
 def installed_version() -> str:
-    """The installed release's number."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
-
-    try:
-        return version("packhorse")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "0+uninstalled"
+    """The release's number."""
+    return _RELEASE

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -68,13 +69,15 @@ def _version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _migrations() -> list[str]:
+@cache
+def _migrations() -> tuple[str, ...]:
     folder = files("packhorse.stores.sqlite") / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [(folder / name).read_text("utf-8") for name in names]
+    return tuple((folder / name).read_text("utf-8") for name in names)
 
 
-def _statements(text: str) -> list[str]:
+@cache
+def _statements(text: str) -> tuple[str, ...]:
     """The statements of a migration; `executescript` would commit the transaction around it."""
     statements, current = [], ""
     for line in text.splitlines(keepends=True):
@@ -82,4 +85,4 @@ def _statements(text: str) -> list[str]:
         if sqlite3.complete_statement(current):
             statements.append(current)
             current = ""
-    return statements
+    return tuple(statements)
