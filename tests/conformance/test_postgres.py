@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.kept import KeptStore
 from tests.servers.schemas import schemas
 
 
@@ -28,7 +28,7 @@ class PostgresHarness:
         return store
 
     def reopen(self) -> Store:
-        store = open_store(schemas().url_of(self._schema), clock=self._clock)
+        store = KeptStore(schemas().url_of(self._schema), self._clock)
         self._opened.append(store)
         return store
 

@@ -11,13 +11,14 @@ from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.testing import conformance
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.support.empty_files import empty_file
 
 
 class SqliteHarness:
     """One file; every opening of it is a store of its own, as in another process."""
 
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
-        self._url = f"sqlite:///{folder / 'jobs.db'}"
+        self._url = f"sqlite:///{empty_file(folder / 'jobs.db')}"
         self._clock = clock
         self._opened: list[Store] = []
 

@@ -18,7 +18,7 @@ from packhorse.stores import open_store
 from tests.servers.postgres import postgres_url
 
 #: Emptied so often row by row, which is fast; then at once, which gives the space back.
-_ROW_BY_ROW_MAX: Final = 40
+_ROW_BY_ROW_MAX: Final = 200
 _TABLES: Final = (
     "select relname, relkind from pg_class where relnamespace = %s::regnamespace "
     "and relkind in ('r', 'S') and not relispartition order by relname"

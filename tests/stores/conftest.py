@@ -14,6 +14,7 @@ from packhorse.stores.memory import MemoryStore
 from packhorse.testing.places import clear_namespace
 from tests.servers.redis import redis_url
 from tests.servers.schemas import schemas
+from tests.support.empty_files import empty_file
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
@@ -28,7 +29,7 @@ def store_url(store_kind: str, tmp_path: Path) -> Iterator[str]:
         case "memory":
             yield "memory://"
         case "sqlite":
-            yield f"sqlite:///{tmp_path}/jobs.db"
+            yield f"sqlite:///{empty_file(tmp_path / 'jobs.db')}"
         case "postgres":
             schema = schemas().take()
             yield schemas().url_of(schema)

@@ -23,7 +23,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.sql.rows import PASSES
 from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
-from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting
+from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting, until
 
 #: Longer than a floor needs to rise, shorter than the time between two looks from the front.
 _STEP_S: Final = 2 * LAG_S
@@ -325,9 +325,12 @@ def _entries_read(url: str, store: PostgresStore, work: Any) -> int:
 
 def _settled(url: str, read: str, index: str, above: int = -1) -> int:
     """A counter that has stopped, above what it was."""
-    last, again = -1, 0
-    for _ in range(1000):
+    last, again = -1, -1
+
+    def rests() -> bool:
+        nonlocal last, again
         last, again = again, int(ask(url, read, index)[0][0])
-        if last == again > above:
-            return again
-    raise AssertionError("the counter does not rest")
+        return last == again > above
+
+    until(rests)
+    return again
