@@ -20,7 +20,7 @@ _TOLERATED: Final = (
 
 #: For properties that open a store per example.
 a_few_examples: Final = settings(
-    max_examples=20, deadline=None, suppress_health_check=_TOLERATED, print_blob=True
+    max_examples=10, deadline=None, suppress_health_check=_TOLERATED, print_blob=True
 )
 
 
@@ -32,7 +32,7 @@ def machine_settings() -> settings:
     """
     asked = os.environ.get(_MACHINE_EXAMPLES)
     return settings(
-        max_examples=int(asked or "20"),
+        max_examples=int(asked or "10"),
         derandomize=asked is None,
         stateful_step_count=45 if asked is None else 60,
         deadline=None,
