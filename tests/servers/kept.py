@@ -20,8 +20,6 @@ from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 
-__all__ = ["KeptConnections", "KeptStore", "kept_connections"]
-
 C = TypeVar("C", ThreadConnection, LoopConnection)
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from packhorse.stores import open_store
 from tests.support import folders
 
-__all__ = ["empty_file"]
-
 
 def empty_file(path: Path) -> Path:
     """Put a file with an empty store there."""
