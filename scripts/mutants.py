@@ -31,7 +31,17 @@ from typing import Final
 from packhorse.core.clock import SystemClock
 from scripts.mutants_judge import BESIDE_FILES, Judge, RedError
 from scripts.mutants_map import TestMap, made_map
-from scripts.mutants_report import NAMED, REPORT, Trial, by_hand, judged, keep, kept, page
+from scripts.mutants_report import (
+    NAMED,
+    REPORT,
+    Trial,
+    by_hand,
+    is_equivalent,
+    judged,
+    keep,
+    kept,
+    page,
+)
 from scripts.mutations import Mutant, drawn, mutants, mutated
 from scripts.pytest_runs import ROOT
 
@@ -64,9 +74,11 @@ MAPPED: Final = (
     "tests/unit/test_context.py",
     "tests/unit/test_contract_running.py",
     "tests/unit/test_declaring.py",
+    "tests/unit/test_drainer.py",
     "tests/unit/test_duty.py",
     "tests/unit/test_limits_running.py",
     "tests/unit/test_spool.py",
+    "tests/unit/test_submission.py",
     "tests/unit/test_task.py",
     "tests/unit/test_topics.py",
     "tests/unit/test_unique_jobs.py",
@@ -126,10 +138,13 @@ def _changes(
     options: argparse.Namespace,
 ) -> Iterator[Change]:
     """What is to be tried of so many mutants of each area, by turns; first what is by hand."""
+    known = by_hand()
 
     def is_to_try(key: str) -> bool:
         before = trials.get(key)
-        return before is None or (options.again and before.outcome == "survived")
+        if before is None:
+            return True
+        return options.again and before.outcome == "survived" and not is_equivalent(before, known)
 
     yield from (change for change in _by_hand() if is_to_try(change.mutant.key))
     taking = {

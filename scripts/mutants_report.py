@@ -76,6 +76,11 @@ def judged(trials: Iterable[Trial], known: ByHand) -> list[Trial]:
     ]
 
 
+def is_equivalent(trial: Trial, known: ByHand) -> bool:
+    """Whether it is known why no test could notice the change."""
+    return any(_change(asdict(trial)) == _change(each) for each in known.equivalent)
+
+
 def _change(of: Mapping[str, Any]) -> tuple[str, str, str]:
     return of["path"], of["before"], of["after"]
 

@@ -25,6 +25,16 @@ class TogetherStore(MemoryStore):
         return answer
 
 
+class CountingStore(MemoryStore):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    async def arun(self, plan: Plan[Any]) -> Any:
+        self.asked += 1
+        return self.run(plan)
+
+
 def duties(store: MemoryStore, clock: VirtualClock) -> tuple[Duty, Duty]:
     return (
         Duty(store, clock, "fold", "anna", HOLD_S * SECOND_US),
@@ -56,3 +66,19 @@ async def test_who_says_it_again_in_time_stays_on_duty() -> None:
     for _ in range(5):
         assert (await anna.is_mine(), await bert.is_mine()) == (True, False)
         clock.advance(HOLD_S * 0.6)
+
+
+async def test_who_is_on_duty_asks_again_after_half_of_the_time() -> None:
+    clock = VirtualClock()
+    store = CountingStore(clock=clock)
+    anna, _ = duties(store, clock)
+    assert await anna.is_mine()
+    asked = store.asked
+
+    clock.advance(HOLD_S * 0.49)
+    assert await anna.is_mine()
+    assert store.asked == asked
+
+    clock.advance(HOLD_S * 0.01)
+    assert await anna.is_mine()
+    assert store.asked == 2 * asked

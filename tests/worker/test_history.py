@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packhorse import ConfigError, Packhorse, RetryPolicy
+from packhorse import ConfigError, JobStatus, Packhorse, RetryPolicy
 from packhorse.client.history import History, read_history
 from packhorse.core.clock import SystemChance
 from packhorse.core.driving import adrive
@@ -18,11 +19,12 @@ from packhorse.core.policies.history import PART_KIND, RANGES, TIERS
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.errors import StoreUnavailable
 from packhorse.insights import Insights
-from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.history import HistoryKeeper, _stood
 from packhorse.stores.plan import Plan
+from packhorse.stores.requests import Counts
 from packhorse.testing import TestApp, use
 from packhorse.testing.virtual_clock import VirtualClock
-from tests.worker.schedule_support import every_store
+from tests.worker.schedule_support import MIDNIGHT, every_store
 
 __all__ = ["every_store"]  # pytest finds the fixture here
 
@@ -209,6 +211,39 @@ async def test_history_is_kept_by_minute_hour_and_day_for_bounded_times(
     minutes = {"history_minute", "history_minute_tasks"}
     hours = {"history_hour", "history_hour_tasks"}
     assert gone == [set(), {"history_minute_tasks"}, minutes, minutes | hours, kinds]
+
+
+async def test_a_minute_is_folded_two_minutes_after_it_began(packhorse_app: TestApp) -> None:
+    packhorse_app.clock.set(MIDNIGHT + timedelta(seconds=1))
+    hand = Hand(packhorse_app, "anna")
+    hand.does(success=3)
+    await hand.keeper.run_once()
+
+    async def parts() -> int:
+        read = packhorse_app.store.records.records(PART_KIND, limit=100)
+        page = await packhorse_app.store.arun(read)
+        return sum("/anna/" in each.id.key for each in page.records)
+
+    packhorse_app.clock.advance(99)
+    await hand.keeper.run_once()
+    assert await parts() == 1
+
+    packhorse_app.clock.advance(30)
+    await hand.keeper.run_once()
+    assert await parts() == 0
+
+
+@pytest.mark.parametrize(("since_us", "oldest_ms"), [(None, 0), (1_500_000, 3_500), (9_000_000, 0)])
+def test_of_a_queue_it_is_told_how_many_wait_and_since_when(
+    since_us: int | None, oldest_ms: int
+) -> None:
+    ready = {} if since_us is None else {0: since_us, 1: 9_500_000}
+    counts = Counts("q", {JobStatus.PENDING: 2, JobStatus.PROCESSING: 1}, ready)
+
+    stood = _stood(counts, 5_000_000)
+
+    assert (stood.waiting, stood.waiting_max, stood.running) == (2, 2, 1)
+    assert stood.oldest_ms == oldest_ms
 
 
 async def test_one_look_a_minute_is_enough_for_a_fleet(packhorse_app: TestApp) -> None:

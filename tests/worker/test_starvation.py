@@ -8,25 +8,20 @@ import pytest
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, Priority
 from packhorse.events import QueueStarving
-from packhorse.runtime.services.upkeep import Starvation
-from packhorse.stores.requests import Claimed
-from tests.worker.support import Yard
-
-
-class Even:
-    """A chance that always falls in the middle."""
-
-    def roll(self) -> float:
-        return 0.5
+from packhorse.runtime.services.upkeep import _REST_PER_COST, Starvation
+from packhorse.stores.requests import Claimed, Counts
+from tests.worker.support import Even, HandClock, Yard
 
 
 class Shift:
     """A yard whose one worker takes a job now and then, and looks for starvation."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SystemClock | None = None) -> None:
         self.yard = Yard()
         self.yard.record()
-        self.starvation = Starvation(self.yard.store, SystemClock(), Even(), self.yard.bus, "me")
+        self.starvation = Starvation(
+            *(self.yard.store, clock or SystemClock(), Even(), self.yard.bus), "me"
+        )
 
     def passes(self, seconds: int) -> None:
         self.yard.store_clock.ahead_us += seconds * SECOND_US
@@ -40,6 +35,26 @@ class Shift:
         self.yard.events.clear()
         await self.starvation.run_once()
         return self.yard.told(QueueStarving)
+
+
+@pytest.mark.parametrize(("took_s", "rests_s"), [(0.0, 1), (2.0, 20)])
+async def test_a_look_that_takes_long_is_made_rarer(took_s: float, rests_s: float) -> None:
+    clock = HandClock()
+    shift = Shift(clock)
+    shift.yard.submit("work")
+    shift.serve_one()
+    read = shift.starvation._read
+
+    def slowly() -> tuple[Counts, ...]:
+        clock.seconds += took_s
+        return read()
+
+    shift.starvation._read = slowly  # type: ignore[method-assign] # a store that is slow
+
+    rest_s = await shift.starvation.run_once()
+
+    assert rest_s == max(shift.starvation.interval_s, took_s * _REST_PER_COST)
+    assert rest_s > rests_s
 
 
 @pytest.fixture

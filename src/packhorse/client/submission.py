@@ -127,12 +127,14 @@ class Submission:
         if in_event_loop():
             self.warn_of_blocking(verb)
         with self.around([self._checked(job)]) as jobs:
-            return self._handles(self.connection.submit(jobs))[0]
+            (handle,) = self._handles(self.connection.submit(jobs))
+            return handle
 
     async def astore(self, job: NewJob) -> JobHandle[Any]:
         """As `store`, without blocking the event loop."""
         with self.around([self._checked(job)]) as jobs:
-            return self._handles(await self.connection.asubmit(jobs))[0]
+            (handle,) = self._handles(await self.connection.asubmit(jobs))
+        return handle
 
     def _checked(self, job: NewJob) -> NewJob:
         self.check((job,))

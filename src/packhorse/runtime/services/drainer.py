@@ -10,7 +10,7 @@ from typing import Final
 
 from packhorse.client.outbox import Outbox
 from packhorse.core.clock import SECOND_US, Chance, Clock
-from packhorse.core.policies.records import Put
+from packhorse.runtime.services.duty import Duty
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.intake import ADMITTED_MAX
 from packhorse.stores.protocol import Store
@@ -42,15 +42,15 @@ class Drainer:
         self._store = store
         self._monotonic = clock.monotonic
         self._chance = chance
-        self._worker = worker
+        #: One worker drains, which saves the user's database the looks of all others.
+        self._duty = Duty(store, clock, outbox.duty.key, worker, _DUTY_US)
         self._found = found
         self._exists = False
         self._seen_at = -math.inf
-        self._duty_until = -math.inf
 
     async def run_once(self) -> float:
         """Deliver one batch."""
-        if not await self._is_on_duty():
+        if not await self._duty.is_mine():
             return spread(self.interval_s, self._chance)
         if not self._exists:
             await asyncio.to_thread(self._outbox.create)
@@ -64,18 +64,3 @@ class Drainer:
             return 0.0
         lately = now < self._seen_at + _LATELY_S
         return spread(_BUSY_S if lately else self.interval_s, self._chance)
-
-    async def _is_on_duty(self) -> bool:
-        """Whether this worker drains; that saves the user's database the looks of all others."""
-        now, store, named = self._monotonic(), self._store, self._outbox.duty
-        if now < self._duty_until:
-            return True
-        record = await store.arun(store.records.record(named))
-        if record is not None and record.document != self._worker.encode():
-            return False
-        version = 0 if record is None else record.version
-        put = Put(named, self._worker.encode(), version, keep_us=_DUTY_US)
-        if not (await store.arun(store.records.change([put]))).applied:
-            return False
-        self._duty_until = now + _DUTY_US / SECOND_US / 2
-        return True

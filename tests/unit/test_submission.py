@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""How the jobs of a bulk submit are divided into transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from packhorse.client.submission import parts
+from packhorse.core.job import NewJob
+from packhorse.errors import UsageError
+
+MIB = 1_048_576
+
+
+def jobs(*sizes: int) -> list[NewJob]:
+    payloads = {size: bytes(size) for size in set(sizes)}
+    return [NewJob(str(number), "work", payloads[size]) for number, size in enumerate(sizes)]
+
+
+def lengths(of: Sequence[NewJob], *, atomic: bool = False) -> list[int]:
+    cut = [list(part) for part in parts(of, atomic=atomic)]
+    assert [job for part in cut for job in part] == list(of)
+    return [len(part) for part in cut]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((), []),
+        ((9 * MIB,), [1]),  # one is never divided
+        ((2 * MIB, 2 * MIB), [2]),
+        ((2 * MIB, 2 * MIB, 1), [2, 1]),
+        ((2 * MIB + 1, 2 * MIB), [1, 1]),
+        ((5 * MIB, 5 * MIB), [1, 1]),
+        ((3 * MIB, 1, MIB, 2 * MIB, 2 * MIB - 1, 1), [2, 2, 2]),
+        ((1,) * 1_000, [1_000]),
+        ((0,) * 2_001, [1_000, 1_000, 1]),
+        ((1,) * 999 + (4 * MIB, 0), [999, 2]),
+    ],
+)
+def test_a_transaction_takes_a_thousand_jobs_and_four_mebibytes(
+    sizes: tuple[int, ...], expected: list[int]
+) -> None:
+    assert lengths(jobs(*sizes)) == expected
+
+
+@pytest.mark.parametrize(
+    "sizes", [(), (17 * MIB,), (0,) * 5_000, (8 * MIB, 8 * MIB), (16 * MIB, 0)]
+)
+def test_an_atomic_bulk_is_one_transaction(sizes: tuple[int, ...]) -> None:
+    assert lengths(jobs(*sizes), atomic=True) == ([len(sizes)] if sizes else [])
+
+
+@pytest.mark.parametrize("sizes", [(0,) * 5_001, (8 * MIB, 8 * MIB, 1)])
+def test_an_atomic_bulk_that_others_would_wait_for_is_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"takes at most 5000 and 16777216"):
+        parts(jobs(*sizes), atomic=True)
