@@ -72,7 +72,8 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
     `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
     PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
     is shown of them, and of exception text, passes `redact` before. `artifacts`: where they lie.
-    `max_bytes`: that unfinished jobs of the whole store may have, such as `"2GB"`.
+    `max_bytes`: that unfinished jobs of the whole store may have, such as `"2GB"`. `job_logs`: the
+    level from which on what handlers log is kept with their jobs; None keeps nothing.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         redact: Redact | None = None,
         artifacts: str | os.PathLike[str] | None = None,
         max_bytes: Size | None = None,
+        job_logs: str | None = "info",
     ) -> None:
         self.bus = EventBus()
         self.bus.redact = redact_default if redact is None else redact
@@ -119,7 +121,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
             encryption=encryption,
         )
         super().__init__(connection)
-        self._keep_artifacts(artifacts)
+        self._keep(artifacts, job_logs)
         if require_tenant:
             self._connection.declarations.demand_tenants()
         self._connection.declarations.bound_store(max_bytes)
@@ -242,10 +244,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         return self._connection.store
 
     def use_store(self, url: str) -> None:
-        """Keep jobs in the store of this URL, as `packhorse worker --url` does.
-
-        Before the store is first used; afterwards it is a `UsageError`.
-        """
+        """Keep jobs in the store of this URL; once the store is in use, that is a `UsageError`."""
         if not self._own_store:
             raise ConfigError("this app was given a store that is open already; leave the URL out")
         if self._connection.opened is not None:
@@ -329,6 +328,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
                 subscribers=self._declared_subscribers(),
                 link=self.link,
                 places=self.places,
+                log_level=self._log_level,
                 outboxes=self._connection.outboxes,
                 traced=self._submission.traced,
                 watchers=self._submission.watchers,

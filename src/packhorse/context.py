@@ -48,6 +48,7 @@ from packhorse.core.approvals import Approval
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions
+from packhorse.core.job_logs import RunningJob
 from packhorse.core.progress import checked_progress
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
@@ -63,8 +64,8 @@ _NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
-#: The job whose code runs here, its worker, and the id of its contract.
-_RUNNING: Final[ContextVar[tuple[Job, str, str] | None]] = ContextVar("packhorse_job", default=None)
+#: The job whose code runs here.
+_RUNNING: Final[ContextVar[RunningJob | None]] = ContextVar("packhorse_job", default=None)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -93,15 +94,20 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-def entered_job(job: Job, worker: str, worker_id: str) -> None:
+def entered_job(running: RunningJob) -> None:
     """From here on, this task or thread runs the code of a job."""
-    _RUNNING.set((job, worker, worker_id))
+    _RUNNING.set(running)
+
+
+def running_job() -> RunningJob | None:
+    """The job whose code calls this."""
+    return _RUNNING.get()
 
 
 def job_fields() -> dict[str, Any]:
     """The fields of the job whose code calls this, as log lines carry them; empty outside jobs."""
     running = _RUNNING.get()
-    return {} if running is None else _fields(*running)
+    return {} if running is None else _fields(running.job, running.worker, running.worker_id)
 
 
 class Context(StepVerbs, FlowVerbs):

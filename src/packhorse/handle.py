@@ -29,6 +29,7 @@ from packhorse.core.info import (
     wire_task,
 )
 from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
+from packhorse.core.job_logs import LogLine, log_lines_of
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
@@ -83,17 +84,11 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def info(self) -> JobInfo:
         """All that is known of the job."""
-        record = self._found(self.connection.run(self._read))
-        about = self._attachments(record.id)
-        return job_info(record, self.connection.run(about) if has_attachments(record) else None)
+        return job_info(*self._kept())
 
     async def ainfo(self) -> JobInfo:
         """All that is known of the job."""
-        record = self._found(await self.connection.arun(self._read))
-        kept = None
-        if has_attachments(record):
-            kept = await self.connection.arun(self._attachments(record.id))
-        return job_info(record, kept)
+        return job_info(*await self._akept())
 
     def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
         """Send the job a signal, for `ctx.wait_for(name)`; one that comes before the wait counts.
@@ -168,19 +163,19 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """What its attempts put with `ctx.artifacts`, by name, and a result that became one."""
-        record = self._found(self.connection.run(self._read))
-        kept = None
-        if has_attachments(record):
-            kept = self.connection.run(self._attachments(record.id))
-        return self._artifacts(record, kept)
+        return self._artifacts(*self._kept())
 
     async def aartifacts(self) -> tuple[Artifact, ...]:
         """As `artifacts`, without blocking the event loop."""
-        record = self._found(await self.connection.arun(self._read))
-        kept = None
-        if has_attachments(record):
-            kept = await self.connection.arun(self._attachments(record.id))
-        return self._artifacts(record, kept)
+        return self._artifacts(*await self._akept())
+
+    def logs(self) -> tuple[LogLine, ...]:
+        """What its handler logged: of each attempt that ended the first and the last lines."""
+        return log_lines_of(*self._kept())
+
+    async def alogs(self) -> tuple[LogLine, ...]:
+        """As `logs`, without blocking the event loop."""
+        return log_lines_of(*await self._akept())
 
     def wire(self) -> Task:
         """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
@@ -276,6 +271,16 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
 
     def _read(self, store: Store) -> Plan[JobRecord | None]:
         return store.inspection.job(self.id, tenant=self.tenant)
+
+    def _kept(self) -> tuple[JobRecord, Attachments | None]:
+        record = self._found(self.connection.run(self._read))
+        about = self._attachments(record.id)
+        return record, self.connection.run(about) if has_attachments(record) else None
+
+    async def _akept(self) -> tuple[JobRecord, Attachments | None]:
+        record = self._found(await self.connection.arun(self._read))
+        about = self._attachments(record.id)
+        return record, await self.connection.arun(about) if has_attachments(record) else None
 
     def _attachments(self, job_id: str) -> Callable[[Store], Plan[Attachments | None]]:
         return lambda store: store.attachments.attachments(job_id, tenant=self.tenant)

@@ -67,6 +67,7 @@ def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yar
     assert (progress.done, progress.total, progress.note) == (3, 10, "looking")
     until("its line in the log", lambda: '"looked at 3"' in yard.output(parent))
     assert looks[3].id in yard.output(parent)
+    assert [(line.level, line.message) for line in looks[3].logs()] == [("warning", "looked at 3")]
     assert yard.stop(parent) == 0
     assert (yard.folder / f"left-{pids.pop()}").exists()
 

@@ -16,6 +16,7 @@ import pytest
 
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import Job, NewJob
+from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Released, Succeeded
 from packhorse.runtime.worker.processes import pool as process_pool
 from packhorse.runtime.worker.processes.messages import Setup
@@ -148,7 +149,7 @@ def test_a_short_run_of_an_app_with_process_tasks_says_nothing_about_them(yard: 
 async def test_a_job_that_reaches_its_process_too_late_goes_back_without_having_begun(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = claimed_job("begin")
+    job = RunningJob(claimed_job("begin"), "", "begin")
     async with warming(folder, caplog) as pool:
         process = await pool.acquire()
         now = SystemClock.monotonic()

@@ -80,6 +80,7 @@ class Booking:
             lease_s=30.0,
             lease_lost=lambda: lease_lost,
             progress=lambda _attempt: None,
+            logged=lambda _attempt: None,
         )
 
     async def commit(self, *, waits: bool, told: Ending | None = None) -> None:

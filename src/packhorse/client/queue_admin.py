@@ -11,6 +11,7 @@ from packhorse.artifacts import Place, PlaceSource, open_place
 from packhorse.client.connection import Ask
 from packhorse.client.declarations import changed_settings
 from packhorse.client.outbox_verbs import OutboxVerbs
+from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
@@ -29,8 +30,10 @@ class QueueAdmin(OutboxVerbs):
 
     url: str | None
 
-    def _keep_artifacts(self, given: str | os.PathLike[str] | None) -> None:
-        path = None if given is None else os.fspath(given)
+    def _keep(self, artifacts: str | os.PathLike[str] | None, job_logs: str | None) -> None:
+        """What its workers keep beside jobs: artifacts in this place, and lines of this level."""
+        self._log_level = log_level(job_logs)
+        path = None if artifacts is None else os.fspath(artifacts)
         # An artifact would show in plain text a result that is to be encrypted.
         chosen = bool(path) and not self._connection.places.sealed
         self._connection.places = PlaceSource(lambda: self._open_place(path), chosen=chosen)

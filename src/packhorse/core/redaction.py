@@ -41,11 +41,22 @@ _ASSIGNED: Final = re.compile(
     r"(?P<value>(?i:bearer|basic|digest)\s+[^\s,;\"')}\]]+"
     r"|\"[^\"\n]*\"|'[^'\n]*'|[^\s,;\"')}\]]+)"
 )
+#: What such names are made of: most texts have none of it, which is seen at once.
+_STEMS: Final = (
+    *("pass", "pwd", "secret", "token", "key", "authorization", "credential", "cookie", "session"),
+    *("otp", "pin", "cvv", "cvc", "ssn", "iban", "card", "account"),
+)
+#: Words of which a text has one, the pattern to look for then, and what stands instead of it.
 _PATTERNS: Final = (
-    (re.compile(r"(://[^\s/:@]*:)[^\s/@]+(?=@)"), rf"\g<1>{REDACTED}"),
-    (re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\g<1>{REDACTED}"),
-    (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), REDACTED),
+    (("://",), re.compile(r"(://[^\s/:@]*:)[^\s/@]+(?=@)"), rf"\g<1>{REDACTED}"),
     (
+        ("bearer", "basic"),
+        re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"),
+        rf"\g<1>{REDACTED}",
+    ),
+    (("eyj",), re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), REDACTED),
+    (
+        ("private key",),
         re.compile(
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
             re.DOTALL,
@@ -113,9 +124,13 @@ def _is_secret(name: object) -> bool:
 def _text(text: str) -> str:
     if (key := key_of(text)) is not None:
         return f"[encrypted with key {key!r}, which is not here]"
-    for pattern, instead in _PATTERNS:
-        text = pattern.sub(instead, text)
-    text = _ASSIGNED.sub(_without_value, text)
+    # Patterns take both Turkish letters for an i.
+    folded = text.casefold().replace("i\u0307", "i").replace("\u0131", "i")
+    for words, pattern, instead in _PATTERNS:
+        if any(word in folded for word in words):
+            text = pattern.sub(instead, text)
+    if any(stem in folded for stem in _STEMS):
+        text = _ASSIGNED.sub(_without_value, text)
     return _CARD.sub(lambda found: REDACTED if _is_card(found[0]) else found[0], text)
 
 

@@ -2,11 +2,13 @@
 """Logging of a whole process, as `packhorse worker` sets it up; `app.run()` leaves it alone.
 
 Every logger writes lines of the chosen format, and so does what would reach stderr otherwise:
-warnings, and exceptions that end a thread or that nothing can raise.
+warnings, and exceptions that end a thread or that nothing can raise. `capture` is for every worker.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import logging.config
@@ -17,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from packhorse.context import running_job
+from packhorse.core.clock import SECOND_US
 from packhorse.errors import ConfigError
 from packhorse.logs.lines import Lines
 from packhorse.logs.records import LogFormat, configure
@@ -45,6 +49,35 @@ def set_up(
             f"--log-config {config}: {error}; see logging.config.dictConfig"
         ) from error
     return None
+
+
+@functools.cache
+def capture() -> None:
+    """From now on, in this process, keep what is logged by code of a job for that job.
+
+    A record is taken where it is made. A handler at the root would be in the way of others: with
+    one, `logging.basicConfig` does nothing, and a program without any shows no more warnings.
+    """
+    made = logging.getLogRecordFactory()
+
+    def make(name: Any, level: Any, *rest: Any, **more: Any) -> logging.LogRecord:
+        record = made(name, level, *rest, **more)
+        running = running_job()
+        if running is not None:
+            # Some records have no level, and others arguments that fit no message.
+            with contextlib.suppress(Exception):
+                if level >= running.level:
+                    running.log(int(record.created * SECOND_US), level, name, _text(record))
+        return record
+
+    logging.setLogRecordFactory(make)
+
+
+def _text(record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    if record.exc_info and record.exc_info[0] is not None:
+        return f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
+    return message
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""Values that running jobs keep, such as steps: those that wait at one moment share one write.
+"""What jobs keep: values such as steps while they run, and what they logged when they end.
 
 A commit costs more than what it writes, so that jobs which run beside each other pay for one
-together. One write is under way at a time; what is asked meanwhile makes the next. Coroutines are
-served by the event loop, threads by the first of them, so that neither waits for the other.
+together: those that wait at one moment share one write. One write is under way at a time; what is
+asked meanwhile makes the next. Coroutines are served by the event loop, threads by the first of
+them, so that neither waits for the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 from packhorse.core.driving import adrive, drive
 from packhorse.core.policies.attachments import Attaching
+from packhorse.core.redaction import Redact
 from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
+from packhorse.runtime.worker.attempt import Attempt
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
+_LOG: Final = logging.getLogger("packhorse.worker")
 _BATCH_MAX: Final = 500
 #: With fewer, a commit takes longer than handlers need to come back.
 _HALVED_MIN: Final = 50
@@ -133,3 +138,75 @@ def _next_batch(waiting: deque[_Asked], most: int = _BATCH_MAX) -> list[_Asked]:
                 size += len(value)
     waiting.extendleft(reversed(later))
     return list(batch.values())
+
+
+def logged_by(attempt: Attempt, redact: Redact) -> Attaching | None:
+    """What an attempt has logged until now; None: nothing."""
+    lines = None if attempt.running is None else attempt.running.lines
+    if lines is None:
+        return None
+    job = attempt.job
+    return Attaching(job.id, job.fence, lines.kept(job.attempt, redact))
+
+
+class LogWriter:
+    """The lines of attempts that have ended, until they are written."""
+
+    def __init__(self, store: Store, redact: Redact) -> None:
+        self._store = store
+        self._redact = redact
+        self._kept: dict[Attempt, Attaching] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._kept)
+
+    def take(self, attempt: Attempt) -> None:
+        """Keep what an attempt has logged, which has ended, for the next write."""
+        logged = logged_by(attempt, self._redact)
+        if logged is not None:
+            self._kept[attempt] = logged
+
+    def write(self, attempts: Iterable[Attempt]) -> Generator[Plan[Any], Any, None]:
+        """Write the lines of these. What a store refuses is left out: a job matters more.
+
+        A store that cannot be reached is asked again, when the settlements are.
+        """
+        for batch in _batches([each for each in attempts if each in self._kept], self._kept):
+            yield from self._attach(batch)
+            for attempt in batch:
+                del self._kept[attempt]
+
+    def forget(self, attempt: Attempt) -> None:
+        """Do not write the lines of this one."""
+        self._kept.pop(attempt, None)
+
+    def _attach(self, batch: Sequence[Attempt]) -> Generator[Plan[Any], Any, None]:
+        try:
+            yield self._store.attachments.attach([self._kept[each] for each in batch])
+            return
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - of several, one may be what fails
+            if len(batch) == 1:
+                job = batch[0].job
+                about = {"job_id": job.id, "queue": job.queue}
+                _LOG.warning("what job %s logged is not kept: %s", job.id, error, extra=about)
+                return
+        for each in batch:
+            yield from self._attach([each])
+
+
+def _batches(attempts: Sequence[Attempt], kept: dict[Attempt, Attaching]) -> list[list[Attempt]]:
+    """Those that are written together."""
+    batches: list[list[Attempt]] = []
+    size = _BATCH_BYTES_MAX
+    for attempt in attempts:
+        bytes_of = sum(map(len, kept[attempt].values.values()))
+        size += bytes_of
+        if size > _BATCH_BYTES_MAX:
+            batches.append([])
+            size = bytes_of
+        batches[-1].append(attempt)
+    return batches

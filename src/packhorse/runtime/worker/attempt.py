@@ -16,6 +16,7 @@ from packhorse.core.settlement import Settlement, Verdict
 if TYPE_CHECKING:
     from packhorse.context import Context
     from packhorse.core.chunks import ChunkState
+    from packhorse.core.job_logs import RunningJob
     from packhorse.runtime.worker.plans import CallPlan
 
 
@@ -80,6 +81,7 @@ class Attempt(msgspec.Struct, eq=False):
     settled: Settlement | None = None  #: written already, in a transaction of the handler's
     chunk: ChunkState | None = None  #: how far it is, of a job with several items
     span: Any = None  #: what traces it, of whatever kind
+    running: RunningJob | None = None  #: as its code sees it, with what that logs; once it begins
 
     @property
     def live_tasks(self) -> list[asyncio.Task[None]]:

@@ -23,7 +23,7 @@ from packhorse.core.settlement import Verdict
 from packhorse.core.workflows import WORKFLOW_KIND
 from packhorse.errors import JobConflict, UsageError
 from packhorse.hosts import HostTransaction
-from packhorse.runtime.worker.attaching import AttachmentWriter
+from packhorse.runtime.worker.attaching import AttachmentWriter, logged_by
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import WorkerLease
@@ -49,6 +49,7 @@ class ContextFactory:
         lease_us: int,
     ) -> None:
         self.store = env.store
+        self.redact = env.bus.redact
         self.places = env.places
         self.app = env.app
         self.monotonic = env.clock.monotonic
@@ -251,4 +252,5 @@ class _WorkerHost(StoreHost):
             lease_s=factory.lease_s,
             lease_lost=self.lease_lost,
             progress=factory.progress.take_last,
+            logged=lambda attempt: logged_by(attempt, factory.redact),
         )

@@ -13,6 +13,7 @@ from packhorse.artifacts import PlaceSource
 from packhorse.batches.progress import ProgressWatchers
 from packhorse.client.registry import Registry
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
+from packhorse.core.job_logs import LOGS_OFF
 from packhorse.core.schedules import ScheduleDeclaration
 from packhorse.core.topics import SubscriberDeclaration
 from packhorse.events import EventBus
@@ -46,6 +47,7 @@ class Environment:
     schedules: Sequence[ScheduleDeclaration] = ()  #: as declared
     alerts: Sequence[AlertDeclaration] = ()  #: as declared
     subscribers: Sequence[SubscriberDeclaration] = ()  #: of topics
+    log_level: int = LOGS_OFF  #: from which on lines of handlers are kept with their jobs
     places: PlaceSource = field(default_factory=lambda: PlaceSource(lambda: None, chosen=False))
     outboxes: Outboxes | tuple[()] = ()  #: of the app; the worker drains them
     traced: Traced = nullcontext  #: entered around jobs that services store by themselves

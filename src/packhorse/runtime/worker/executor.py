@@ -20,6 +20,7 @@ from packhorse.artifacts import (
 )
 from packhorse.context import Context, entered_job, job_fields
 from packhorse.core.job import DeadReason, JobRecord
+from packhorse.core.job_logs import LOGS_OFF, RunningJob
 from packhorse.core.outcome import (
     Failed,
     GivenUp,
@@ -46,6 +47,7 @@ from packhorse.errors import (
     StoreError,
 )
 from packhorse.hosts import AttemptHost
+from packhorse.logs.setup import capture
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
@@ -83,8 +85,12 @@ class Executor:
         make_context: Callable[[Attempt], Context],
         worker: str = "",
         places: PlaceSource | None = None,
+        log_level: int = LOGS_OFF,
     ) -> None:
         self._make_context = make_context
+        self._log_level = log_level
+        if log_level < LOGS_OFF:
+            capture()
         self._places = places
         self.worker = worker
         #: Told in the handler's own task or thread that it is about to run.
@@ -172,8 +178,8 @@ class Executor:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
         if attempt.ending is not None:
             raise asyncio.CancelledError
-        entered_job(attempt.job, self.worker, attempt.plan.worker_id)
         plan = attempt.plan
+        entered_job(self.running(attempt))
         if (key := key_of(attempt.job.payload)) is not None:
             raise KeyUnavailable(attempt.job.id, key=key, what="payload")
         if plan.item is not None:
@@ -183,6 +189,14 @@ class Executor:
         if plan.wants_context:
             return plan.call(plan.function, arguments, self.context(attempt))
         return plan.call(plan.function, arguments)
+
+    def running(self, attempt: Attempt) -> RunningJob:
+        """The attempt as its code sees it."""
+        running = attempt.running
+        if running is None:
+            known = (attempt.job, self.worker, attempt.plan.worker_id, self._log_level)
+            running = attempt.running = RunningJob(*known)
+        return running
 
     def _host(self, attempt: Attempt) -> AttemptHost:
         return self.context(attempt).host

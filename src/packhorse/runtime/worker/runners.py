@@ -91,7 +91,7 @@ class WrappedRunner:
             self._finish(attempt, ended_by_worker(attempt, attempt.ending))
             return
         attempt.start_by = None  # it begins here: middlewares may take their time
-        entered_job(attempt.job, self._executor.worker, attempt.plan.worker_id)
+        entered_job(self._executor.running(attempt))
         try:
             if self._executor.enter is not None:
                 self._executor.enter(attempt)

@@ -11,18 +11,21 @@ in words that it can, after its neighbours were told apart from it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from packhorse.core.driving import adrive, drive
 from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import settle
 from packhorse.core.outcome import Limited, Outcome, Succeeded
 from packhorse.core.redaction import redacted_error
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, refused
 from packhorse.errors import StoreRefused, StoreUnavailable
+from packhorse.runtime.worker.attaching import LogWriter
 from packhorse.runtime.worker.attempt import Attempt, Settling
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.plans import limits_of
@@ -63,6 +66,7 @@ class Settler:
     ) -> None:
         self._store = env.store
         self._redact = env.bus.redact
+        self._logs = LogWriter(env.store, env.bus.redact)
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
         self._counters = counters
@@ -110,6 +114,8 @@ class Settler:
         plan = attempt.plan
         limits = plan.limits if job.options is None else limits_of(job, plan)
         settlement = settle(job, outcome, limits, roll=self._chance.roll())
+        if attempt.running is not None and attempt.running.lines is not None:
+            self._logs.take(attempt)
         if plan.item is not None:
             settlement = _with_items(settlement, attempt, outcome)
         if type(outcome) is not Succeeded:
@@ -153,6 +159,7 @@ class Settler:
 
     def withdraw(self, attempt: Attempt) -> None:
         """Do not write what waits to be written of this attempt."""
+        self._logs.forget(attempt)
         kept = [pair for pair in self._queued() if pair[1] is not attempt]
         self._settlements = [settlement for settlement, _ in kept]
         self._attempts = [each for _, each in kept]
@@ -194,6 +201,8 @@ class Settler:
                 attempts.append(attempt)
         self._settlements, self._attempts, self._under_way = [], [], ([], [])
         if settlements:
+            with contextlib.suppress(Exception):  # the settlements matter more
+                drive(self._logs.write(attempts), self._store.run)
             verdicts = self._store.run(self._store.jobs.settle(settlements))
             self._answered(settlements, attempts, verdicts)
         return cancelled
@@ -210,6 +219,8 @@ class Settler:
         try:
             if self._progress.newest:
                 await self._progress.write(attempts)
+            if self._logs.pending:
+                await adrive(self._logs.write(attempts), self._store.arun)
             verdicts = await self._store.arun(self._store.jobs.settle(settlements))
         except StoreRefused as error:
             return self._simplify(settlements, attempts, error)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from packhorse.core.job import JobRecord, JobStatus, Progress
 from packhorse.core.lifecycle import settle
 from packhorse.core.outcome import Succeeded
+from packhorse.core.policies.attachments import Attaching, Attachments, fits
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import StoreUnavailable, TransactionRefused, UsageError
 from packhorse.runtime.worker.attempt import Attempt, Stage
@@ -45,6 +46,7 @@ class WorkerTransaction:
         lease_s: float,
         lease_lost: Callable[[], bool],
         progress: Callable[[Attempt], Progress | None],
+        logged: Callable[[Attempt], Attaching | None],
     ) -> None:
         if store.transactions is None:
             raise UsageError(
@@ -58,6 +60,7 @@ class WorkerTransaction:
         self._lease_s = lease_s
         self._lease_lost = lease_lost
         self._progress = progress
+        self._logged = logged
         self._open: OpenTransaction | None = None
 
     @property
@@ -155,19 +158,30 @@ class WorkerTransaction:
             raise _refused(attempt, "its attempt was told to stop, or is over")
 
     def _last_steps(self, completion: Settlement) -> Callable[[], Steps[bool]]:
-        """What this attempt said last of its progress, and the completion, as any other's."""
+        """What this attempt said last of its progress and logged, and the completion."""
         jobs, job = self._store.jobs, self._attempt.job
         said = self._progress(self._attempt)
         notes = [] if said is None else [ProgressNote(job.id, job.fence, said)]
         noted, plan = jobs.note_progress(notes), jobs.settle([completion])
+        logged = self._logged(self._attempt)
 
         def steps() -> Steps[bool]:
             if notes:
                 yield from noted.steps()
+            if logged is not None:
+                yield from self._keep_lines(logged)
             [verdict] = yield from plan.steps()
             return verdict is Verdict.APPLIED
 
         return steps
+
+    def _keep_lines(self, logged: Attaching) -> Steps[None]:
+        """Keep what was logged, if there is room: for its sake nothing is rolled back."""
+        store = self._store.attachments
+        kept: Attachments | None = yield from store.attachments(logged.job_id).steps()
+        everything = [*(kept.everything if kept else ()), *logged.values.values()]
+        if fits(len(everything), sum(map(len, everything))):
+            yield from store.attach([logged]).steps()
 
     def _committed(self, completion: Settlement, *, applied: bool) -> None:
         if not applied:

@@ -53,7 +53,7 @@ class WorkerRuntime(Runtime):
         self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         self.contexts.attachments.beside = self.settler.flush
-        executor = Executor(self.contexts.make, worker, env.places)
+        executor = Executor(self.contexts.make, worker, env.places, env.log_level)
         self.threads = ThreadRunner(
             *(executor, self._begin, self.slots.finish),
             too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
@@ -61,7 +61,7 @@ class WorkerRuntime(Runtime):
         )
         self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
         self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
-        self._make_processes()
+        self._make_processes(executor)
         chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
         wrapped = WrappedRunner(
             *(executor, chain, self.threads, self._begin, self.slots.finish),
@@ -130,7 +130,7 @@ class WorkerRuntime(Runtime):
 
     # -------------------------------------------------------------------------------- processes
 
-    def _make_processes(self) -> None:
+    def _make_processes(self, executor: Executor) -> None:
         """Make what runs handlers in processes, if a task wants that."""
         self.processes: ProcessRunner | None = None
         self.process_fetcher: ProcessFetcher | None = None
@@ -140,6 +140,7 @@ class WorkerRuntime(Runtime):
         self.processes = process_runner(
             *(self.worker, origin_of(self.env.app, self.env.origin), self.options, self.progress),
             begin=self._begin,
+            running=executor.running,
             hand_over=self.instruments.handed_over if self.instruments else None,
             finish=self.slots.finish,
             freed=self._process_freed,

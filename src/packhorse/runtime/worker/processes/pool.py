@@ -17,7 +17,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from packhorse.core.clock import SystemClock
 from packhorse.core.job import Job
+from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Crashed, Failed, Outcome
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.posix import descendants, kill_all
@@ -239,7 +241,7 @@ class PoolProcess:
 
     async def run(
         self,
-        job: Job,
+        running: RunningJob,
         offsets_us: tuple[int, int],
         progress: Callable[[Noted], None],
         *,
@@ -247,12 +249,13 @@ class PoolProcess:
         carrier: dict[str, str] | None = None,
     ) -> Outcome:
         """Run one job. If the process dies meanwhile, the outcome is a crash."""
+        job = running.job
         self.jobs += 1
         self._busy, self.usable = True, False  # until it has answered
         self.standing = ""
         self.tell(Run(job, offsets_us, start_by, carrier))
         while True:
-            message = await self._hear()
+            message = await self._hear(running)
             match message:
                 case Noted(job.id, job.fence):
                     progress(message)
@@ -312,7 +315,9 @@ class PoolProcess:
         self._busy, self.usable = False, not why
         return outcome
 
-    async def _hear(self) -> Ready | Broken | Done | Noted | Whereabouts | None:
+    async def _hear(
+        self, running: RunningJob | None = None
+    ) -> Ready | Broken | Done | Noted | Whereabouts | None:
         """Return the next message, after logging log records; None when it has ended."""
         while self._reader is not None:
             try:
@@ -324,6 +329,9 @@ class PoolProcess:
                 return message
             self._last_log = message.message
             _log(message)
+            if running is not None and message.fields.get("job_id") == running.job.id:
+                text = f"{message.message}\n{message.exception}".rstrip("\n")
+                running.log(SystemClock().now_us(), message.level, message.logger, text)
         return None
 
     async def _reaped(self) -> Death:

@@ -16,6 +16,7 @@ from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job import AttemptError
+from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Failed, Outcome
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
@@ -55,6 +56,7 @@ class ProcessRunner:
         finish: Callable[[Attempt, Outcome], None],
         grace_s: float,
         *,
+        running: Callable[[Attempt], RunningJob],
         hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     ) -> None:
         self.pool = pool
@@ -62,6 +64,7 @@ class ProcessRunner:
         self._progress = progress
         self._begin = begin
         self._finish = finish
+        self._entered = running
         self._hand_over = hand_over
         self._grace_s = grace_s * _OWN_GRACE
         self._running: dict[Attempt, PoolProcess] = {}  # at most one per process
@@ -128,7 +131,7 @@ class ProcessRunner:
         self._running[attempt] = process
         try:
             outcome = await process.run(
-                attempt.job,
+                self._entered(attempt),
                 (attempt.offset_us, attempt.offset_us_max),
                 lambda noted: self._progress.note(attempt, noted.progress),
                 start_by=attempt.start_by,
@@ -182,6 +185,7 @@ def process_runner(
     progress: ProgressWriter,
     *,
     begin: Callable[[Attempt], None],
+    running: Callable[[Attempt], RunningJob],
     hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     finish: Callable[[Attempt, Outcome], None],
     freed: Callable[[], None],
@@ -210,7 +214,8 @@ def process_runner(
     )
     pool = ProcessPool(setup, limits, freed=freed, hopeless=hopeless)
     grace_s = options.stop_grace_us / SECOND_US
-    return ProcessRunner(pool, progress, begin, finish, grace_s, hand_over=hand_over)
+    known: Any = {"running": running, "hand_over": hand_over}
+    return ProcessRunner(pool, progress, begin, finish, grace_s, **known)
 
 
 def origin_of(app: Any, given: str | None) -> Origin:
