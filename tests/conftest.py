@@ -25,7 +25,7 @@ _LONG_S: Final = 180
 #: On a cluster all keys of a namespace lie on one node, so that most of what can be tried there is
 #: tried on a single server already: an ordinary run takes one test in so many there.
 _CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
-_CLUSTER_SHARE: Final = 3
+_CLUSTER_SHARE: Final = 6
 #: The state machines compare a store with the one in memory; with itself it agrees.
 _REFERENCE: Final = "tests/conformance/test_memory.py"
 

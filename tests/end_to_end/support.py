@@ -24,12 +24,12 @@ from packhorse import Packhorse
 from packhorse.core.job import JobRecord
 from tests.end_to_end.tasks import create_app
 from tests.support.folders import root
+from tests.support.twins import STORES
 
 __all__ = [
     "APP",
     "PATIENCE_S",
     "ROOT",
-    "STORES",
     "World",
     "all_jobs",
     "ended",
@@ -37,24 +37,19 @@ __all__ = [
     "until",
 ]
 
-#: For `parametrize`: on which stores a test's world is.
-STORES: Final = ("sqlite", "postgres", "redis")
 
-
-def here_and_in_process(task: str) -> list[Any]:
+def here_and_in_process(task: str, server: str) -> list[Any]:
     """Cases of a task whose twin runs in a process, which is the same for every store.
 
-    So an ordinary run tries the twin on SQLite, and `make test-slow` on the others.
+    So an ordinary run tries the task on SQLite and one server, the twin on SQLite, and
+    `make test-slow` the rest.
     """
+    slow = pytest.mark.slow
     twin = f"{task}_in_process"
     return [
-        *(pytest.param(task, store, id=f"{task}-{store}") for store in STORES),
-        pytest.param(twin, "sqlite", id=f"{twin}-sqlite"),
-        *(
-            pytest.param(twin, store, id=f"{twin}-{store}", marks=pytest.mark.slow)
-            for store in STORES
-            if store != "sqlite"
-        ),
+        pytest.param(name, store, id=f"{name}-{store}", marks=() if store in ordinary else slow)
+        for name, ordinary in ((task, ("sqlite", server)), (twin, ("sqlite",)))
+        for store in STORES
     ]
 
 

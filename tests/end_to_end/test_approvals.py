@@ -14,7 +14,7 @@ OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "1")
 
 
 @pytest.mark.req("S0-14")
-@pytest.mark.parametrize(("task", "store"), here_and_in_process("think"))
+@pytest.mark.parametrize(("task", "store"), here_and_in_process("think", "redis"))
 def test_what_was_spent_is_known_after_a_kill_and_stops_the_job_at_its_limit(
     world: World, task: str
 ) -> None:

@@ -7,12 +7,13 @@ from typing import Final
 
 import pytest
 
-from tests.end_to_end.support import STORES, World, until
+from tests.end_to_end.support import World, until
+from tests.support.twins import ordinarily_on
 
 OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "1")
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ordinarily_on("sqlite", "redis"))
 def test_an_item_that_was_kept_is_not_repeated_when_its_worker_is_killed(world: World) -> None:
     with world.app() as app:
         batch = app.batch(app.tasks["pack"], range(10), batch_size=10)

@@ -12,13 +12,14 @@ from packhorse import JobStatus
 from packhorse.breaker import Breaker
 from packhorse.core.clock import SystemClock
 from packhorse.runtime.worker.contexts import breaker_book
-from tests.end_to_end.support import STORES, World, until
+from tests.end_to_end.support import World, until
+from tests.support.twins import ordinarily_on
 
 WORKERS = 3
 PROBES = 4
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ordinarily_on("sqlite", "redis"))
 def test_the_whole_fleet_probes_one_call_at_a_time(world: World, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()

@@ -10,7 +10,8 @@ import pytest
 
 from packhorse import JobStatus
 from packhorse.core.clock import SECOND_US
-from tests.end_to_end.support import STORES, World, ended, until
+from tests.end_to_end.support import World, ended, until
+from tests.support.twins import ordinarily_on
 
 LEASE_S: Final = 2
 #: How soon after its worker's death a job must run again.
@@ -18,7 +19,7 @@ SOON_S: Final = LEASE_S + 5
 
 
 @pytest.mark.req("S2-3", "S2-4", "S3-26", "S1-42")
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ordinarily_on("sqlite", "redis"))
 def test_the_jobs_of_a_killed_worker_run_again_within_lease_plus_five_seconds(
     world: World,
 ) -> None:

@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 
 from packhorse import DeadReason, JobDead, JobStatus, Packhorse
-from tests.end_to_end.support import STORES, World, until
+from tests.end_to_end.support import World, until
+from tests.support.twins import ordinarily_on
 
 EXIT_OF_POISON: Final = 86
 #: Once among others, which proves nothing; again, which makes it a suspect; and alone, which is
@@ -39,7 +40,7 @@ class Keeper:
 
 
 @pytest.mark.req("S4-26", "S2-10")
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
 def test_a_job_that_kills_its_worker_ends_dead_and_the_innocent_finish(world: World) -> None:
     with world.app() as app:
         innocent = [app.tasks["nap"].enqueue(0.02) for _ in range(20)]

@@ -13,7 +13,7 @@ from tests.end_to_end.support import World, here_and_in_process, until
 OPTIONS: Final = ("--lease", "0.5s", "--concurrency", "1")
 
 
-@pytest.mark.parametrize(("task", "store"), here_and_in_process("pay"))
+@pytest.mark.parametrize(("task", "store"), here_and_in_process("pay", "postgres"))
 def test_a_kept_step_is_run_once_whenever_its_process_is_killed(world: World, task: str) -> None:
     with world.app() as app:
         job = app.tasks[task].enqueue()

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from faults.checking.effects import RULES, Done, judge
-from faults.effects import STORES, page, run
+from faults.effects import page, run
+from tests.support.twins import ordinarily_on
 
 INNOCENT: Final = Done(
     jobs=frozenset({"one", "two"}),
@@ -64,7 +65,7 @@ def test_a_planted_effect_is_found_by_its_rule(planted: str) -> None:
     assert verdict.findings[rule]
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
 def test_a_short_run_finds_nothing(store: str, tmp_path: Path) -> None:
     found = run(store, tmp_path / "run", kills=3, seed=1)
 

@@ -14,8 +14,9 @@ from packhorse import JobStatus
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, until
+from tests.support.twins import ordinarily_on
 
-pytestmark = pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+pytestmark = pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
 
 RUNNING: Final = 100
 #: How soon a wish to cancel must be heard.

@@ -11,8 +11,9 @@ import pytest
 from packhorse import Packhorse, Unique
 from packhorse.stores.requests import JobFilter
 from tests.supervisor.yard import PATIENCE_S, Yard
+from tests.support.twins import ordinarily_on
 
-pytestmark = pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+pytestmark = pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 
 APP: Final = """
 import os

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: MIT
+"""On which stores a test of whole processes is tried."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+STORES: Final = ("sqlite", "postgres", "redis")
+
+
+def ordinarily_on(*stores: str) -> list[Any]:
+    """Every store, for `parametrize`: others than these only by `make test-slow`.
+
+    For what is made of processes, not of a store's own code: each verb of each store is tried by
+    the conformance suite, and kills on each of them by the tests of faults.
+    """
+    slow = pytest.mark.slow
+    return [one if one in stores else pytest.param(one, marks=slow) for one in STORES]
