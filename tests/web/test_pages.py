@@ -228,9 +228,27 @@ def test_failures_are_grouped_by_task_error_and_place() -> None:
     ]
 
 
+async def test_long_waits_are_told_in_minutes_and_hours(web: Web) -> None:
+    app = web.app
+    assert isinstance(app, TestApp)
+    job = await app.tasks["fail"].using(delay="2h").aenqueue()
+    await app.arun_for("3h")
+    await app.tasks["add"].using(queue="idle").aenqueue(1, 2)
+    app.clock.advance(3_720)
+
+    shown = (await page(web, f"/jobs/{job.id}")).body.decode()
+    queues = (await page(web, "/queues")).body.decode()
+
+    assert "waited 2h, " in shown
+    assert "(failures: 1, crashes: 0, snoozes: 0)" in shown
+    assert "<td>1h 2m</td>" in queues
+
+
 async def test_the_health_sentence_says_what_is_wrong(web: Web) -> None:
     insights = web.app.insights
     assert health_sentence((), ()) == "All is well: 0 queues, 0 workers."
+    await web.app.store.arun(web.app.store.leases.renew(Renewal("w1", 10**9)))
+    assert health_sentence((), await insights.aworkers()) == "All is well: 0 queues, 1 worker."
 
     await web.app.tasks["add"].aenqueue(1, 2)
     assert health_sentence(await insights.aqueues(), ()) == "default has no worker."

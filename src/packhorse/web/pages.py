@@ -40,6 +40,7 @@ _FOLDER: Final = Path(__file__).parent
 _STATIC: Final = ("style.css", "app.js", "icon.svg")
 _UNKNOWN: Final = 401
 _COOKIE_S: Final = 12 * 3_600
+_EXACT_MS: Final = 10_000
 #: Parameters of a page that are not for its reader.
 _OWN: Final = frozenset({"done"})
 
@@ -54,7 +55,12 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        {"json": _json_text, "ago": _ago, "part": lambda text: quote(str(text), safe="")}
+        {
+            "json": _json_text,
+            "ago": _ago,
+            "span": _span,
+            "part": lambda text: quote(str(text), safe=""),
+        }
     )
     return environment
 
@@ -73,6 +79,13 @@ def _ago(text: str | None) -> str:
     whole = abs(span_us) // 1_000_000 * 1_000_000
     shown = span_text(whole) if whole else "0s"
     return f"{shown} ago" if span_us >= 0 else f"in {shown}"
+
+
+def _span(milliseconds: int) -> str:
+    """How long something took; from ten seconds on without parts of a second."""
+    if milliseconds < _EXACT_MS:
+        return f"{milliseconds} ms"
+    return span_text(milliseconds // 1_000 * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

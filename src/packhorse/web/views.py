@@ -13,6 +13,7 @@ import msgspec
 from packhorse.client.documents import queue_document
 from packhorse.core.access import Permission
 from packhorse.core.job import JobStatus
+from packhorse.core.text import counted
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.web import fleet, groups, history, job_page, jobs, operations, schedules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
@@ -82,7 +83,7 @@ def health_sentence(queues: Iterable[QueueInfo], workers: Iterable[WorkerInfo]) 
     if gone:
         parts.append(f"{gone} of {len(workers)} workers went without leaving")
     if not parts:
-        return f"All is well: {len(queues)} queues, {len(live)} workers."
+        return f"All is well: {counted(len(queues), 'queue')}, {counted(len(live), 'worker')}."
     return f"{'; '.join(parts)}."
 
 
