@@ -10,10 +10,12 @@ returns is the answer of the verb.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: What a plan asks for is the business of the store it is built for.
@@ -46,6 +48,19 @@ class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
 def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]]) -> Named[T]:
     """Of a plan that answers `unknown` if it does not know the job."""
     return Named(job_id, lambda answer: answer == unknown, again)
+
+
+def planned(*, writes: bool = True) -> Callable[[Callable[P, Steps[T]]], Callable[P, Plan[T]]]:
+    """Make a verb of a method that takes its steps: called, it answers with the plan of them."""
+
+    def make(steps: Callable[P, Steps[T]]) -> Callable[P, Plan[T]]:
+        @wraps(steps)
+        def verb(*args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+            return Plan(steps.__name__, partial(steps, *args, **kwargs), writes=writes)
+
+        return verb
+
+    return make
 
 
 #: Work that asks a store for one plan after another; `core.driving` runs it.

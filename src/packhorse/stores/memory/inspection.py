@@ -12,7 +12,7 @@ from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind, refusal
 from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, standing_of
 from packhorse.stores.memory.rows import JobRow, as_record, as_summary, as_worker, chosen_by
-from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.plan import Plan, looking_for
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows, with_workers
 from packhorse.stores.transfer import cursor_of
@@ -29,12 +29,10 @@ class MemoryInspection:
         again = partial(self.job, tenant=tenant)
         return plan("job", work, writes=False, named=looking_for(job_id, None, again))
 
-    def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
-        def work(access: Access) -> tuple[AttemptRecord, ...]:
-            row = access.state.jobs.get(job_id)
-            return () if row is None else (*row.first_attempts, *row.last_attempts)
-
-        return plan("history", work, writes=False)
+    @on_state(writes=False)
+    def history(self, access: Access, job_id: str) -> tuple[AttemptRecord, ...]:
+        row = access.state.jobs.get(job_id)
+        return () if row is None else (*row.first_attempts, *row.last_attempts)
 
     def search(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
@@ -43,12 +41,26 @@ class MemoryInspection:
         work = partial(_search, chosen=chosen, limit=max(0, limit), below=below, most=most)
         return plan("search", work, writes=False)
 
+    @on_state(writes=False)
     def counts(
         self,
+        access: Access,
         *,
         most: int | None = None,  # noqa: ARG002 - it keeps numbers
-    ) -> Plan[tuple[Counts, ...]]:
-        return plan("counts", _counts, writes=False)
+    ) -> tuple[Counts, ...]:
+        counted: dict[str, dict[JobStatus, int]] = {}
+        for (queue, status), number in sorted(access.state.counts.items()):
+            counted.setdefault(queue, {})[status] = number
+        oldest = _oldest_ready(access)
+        return tuple(
+            Counts(
+                queue,
+                by_status,
+                oldest.get(queue, {}),
+                in_steps=access.state.suspended.get(queue, 0),
+            )
+            for queue, by_status in counted.items()
+        )
 
     def outlook(
         self,
@@ -83,19 +95,6 @@ def _search(
         return Page(jobs)
     stopped_after = len(looked) if len(rows) < limit else None
     return Page(jobs, str(looked[-1].sequence), stopped_after)
-
-
-def _counts(access: Access) -> tuple[Counts, ...]:
-    counted: dict[str, dict[JobStatus, int]] = {}
-    for (queue, status), number in sorted(access.state.counts.items()):
-        counted.setdefault(queue, {})[status] = number
-    oldest = _oldest_ready(access)
-    return tuple(
-        Counts(
-            queue, by_status, oldest.get(queue, {}), in_steps=access.state.suspended.get(queue, 0)
-        )
-        for queue, by_status in counted.items()
-    )
 
 
 def _oldest_ready(access: Access) -> dict[str, dict[int, int]]:

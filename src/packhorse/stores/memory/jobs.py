@@ -20,7 +20,7 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.memory.claims import claim
 from packhorse.stores.memory.intake import submit
 from packhorse.stores.memory.rows import JobRow, as_record, chosen_by
-from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.memory.transitions import (
     apply,
     finish_waiting,
@@ -86,11 +86,26 @@ class MemoryJobs:
         )
         return plan("redrive", work, named=named)
 
-    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        return plan("delete", partial(_delete, chosen=chosen, limit=limit))
+    @on_state()
+    def delete(self, access: Access, chosen: JobFilter, *, limit: int) -> int:
+        meant = (
+            row
+            for row in access.state.jobs.values()
+            if row.status in TERMINAL and chosen_by(chosen, row)
+        )
+        doomed = list(islice(meant, max(0, limit)))
+        for row in doomed:
+            forget(access, row)
+        return len(doomed)
 
-    def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
-        return plan("await_finish", partial(_await_finish, job_id=job_id))
+    @on_state()
+    def await_finish(self, access: Access, job_id: str) -> JobRecord | None:
+        row = access.state.jobs.get(job_id)
+        if row is None:
+            return None
+        # Interest in a job that has finished would never be answered, and never be forgotten.
+        row.awaited = row.status not in TERMINAL
+        return as_record(row, access.now_us)
 
 
 def _settle(access: Access, settlement: Settlement) -> Verdict:
@@ -194,24 +209,3 @@ def _clear_ending(row: JobRow) -> None:
     row.cancel_requested = False
     row.finished_us, row.expires_us = None, None
     row.keep_us, row.result_keep_us = None, None
-
-
-def _delete(access: Access, chosen: JobFilter, limit: int) -> int:
-    meant = (
-        row
-        for row in access.state.jobs.values()
-        if row.status in TERMINAL and chosen_by(chosen, row)
-    )
-    doomed = list(islice(meant, max(0, limit)))
-    for row in doomed:
-        forget(access, row)
-    return len(doomed)
-
-
-def _await_finish(access: Access, job_id: str) -> JobRecord | None:
-    row = access.state.jobs.get(job_id)
-    if row is None:
-        return None
-    # Interest in a job that has finished would never be answered, and never be forgotten.
-    row.awaited = row.status not in TERMINAL
-    return as_record(row, access.now_us)

@@ -8,7 +8,7 @@ from functools import partial
 
 from packhorse.core.policies.gates import Gate, GateKind, pause_gate
 from packhorse.errors import ConfigError
-from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 
@@ -16,15 +16,37 @@ from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 class MemoryQueues:
     """Queues, in memory."""
 
-    def declare(self, queues: Sequence[QueueSettings]) -> Plan[tuple[QueueSettings | None, ...]]:
-        return plan("declare", partial(_declare, queues=tuple(queues)))
+    @on_state()
+    def declare(
+        self, access: Access, queues: Sequence[QueueSettings]
+    ) -> tuple[QueueSettings | None, ...]:
+        state = access.state
+        _refuse_shelves_as_queues(
+            state.declared | {settings.name: settings for settings in queues} | state.overrides
+        )
+        replaced: list[QueueSettings | None] = []
+        for settings in queues:
+            before, held = state.declared.get(settings.name), state.settings(settings.name)
+            replaced.append(None if before == settings else before)
+            state.declared[settings.name] = settings
+            _wake_if_changed(access, held)
+        return tuple(replaced)
 
     def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
         asked = tuple(tasks)
         return plan("declare_tasks", lambda access: tuple(_set_task(access, one) for one in asked))
 
-    def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
-        return plan("override", partial(_override, queue=queue, settings=settings))
+    @on_state()
+    def override(self, access: Access, queue: str, settings: QueueSettings | None) -> bool:
+        state, held = access.state, access.state.settings(queue)
+        before = state.overrides.get(queue)
+        if settings is None:
+            state.overrides.pop(queue, None)
+        else:
+            _refuse_shelves_as_queues(state.declared | state.overrides | {queue: settings})
+            state.overrides[queue] = settings
+        _wake_if_changed(access, held)
+        return before != settings
 
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
@@ -34,34 +56,42 @@ class MemoryQueues:
             return plan("pause", partial(_pause, queue=queue, paused=paused))
         return plan("pause", partial(_pause_gate, gate=gate, paused=paused))
 
-    def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
-        return plan("close_queue", partial(_close, queue=queue, closed=closed))
+    @on_state()
+    def close_queue(self, access: Access, queue: str, *, closed: bool) -> bool:
+        if closed == (queue in access.state.closed):
+            return False
+        if closed:
+            access.state.closed.add(queue)
+        else:
+            access.state.closed.remove(queue)
+        return True
 
-    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
-        return plan("queues", partial(_queues, holding=holding), writes=False)
+    @on_state(writes=False)
+    def queues(self, access: Access, *, holding: bool = True) -> tuple[QueueState, ...]:
+        state = access.state
+        held = {queue for queue, _ in state.counts} if holding else set()
+        pauses = [gate.name for gate in state.shut if gate.kind is GateKind.PAUSE]
+        known = {*state.configured, *state.paused, *state.closed, *held}
+        return tuple(
+            QueueState(
+                settings=state.settings(queue),
+                paused=queue in state.paused,
+                declared=queue in state.declared,
+                closed=queue in state.closed,
+                overridden=queue in state.overrides,
+                paused_keys=_paused_names(pauses, queue, "key"),
+                paused_tenants=_paused_names(pauses, queue, "tenant"),
+                held_bytes=_held_bytes(access, queue),
+            )
+            for queue in sorted(known | {queue for queue, _, _ in pauses})
+        )
 
-    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
-        def work(access: Access) -> tuple[TaskSettings, ...]:
-            return tuple(settings for _, settings in sorted(access.state.tasks.items()))
-
-        return plan("tasks", work, writes=False)
+    @on_state(writes=False)
+    def tasks(self, access: Access) -> tuple[TaskSettings, ...]:
+        return tuple(settings for _, settings in sorted(access.state.tasks.items()))
 
     def depth(self, queue: str) -> Plan[int]:
         return plan("depth", lambda access: access.state.depth(queue), writes=False)
-
-
-def _declare(access: Access, queues: Sequence[QueueSettings]) -> tuple[QueueSettings | None, ...]:
-    state = access.state
-    _refuse_shelves_as_queues(
-        state.declared | {settings.name: settings for settings in queues} | state.overrides
-    )
-    replaced: list[QueueSettings | None] = []
-    for settings in queues:
-        before, held = state.declared.get(settings.name), state.settings(settings.name)
-        replaced.append(None if before == settings else before)
-        state.declared[settings.name] = settings
-        _wake_if_changed(access, held)
-    return tuple(replaced)
 
 
 def _refuse_shelves_as_queues(configured: Mapping[str, QueueSettings]) -> None:
@@ -92,18 +122,6 @@ def _set_task(access: Access, settings: TaskSettings) -> TaskSettings | None:
     return None if before == unlimited else before
 
 
-def _override(access: Access, queue: str, settings: QueueSettings | None) -> bool:
-    state, held = access.state, access.state.settings(queue)
-    before = state.overrides.get(queue)
-    if settings is None:
-        state.overrides.pop(queue, None)
-    else:
-        _refuse_shelves_as_queues(state.declared | state.overrides | {queue: settings})
-        state.overrides[queue] = settings
-    _wake_if_changed(access, held)
-    return before != settings
-
-
 def _pause(access: Access, queue: str, *, paused: bool) -> bool:
     state = access.state
     if paused == (queue in state.paused):
@@ -126,36 +144,6 @@ def _pause_gate(access: Access, gate: Gate, *, paused: bool) -> bool:
         del shut[gate]
         access.wake(f"queue:{gate.name[0]}")
     return True
-
-
-def _close(access: Access, queue: str, *, closed: bool) -> bool:
-    if closed == (queue in access.state.closed):
-        return False
-    if closed:
-        access.state.closed.add(queue)
-    else:
-        access.state.closed.remove(queue)
-    return True
-
-
-def _queues(access: Access, *, holding: bool) -> tuple[QueueState, ...]:
-    state = access.state
-    held = {queue for queue, _ in state.counts} if holding else set()
-    pauses = [gate.name for gate in state.shut if gate.kind is GateKind.PAUSE]
-    known = {*state.configured, *state.paused, *state.closed, *held}
-    return tuple(
-        QueueState(
-            settings=state.settings(queue),
-            paused=queue in state.paused,
-            declared=queue in state.declared,
-            closed=queue in state.closed,
-            overridden=queue in state.overrides,
-            paused_keys=_paused_names(pauses, queue, "key"),
-            paused_tenants=_paused_names(pauses, queue, "tenant"),
-            held_bytes=_held_bytes(access, queue),
-        )
-        for queue in sorted(known | {queue for queue, _, _ in pauses})
-    )
 
 
 def _held_bytes(access: Access, queue: str) -> int | None:

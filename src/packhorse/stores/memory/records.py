@@ -24,7 +24,7 @@ from packhorse.core.policies.records import (
 from packhorse.errors import StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.memory.intake import admit_each
-from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.memory.transfer import reject
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
@@ -33,12 +33,10 @@ from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob
 class MemoryRecords:
     """See `RecordStore`."""
 
-    def record(self, named: RecordId) -> Plan[Record | None]:
-        def work(access: Access) -> Record | None:
-            found = access.state.records.get(named)
-            return None if found is None or is_expired(found, access.now_us) else found
-
-        return plan("record", work, writes=False)
+    @on_state(writes=False)
+    def record(self, access: Access, named: RecordId) -> Record | None:
+        found = access.state.records.get(named)
+        return None if found is None or is_expired(found, access.now_us) else found
 
     def records(
         self,
@@ -83,19 +81,15 @@ class MemoryRecords:
 class MemoryJournal:
     """See `JournalStore`."""
 
-    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
-        def work(access: Access) -> tuple[Group, ...]:
-            groups = dict.fromkeys(line.group for line in access.state.journal.values())
-            return tuple(islice(groups, max(0, limit)))
+    @on_state(writes=False)
+    def journal_groups(self, access: Access, *, limit: int) -> tuple[Group, ...]:
+        groups = dict.fromkeys(line.group for line in access.state.journal.values())
+        return tuple(islice(groups, max(0, limit)))
 
-        return plan("journal_groups", work, writes=False)
-
-    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
-        def work(access: Access) -> tuple[JournalLine, ...]:
-            lines = (line for line in access.state.journal.values() if line.group == group)
-            return tuple(islice(lines, max(0, limit)))
-
-        return plan("journal", work, writes=False)
+    @on_state(writes=False)
+    def journal(self, access: Access, group: Group, *, limit: int) -> tuple[JournalLine, ...]:
+        lines = (line for line in access.state.journal.values() if line.group == group)
+        return tuple(islice(lines, max(0, limit)))
 
     def fold(
         self,

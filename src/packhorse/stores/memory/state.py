@@ -7,8 +7,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import count, islice, takewhile
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -279,6 +280,8 @@ class MemoryState:
         return self.suspects if row.suspect else self.ready
 
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -349,3 +352,20 @@ def plan(
         return answer
 
     return Plan(verb, steps, writes=writes, named=named)
+
+
+def on_state(
+    *, writes: bool = True
+) -> Callable[[Callable[Concatenate[S, Access, P], T]], Callable[Concatenate[S, P], Plan[T]]]:
+    """Make a verb of a method whose whole work is on the locked state: see `planned`."""
+
+    def make(work: Callable[Concatenate[S, Access, P], T]) -> Callable[Concatenate[S, P], Plan[T]]:
+        @wraps(work)
+        def verb(store: S, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+            return plan(
+                work.__name__, lambda access: work(store, access, *args, **kwargs), writes=writes
+            )
+
+        return verb
+
+    return make

@@ -16,7 +16,7 @@ from packhorse.core.policies.gates import holds_line
 from packhorse.core.policies.journal import member_of
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow, as_record
-from packhorse.stores.memory.state import Access, plan
+from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.memory.transitions import idempotency_holder, unique_holder
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import RefusedJob
@@ -42,38 +42,31 @@ class MemoryTransfer:
     def copied(self) -> Plan[Copied | None]:
         return plan("copied", lambda access: access.state.copied, writes=False)
 
-    def mark(self, copied: Copied | None) -> Plan[None]:
-        def work(access: Access) -> None:
-            access.state.copied = copied
-
-        return plan("mark", work)
+    @on_state()
+    def mark(self, access: Access, copied: Copied | None) -> None:
+        access.state.copied = copied
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond = cursor_of(after)
         return plan("carry_out", partial(_page, beyond=beyond, limit=limit), writes=False)
 
-    def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
+    @on_state(writes=False)
+    def carried(self, access: Access, job_ids: Sequence[str]) -> tuple[CarriedJob, ...]:
         asked = frozenset(job_ids)
-
-        def work(access: Access) -> tuple[CarriedJob, ...]:
-            rows = (row for row in access.state.jobs.values() if row.new.id in asked)
-            return tuple(_shown(access, row) for row in rows if row.status in CARRIED)
-
-        return plan("carried", work, writes=False)
+        rows = (row for row in access.state.jobs.values() if row.new.id in asked)
+        return tuple(_shown(access, row) for row in rows if row.status in CARRIED)
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return plan("carry_in", lambda access: tuple(_take_over(access, job) for job in given))
 
-    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
-        def work(access: Access) -> bool:
-            row = access.state.jobs.get(job_id)
-            if row is not None:
-                with access.state.changing(row, row.updated_us):
-                    _exchange(row, tuple(texts.items()))
-            return row is not None
-
-        return plan("exchange", work)
+    @on_state()
+    def exchange(self, access: Access, job_id: str, texts: Mapping[str, str]) -> bool:
+        row = access.state.jobs.get(job_id)
+        if row is not None:
+            with access.state.changing(row, row.updated_us):
+                _exchange(row, tuple(texts.items()))
+        return row is not None
 
 
 # ---------------------------------------------------------------------------------------- reading

@@ -16,7 +16,7 @@ from packhorse.core.policies.records import RecordId, is_expired
 from packhorse.core.policies.retention import is_ghost, may_prune
 from packhorse.stores.memory.records import forget_records
 from packhorse.stores.memory.rows import JobRow, WorkerRow, as_worker
-from packhorse.stores.memory.state import Access, Index, plan
+from packhorse.stores.memory.state import Access, Index, on_state, plan
 from packhorse.stores.memory.transitions import finish_waiting, forget, promote, release_held
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import (
@@ -34,53 +34,58 @@ from packhorse.stores.requests import (
 class MemoryLeases:
     """Leases, in memory."""
 
-    def renew(self, renewal: Renewal) -> Plan[Renewed]:
-        return plan("renew", partial(_renew, renewal=renewal))
+    @on_state()
+    def renew(self, access: Access, renewal: Renewal) -> Renewed:
+        now_us, worker = access.now_us, renewal.worker
+        before = access.state.workers.get(worker)
+        told, kept = renewal.totals, before.totals if before is not None else Totals()
+        after = WorkerRow(
+            renewal=renewal,
+            totals=Totals(
+                max(told.succeeded, kept.succeeded),
+                max(told.failed, kept.failed),
+                max(told.execution_us, kept.execution_us),
+            ),
+            started_us=now_us if before is None else before.started_us,
+            renewed_us=now_us,
+            expires_us=now_us + renewal.lease_us,
+        )
+        access.state.workers[worker] = after
+        _move_holds(access, worker, renewal.step_us)
+        released = 0
+        if renewal.held is not None:
+            known = frozenset(renewal.held)
+            unknown = [row for row in _held(access, worker) if (row.new.id, row.fence) not in known]
+            released = release_held(access, unknown)
+        lapsed = before is None or not before.live(now_us)
+        return Renewed(expires_us=after.expires_us, now_us=now_us, lapsed=lapsed, released=released)
 
-    def leave(self, worker: str) -> Plan[int]:
-        return plan("leave", partial(_leave, worker=worker))
+    @on_state()
+    def leave(self, access: Access, worker: str) -> int:
+        access.state.workers.pop(worker, None)
+        return release_held(access, _held(access, worker))
 
-    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
-        def work(access: Access) -> tuple[str, ...]:
-            return tuple(row.new.id for row in _held(access, worker) if row.cancel_requested)
+    @on_state(writes=False)
+    def cancelled(self, access: Access, worker: str) -> tuple[str, ...]:
+        return tuple(row.new.id for row in _held(access, worker) if row.cancel_requested)
 
-        return plan("cancelled", work, writes=False)
-
-    def expired(self) -> Plan[ExpiredLeases]:
-        return plan("expired", _expired, writes=False)
+    @on_state(writes=False)
+    def expired(self, access: Access) -> ExpiredLeases:
+        holders = sorted(worker for (worker,) in access.state.held)
+        gone = tuple(_lease(access, worker) for worker in holders if access.lease_gone(worker))
+        return ExpiredLeases(access.now_us, gone)
 
     def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
         work = partial(_orphans, workers=frozenset(workers), limit=limit)
         return plan("orphans", work, writes=False)
 
-    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
-        return plan("workers", _workers, writes=False)
-
-
-def _renew(access: Access, renewal: Renewal) -> Renewed:
-    now_us, worker = access.now_us, renewal.worker
-    before = access.state.workers.get(worker)
-    told, kept = renewal.totals, before.totals if before is not None else Totals()
-    after = WorkerRow(
-        renewal=renewal,
-        totals=Totals(
-            max(told.succeeded, kept.succeeded),
-            max(told.failed, kept.failed),
-            max(told.execution_us, kept.execution_us),
-        ),
-        started_us=now_us if before is None else before.started_us,
-        renewed_us=now_us,
-        expires_us=now_us + renewal.lease_us,
-    )
-    access.state.workers[worker] = after
-    _move_holds(access, worker, renewal.step_us)
-    released = 0
-    if renewal.held is not None:
-        known = frozenset(renewal.held)
-        unknown = [row for row in _held(access, worker) if (row.new.id, row.fence) not in known]
-        released = release_held(access, unknown)
-    lapsed = before is None or not before.live(now_us)
-    return Renewed(expires_us=after.expires_us, now_us=now_us, lapsed=lapsed, released=released)
+    @on_state(writes=False)
+    def workers(self, access: Access) -> tuple[WorkerRecord, ...]:
+        known = sorted(access.state.workers.items())
+        return tuple(
+            as_worker(row, access.now_us, running=len(_held(access, worker)))
+            for worker, row in known
+        )
 
 
 def _move_holds(access: Access, worker: str, step_us: int) -> None:
@@ -93,19 +98,8 @@ def _move_holds(access: Access, worker: str, step_us: int) -> None:
                 row.hold_until_us += step_us
 
 
-def _leave(access: Access, worker: str) -> int:
-    access.state.workers.pop(worker, None)
-    return release_held(access, _held(access, worker))
-
-
 def _held(access: Access, worker: str) -> list[JobRow]:
     return access.rows(list(access.state.held.group(worker).ids))
-
-
-def _expired(access: Access) -> ExpiredLeases:
-    holders = sorted(worker for (worker,) in access.state.held)
-    gone = tuple(_lease(access, worker) for worker in holders if access.lease_gone(worker))
-    return ExpiredLeases(access.now_us, gone)
 
 
 def _lease(access: Access, worker: str) -> ExpiredLease:
@@ -149,13 +143,6 @@ def _orphan(access: Access, row: JobRow) -> Orphan:
     )
 
 
-def _workers(access: Access) -> tuple[WorkerRecord, ...]:
-    known = sorted(access.state.workers.items())
-    return tuple(
-        as_worker(row, access.now_us, running=len(_held(access, worker))) for worker, row in known
-    )
-
-
 #: (queue, task): what some live worker serves and knows.
 Line = tuple[str, ...]
 
@@ -163,43 +150,40 @@ Line = tuple[str, ...]
 class MemoryUpkeep:
     """Upkeep, in memory."""
 
-    def promote(self, *, limit: int) -> Plan[int]:
-        return plan("promote", partial(_promote, limit=limit))
+    @on_state()
+    def promote(self, access: Access, *, limit: int) -> int:
+        waiting = access.state.due.items()
+        queues = [queue for (queue,), keys in waiting if keys.up_to(access.now_us, limit=1)]
+        promoted = 0
+        for queue in queues:
+            promoted += promote(access, queue, limit=max(1, limit // len(queues)))
+            access.wake(f"queue:{queue}")
+        return promoted
 
-    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
-        return plan("expire", partial(_expire, limit=limit))
+    @on_state()
+    def expire(self, access: Access, *, limit: int) -> tuple[str, ...]:
+        overdue = access.state.deadlines.group().up_to(access.now_us, limit=limit)
+        for row in access.rows(overdue):
+            finish_waiting(access, row, JobStatus.DEAD, DeadReason.EXPIRED)
+        return tuple(overdue)
 
-    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
-        return plan("park", partial(_park, after_us=after_us, limit=limit))
+    @on_state()
+    def park(self, access: Access, *, after_us: int, limit: int) -> Parked:
+        live = [row.renewal for row in access.state.workers.values() if row.live(access.now_us)]
+        served = {queue for worker in live for queue in worker.queues}
+        known = {
+            (queue, task) for worker in live for queue in worker.queues for task in worker.tasks
+        }
+        _ready_again(access, known, limit)
+        dead = _give_up(access, known, after_us, limit)
+        return Parked(_set_aside(access, known, served, limit), dead)
 
-    def prune(self, *, limit: int) -> Plan[int]:
-        return plan("prune", partial(_prune, limit=limit))
-
-
-def _promote(access: Access, limit: int) -> int:
-    waiting = access.state.due.items()
-    queues = [queue for (queue,), keys in waiting if keys.up_to(access.now_us, limit=1)]
-    promoted = 0
-    for queue in queues:
-        promoted += promote(access, queue, limit=max(1, limit // len(queues)))
-        access.wake(f"queue:{queue}")
-    return promoted
-
-
-def _expire(access: Access, limit: int) -> tuple[str, ...]:
-    overdue = access.state.deadlines.group().up_to(access.now_us, limit=limit)
-    for row in access.rows(overdue):
-        finish_waiting(access, row, JobStatus.DEAD, DeadReason.EXPIRED)
-    return tuple(overdue)
-
-
-def _park(access: Access, after_us: int, limit: int) -> Parked:
-    live = [row.renewal for row in access.state.workers.values() if row.live(access.now_us)]
-    served = {queue for worker in live for queue in worker.queues}
-    known = {(queue, task) for worker in live for queue in worker.queues for task in worker.tasks}
-    _ready_again(access, known, limit)
-    dead = _give_up(access, known, after_us, limit)
-    return Parked(_set_aside(access, known, served, limit), dead)
+    @on_state()
+    def prune(self, access: Access, *, limit: int) -> int:
+        _forget_gates(access)
+        forget_records(access, limit)
+        pruned = _prune_jobs(access, limit)
+        return pruned + _forget_ghosts(access, limit - pruned)
 
 
 def _is_known(line: Line, known: Collection[Line]) -> bool:
@@ -255,13 +239,6 @@ def _oldest(
         for job_id in keys.ids
     )
     return nsmallest(limit, rows, key=lambda row: row.sequence)
-
-
-def _prune(access: Access, limit: int) -> int:
-    _forget_gates(access)
-    forget_records(access, limit)
-    pruned = _prune_jobs(access, limit)
-    return pruned + _forget_ghosts(access, limit - pruned)
 
 
 def _prune_jobs(access: Access, limit: int) -> int:

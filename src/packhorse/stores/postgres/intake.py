@@ -17,7 +17,7 @@ from packhorse.stores.intake import (
     written_request,
     written_requests,
 )
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.locking import INTAKE, LockLevel
 from packhorse.stores.postgres.statements import Lock, Once, Send, sql
@@ -55,12 +55,10 @@ class PostgresIntake:
     def probe(self) -> UserStatement:
         return UserStatement(self._rendered(sql("intake_probe")))
 
-    def identity(self) -> Plan[Any] | None:
-        def steps() -> Steps[Any]:
-            [row] = yield Rows(sql("intake_probe"))
-            return tuple(row[:3])
-
-        return Plan("identity", steps, writes=False)
+    @planned(writes=False)
+    def identity(self) -> Steps[Any]:
+        [row] = yield Rows(sql("intake_probe"))
+        return tuple(row[:3])
 
     def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
         [(table, *where, may_insert)] = answer
@@ -101,8 +99,17 @@ class PostgresIntake:
         steps = partial(self._admit, self._level(), limit, wait=wait)
         return Plan("admit", steps, look=_is_empty)
 
-    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
-        return Plan("give_up", lambda: _give_up(reason, keep=keep))
+    @planned()
+    def give_up(self, reason: str, *, keep: bool) -> Steps[None]:
+        yield Lock(INTAKE)
+        level = yield from POSTGRES.go_alone()
+        rows = yield Rows(sql("intake_waiting"), (1,))
+        for number, at_us, text in rows:
+            yield Send(sql("intake_remove"), ([number],))
+            job = read_request(text, at_us).job if keep else None
+            if job is not None:
+                refused = RefusedJob(job.id, "STORE_ERROR", reason)
+                yield from reject(POSTGRES, job, refused, level)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(POSTGRES, job_id)
@@ -131,18 +138,6 @@ class PostgresIntake:
         yield from admit_requests(POSTGRES, requests, level)
         yield Send(sql("intake_remove"), ([number for number, _, _ in rows],))
         return len(rows)
-
-
-def _give_up(reason: str, *, keep: bool) -> Steps[None]:
-    yield Lock(INTAKE)
-    level = yield from POSTGRES.go_alone()
-    rows = yield Rows(sql("intake_waiting"), (1,))
-    for number, at_us, text in rows:
-        yield Send(sql("intake_remove"), ([number],))
-        job = read_request(text, at_us).job if keep else None
-        if job is not None:
-            refused = RefusedJob(job.id, "STORE_ERROR", reason)
-            yield from reject(POSTGRES, job, refused, level)
 
 
 def _is_empty() -> Steps[int | None]:

@@ -29,7 +29,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.lifecycle import Orphan
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.statements import Once, Send, sql
@@ -70,13 +70,8 @@ class PostgresLeases(SqlLeases):
             "renew", lambda: _renew(renewal, self._floors), look=lambda: self._renew_in_one(renewal)
         )
 
-    def expired(self) -> Plan[ExpiredLeases]:
-        return Plan("expired", self._expired, writes=False)
-
-    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
-        return Plan("orphans", lambda: self._orphans(workers, limit), writes=False)
-
-    def _expired(self) -> Steps[ExpiredLeases]:
+    @planned(writes=False)
+    def expired(self) -> Steps[ExpiredLeases]:
         now_us: int = yield NOW
         if not self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us:
             return ExpiredLeases(now_us, (yield from self._look_at_all(now_us)))
@@ -126,7 +121,8 @@ class PostgresLeases(SqlLeases):
             return None
         return Renewed(now_us + renewal.lease_us, now_us, before_us is None or before_us <= now_us)
 
-    def _orphans(self, workers: Sequence[str], limit: int) -> Steps[tuple[Orphan, ...]]:
+    @planned(writes=False)
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Steps[tuple[Orphan, ...]]:
         now_us: int = yield NOW
         back = not self._looked_back_us <= now_us < self._looked_back_us + SETTLED_US
         chosen = {

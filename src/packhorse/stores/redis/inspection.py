@@ -11,7 +11,7 @@ import msgspec
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, RateRule
 from packhorse.core.policies.explain import ClosedGate, JobFacts
-from packhorse.stores.plan import Plan, Steps, looking_for
+from packhorse.stores.plan import Plan, Steps, looking_for, planned
 from packhorse.stores.redis.layout import FIELDS, HISTORY_EACH_END, RECORD_FIELDS, STATUS
 from packhorse.stores.redis.leases import read_worker
 from packhorse.stores.redis.queues import gate_of
@@ -45,12 +45,10 @@ class RedisInspection:
         again = partial(self.job, tenant=tenant)
         return Plan("job", steps, writes=False, named=looking_for(job_id, None, again))
 
-    def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
-        def steps() -> Steps[tuple[AttemptRecord, ...]]:
-            lines = yield Script("history", (job_id, HISTORY_EACH_END))
-            return tuple(as_attempt(line) for line in lines if line is not None)
-
-        return Plan("history", steps, writes=False)
+    @planned(writes=False)
+    def history(self, job_id: str) -> Steps[tuple[AttemptRecord, ...]]:
+        lines = yield Script("history", (job_id, HISTORY_EACH_END))
+        return tuple(as_attempt(line) for line in lines if line is not None)
 
     def search(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
@@ -59,12 +57,26 @@ class RedisInspection:
         most = _LOOKED_MAX if most is None else most
         return Plan("search", lambda: _search(chosen, max(0, limit), below, most), writes=False)
 
+    @planned(writes=False)
     def counts(
         self,
         *,
         most: int | None = None,  # noqa: ARG002 - it keeps numbers
-    ) -> Plan[tuple[Counts, ...]]:
-        return Plan("counts", _counts, writes=False)
+    ) -> Steps[tuple[Counts, ...]]:
+        counts, oldest, suspended = yield Script("counts")
+        counted: dict[str, dict[JobStatus, int]] = {}
+        for field, number in zip(counts[::2], counts[1::2], strict=True):
+            code, _, queue = field.decode().partition(":")
+            counted.setdefault(queue, {})[STATUS[int(code)]] = int(number)
+        numbers = zip(suspended[::2], suspended[1::2], strict=True)
+        in_steps = {queue.decode(): int(number) for queue, number in numbers}
+        waiting: dict[str, dict[int, int]] = {}
+        for queue, priority, since_us in oldest:
+            waiting.setdefault(queue.decode(), {})[priority] = since_us
+        return tuple(
+            Counts(queue, by_status, waiting.get(queue, {}), in_steps=in_steps.get(queue, 0))
+            for queue, by_status in sorted(counted.items())
+        )
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
         del worker  # jobs of any lost worker count
@@ -102,23 +114,6 @@ def _summary(row: Sequence[Any], now_us: int) -> JobRecord:
     job_id, _, shown = row
     fields = dict(zip(_SUMMARY_FIELDS, shown, strict=True))
     return as_summary(job_id.decode(), [fields.get(name) for name in RECORD_FIELDS], now_us)
-
-
-def _counts() -> Steps[tuple[Counts, ...]]:
-    counts, oldest, suspended = yield Script("counts")
-    counted: dict[str, dict[JobStatus, int]] = {}
-    for field, number in zip(counts[::2], counts[1::2], strict=True):
-        code, _, queue = field.decode().partition(":")
-        counted.setdefault(queue, {})[STATUS[int(code)]] = int(number)
-    numbers = zip(suspended[::2], suspended[1::2], strict=True)
-    in_steps = {queue.decode(): int(number) for queue, number in numbers}
-    waiting: dict[str, dict[int, int]] = {}
-    for queue, priority, since_us in oldest:
-        waiting.setdefault(queue.decode(), {})[priority] = since_us
-    return tuple(
-        Counts(queue, by_status, waiting.get(queue, {}), in_steps=in_steps.get(queue, 0))
-        for queue, by_status in sorted(counted.items())
-    )
 
 
 def _facts(job_id: str, tenant: str | None) -> Steps[JobFacts | None]:

@@ -12,7 +12,7 @@ import msgspec
 from packhorse.core.job import Job, JobRecord, NewJob
 from packhorse.core.lifecycle import TASK_TIMEOUT, CancelAnswer
 from packhorse.core.settlement import Settlement, Verdict
-from packhorse.stores.plan import Plan, Steps, looking_for
+from packhorse.stores.plan import Plan, Steps, looking_for, planned
 from packhorse.stores.redis.layout import CODE, VERDICTS, Definition, SharedState
 from packhorse.stores.redis.rows import (
     as_claimed,
@@ -63,8 +63,13 @@ class RedisJobs:
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         return Plan("settle", partial(_settle, tuple(settlements), fast=self._fast))
 
-    def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
-        return Plan("note_progress", partial(_note_progress, tuple(notes)))
+    @planned()
+    def note_progress(self, notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
+        args: list[Argument] = []
+        for note in notes:
+            args += (note.job_id, note.fence, msgspec.json.encode(note.progress))
+        reply = yield Script("note_progress", args)
+        return tuple(Verdict.APPLIED if current else Verdict.STALE for current in reply)
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         again = partial(self.cancel, tenant=tenant)
@@ -82,11 +87,23 @@ class RedisJobs:
         )
         return Plan("redrive", steps, named=named)
 
-    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        return Plan("delete", partial(_delete, chosen, limit))
+    @planned()
+    def delete(self, chosen: JobFilter, *, limit: int) -> Steps[int]:
+        """In parts: each script looks at some jobs, and goes on where the last one ended."""
+        text = filter_text(chosen)
+        removed, after = 0, "0"
+        while removed < limit:
+            count, end = yield Script("delete", [limit - removed, after, text])
+            removed += count
+            if end == -1:
+                break
+            after = end.decode()
+        return removed
 
-    def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
-        return Plan("await_finish", partial(_await_finish, job_id))
+    @planned()
+    def await_finish(self, job_id: str) -> Steps[JobRecord | None]:
+        reply = yield Script("await_finish", [job_id])
+        return None if reply is None else as_record(job_id, reply[1], reply[0])
 
 
 def _claim(request: ClaimRequest, *, fast: bool) -> Steps[Claimed]:
@@ -190,14 +207,6 @@ def seen_by(tenant: str | None) -> tuple[int, str]:
     return (0, "") if tenant is None else (1, tenant)
 
 
-def _note_progress(notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
-    args: list[Argument] = []
-    for note in notes:
-        args += (note.job_id, note.fence, msgspec.json.encode(note.progress))
-    reply = yield Script("note_progress", args)
-    return tuple(Verdict.APPLIED if current else Verdict.STALE for current in reply)
-
-
 def _cancel(job_id: str, tenant: str | None) -> Steps[CancelAnswer]:
     reply = yield Script("cancel", [job_id, *seen_by(tenant)])
     return CancelAnswer(reply.decode())
@@ -208,21 +217,3 @@ def _redrive(
 ) -> Steps[tuple[RedriveAnswer, ...]]:
     reply = yield Script("redrive", [*seen_by(tenant), len(forget), *forget, *job_ids])
     return tuple(RedriveAnswer(answer.decode()) for answer in reply)
-
-
-def _delete(chosen: JobFilter, limit: int) -> Steps[int]:
-    """In parts: each script looks at a bounded number of jobs, and goes on where the last ended."""
-    text = filter_text(chosen)
-    removed, after = 0, "0"
-    while removed < limit:
-        count, end = yield Script("delete", [limit - removed, after, text])
-        removed += count
-        if end == -1:
-            break
-        after = end.decode()
-    return removed
-
-
-def _await_finish(job_id: str) -> Steps[JobRecord | None]:
-    reply = yield Script("await_finish", [job_id])
-    return None if reply is None else as_record(job_id, reply[1], reply[0])

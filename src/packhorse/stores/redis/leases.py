@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from packhorse.core.job import JobOptions
 from packhorse.core.lifecycle import Orphan
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Steps, planned
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import (
     ExpiredLease,
@@ -43,68 +42,54 @@ _read_options: Final = msgspec.json.Decoder(JobOptions).decode
 class RedisLeases:
     """See `LeaseStore`."""
 
-    def renew(self, renewal: Renewal) -> Plan[Renewed]:
-        return Plan("renew", partial(_renew, renewal))
+    @planned()
+    def renew(self, renewal: Renewal) -> Steps[Renewed]:
+        """One script; more only when a worker has lost sight of very many jobs."""
+        text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None, step_us=0))
+        args: list[Argument] = [renewal.worker, renewal.lease_us, text]
+        args += (max(0, renewal.step_us), int(renewal.held is not None))
+        args += msgspec.structs.astuple(renewal.totals)
+        for job_id, fence in renewal.held or ():
+            args += (job_id, fence)
+        expires_us, now_us, lapsed, released, more = yield Script("renew", args)
+        while more:
+            args[3] = 0  # the holds have moved by now
+            expires_us, now_us, _, count, more = yield Script("renew", args)
+            released += count
+        return Renewed(expires_us=expires_us, now_us=now_us, lapsed=bool(lapsed), released=released)
 
-    def leave(self, worker: str) -> Plan[int]:
-        return Plan("leave", partial(_leave, worker))
+    @planned()
+    def leave(self, worker: str) -> Steps[int]:
+        released, more = yield Script("leave", [worker])
+        while more:
+            count, more = yield Script("leave", [worker])
+            released += count
+        return int(released)
 
-    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
-        def steps() -> Steps[tuple[str, ...]]:
-            found, beyond = yield Script("cancelled", (worker, 0))
-            while beyond != -1:
-                more, beyond = yield Script("cancelled", (worker, beyond))
-                found += more
-            return tuple(job_id.decode() for job_id in found)
+    @planned(writes=False)
+    def cancelled(self, worker: str) -> Steps[tuple[str, ...]]:
+        found, beyond = yield Script("cancelled", (worker, 0))
+        while beyond != -1:
+            more, beyond = yield Script("cancelled", (worker, beyond))
+            found += more
+        return tuple(job_id.decode() for job_id in found)
 
-        return Plan("cancelled", steps, writes=False)
+    @planned(writes=False)
+    def expired(self) -> Steps[ExpiredLeases]:
+        now_us, rows = yield Script("expired")
+        leases = tuple(_lease(worker.decode(), row) for worker, row in sorted(rows))
+        return ExpiredLeases(now_us, leases)
 
-    def expired(self) -> Plan[ExpiredLeases]:
-        def steps() -> Steps[ExpiredLeases]:
-            now_us, rows = yield Script("expired")
-            leases = tuple(_lease(worker.decode(), row) for worker, row in sorted(rows))
-            return ExpiredLeases(now_us, leases)
+    @planned(writes=False)
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Steps[tuple[Orphan, ...]]:
+        now_us, rows = yield Script("orphans", (max(0, limit), *workers))
+        return tuple(_orphan(row, now_us) for row in rows)
 
-        return Plan("expired", steps, writes=False)
-
-    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
-        def steps() -> Steps[tuple[Orphan, ...]]:
-            now_us, rows = yield Script("orphans", (max(0, limit), *workers))
-            return tuple(_orphan(row, now_us) for row in rows)
-
-        return Plan("orphans", steps, writes=False)
-
-    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
-        def steps() -> Steps[tuple[WorkerRecord, ...]]:
-            now_us, rows = yield Script("workers")
-            records = (read_worker(row, now_us, running=held) for row, held in rows)
-            return tuple(sorted(records, key=lambda record: record.worker))
-
-        return Plan("workers", steps, writes=False)
-
-
-def _renew(renewal: Renewal) -> Steps[Renewed]:
-    """One script; more only when a worker has lost sight of very many jobs."""
-    text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None, step_us=0))
-    args: list[Argument] = [renewal.worker, renewal.lease_us, text]
-    args += (max(0, renewal.step_us), int(renewal.held is not None))
-    args += msgspec.structs.astuple(renewal.totals)
-    for job_id, fence in renewal.held or ():
-        args += (job_id, fence)
-    expires_us, now_us, lapsed, released, more = yield Script("renew", args)
-    while more:
-        args[3] = 0  # the holds have moved by now
-        expires_us, now_us, _, count, more = yield Script("renew", args)
-        released += count
-    return Renewed(expires_us=expires_us, now_us=now_us, lapsed=bool(lapsed), released=released)
-
-
-def _leave(worker: str) -> Steps[int]:
-    released, more = yield Script("leave", [worker])
-    while more:
-        count, more = yield Script("leave", [worker])
-        released += count
-    return int(released)
+    @planned(writes=False)
+    def workers(self) -> Steps[tuple[WorkerRecord, ...]]:
+        now_us, rows = yield Script("workers")
+        records = (read_worker(row, now_us, running=held) for row, held in rows)
+        return tuple(sorted(records, key=lambda record: record.worker))
 
 
 def _lease(worker: str, row: bytes | None) -> ExpiredLease:

@@ -12,7 +12,7 @@ import msgspec
 
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.errors import ConfigError, SchemaOutOfDate
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.redis.layout import GATES
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
@@ -27,14 +27,42 @@ _read_task: Final = msgspec.json.Decoder(TaskSettings).decode
 class RedisQueues:
     """See `QueueStore`."""
 
-    def declare(self, queues: Sequence[QueueSettings]) -> Plan[tuple[QueueSettings | None, ...]]:
-        return Plan("declare", partial(_declare, tuple(queues)))
+    @planned()
+    def declare(self, queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | None, ...]]:
+        args: list[Argument] = []
+        for settings in queues:
+            yield from _index_waiting(settings)
+            args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
+        reply = yield Script("declare", args)
+        _refuse_clash(reply, "no declaration was kept")
+        for settings in queues:
+            yield from _weigh_waiting(settings)
+        yield from _reopen()
+        return tuple(_read_queue(text) if text else None for text in reply[1:])
 
-    def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
-        return Plan("declare_tasks", partial(_declare_tasks, tuple(tasks)))
+    @planned()
+    def declare_tasks(
+        self, tasks: Sequence[TaskSettings]
+    ) -> Steps[tuple[TaskSettings | None, ...]]:
+        args: list[Argument] = []
+        for settings in tasks:
+            unlimited = settings == TaskSettings(settings.name)
+            args += (settings.name, b"" if unlimited else _text(settings))
+        reply = yield Script("declare_tasks", args)
+        yield from _reopen()
+        return tuple(_read_task(text) if text else None for text in reply)
 
-    def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
-        return Plan("override", partial(_override, queue, settings))
+    @planned()
+    def override(self, queue: str, settings: QueueSettings | None) -> Steps[bool]:
+        if settings is not None:
+            yield from _index_waiting(settings)
+        text = b"" if settings is None else _text(settings)
+        reply = yield Script("override", [queue, text, _text(QueueSettings(queue))])
+        _refuse_clash(reply, "no declaration was kept")
+        if settings is not None:
+            yield from _weigh_waiting(settings)
+        yield from _reopen()
+        return bool(reply[1])
 
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
@@ -52,53 +80,46 @@ class RedisQueues:
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return Plan("close_queue", partial(_said, "close_queue", [queue, int(closed)]))
 
-    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
-        return Plan("queues", lambda: _queues(holding=holding), writes=False)
+    @planned(writes=False)
+    def queues(self, *, holding: bool = True) -> Steps[tuple[QueueState, ...]]:
+        flags, declarations, wishes, counts, paused_gates, sizes = yield Script("queues")
+        held = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
+        declared, overrides = _settings(declarations), _settings(wishes)
+        paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
+        closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
+        holds = {field.decode().partition(":")[2] for field in counts if holding}
+        pauses = {gate_of(name.decode()).name for name in paused_gates}
+        known = {*declared, *overrides, *paused, *closed, *holds, *(name[0] for name in pauses)}
+        settings = {queue: overrides.get(queue) or declared.get(queue) for queue in known}
+        return tuple(
+            QueueState(
+                settings=(one := settings[queue] or QueueSettings(queue)),
+                paused=queue in paused,
+                declared=queue in declared,
+                closed=queue in closed,
+                overridden=queue in overrides,
+                paused_keys=_names(pauses, queue, "key"),
+                paused_tenants=_names(pauses, queue, "tenant"),
+                held_bytes=None if one.max_bytes is None else held.get(queue.encode(), 0),
+            )
+            for queue in sorted(known)
+        )
 
-    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
-        def steps() -> Steps[tuple[TaskSettings, ...]]:
-            rows = yield Script("tasks")
-            found = (_read_task(text) for text in rows[1::2])
-            return tuple(sorted(found, key=lambda settings: settings.name))
+    @planned(writes=False)
+    def tasks(self) -> Steps[tuple[TaskSettings, ...]]:
+        rows = yield Script("tasks")
+        found = (_read_task(text) for text in rows[1::2])
+        return tuple(sorted(found, key=lambda settings: settings.name))
 
-        return Plan("tasks", steps, writes=False)
-
-    def depth(self, queue: str) -> Plan[int]:
-        def steps() -> Steps[int]:
-            depth: int = yield Script("depth", (queue,))
-            return depth
-
-        return Plan("depth", steps, writes=False)
+    @planned(writes=False)
+    def depth(self, queue: str) -> Steps[int]:
+        depth: int = yield Script("depth", (queue,))
+        return depth
 
 
 def _said(script: str, args: list[Argument]) -> Steps[bool]:
     reply = yield Script(script, args)
     return bool(reply)
-
-
-def _declare(queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | None, ...]]:
-    args: list[Argument] = []
-    for settings in queues:
-        yield from _index_waiting(settings)
-        args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
-    reply = yield Script("declare", args)
-    _refuse_clash(reply, "no declaration was kept")
-    for settings in queues:
-        yield from _weigh_waiting(settings)
-    yield from _reopen()
-    return tuple(_read_queue(text) if text else None for text in reply[1:])
-
-
-def _override(queue: str, settings: QueueSettings | None) -> Steps[bool]:
-    if settings is not None:
-        yield from _index_waiting(settings)
-    text = b"" if settings is None else _text(settings)
-    reply = yield Script("override", [queue, text, _text(QueueSettings(queue))])
-    _refuse_clash(reply, "no declaration was kept")
-    if settings is not None:
-        yield from _weigh_waiting(settings)
-    yield from _reopen()
-    return bool(reply[1])
 
 
 def _index_waiting(settings: QueueSettings) -> Steps[None]:
@@ -137,41 +158,6 @@ def _refuse_clash(reply: Sequence[Any], consequence: str) -> None:
             f"{shelf!r} is declared as a queue and as the dead-letter shelf of "
             f"queue {queue!r}; {consequence}: rename one of the two"
         )
-
-
-def _declare_tasks(tasks: Sequence[TaskSettings]) -> Steps[tuple[TaskSettings | None, ...]]:
-    args: list[Argument] = []
-    for settings in tasks:
-        unlimited = settings == TaskSettings(settings.name)
-        args += (settings.name, b"" if unlimited else _text(settings))
-    reply = yield Script("declare_tasks", args)
-    yield from _reopen()
-    return tuple(_read_task(text) if text else None for text in reply)
-
-
-def _queues(*, holding: bool) -> Steps[tuple[QueueState, ...]]:
-    flags, declarations, wishes, counts, paused_gates, sizes = yield Script("queues")
-    held = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
-    declared, overrides = _settings(declarations), _settings(wishes)
-    paused = {queue.decode() for queue, is_so, _ in flags if is_so == b"1"}
-    closed = {queue.decode() for queue, _, is_so in flags if is_so == b"1"}
-    holds = {field.decode().partition(":")[2] for field in counts if holding}
-    pauses = {gate_of(name.decode()).name for name in paused_gates}
-    known = {*declared, *overrides, *paused, *closed, *holds, *(name[0] for name in pauses)}
-    settings = {queue: overrides.get(queue) or declared.get(queue) for queue in known}
-    return tuple(
-        QueueState(
-            settings=(one := settings[queue] or QueueSettings(queue)),
-            paused=queue in paused,
-            declared=queue in declared,
-            closed=queue in closed,
-            overridden=queue in overrides,
-            paused_keys=_names(pauses, queue, "key"),
-            paused_tenants=_names(pauses, queue, "tenant"),
-            held_bytes=None if one.max_bytes is None else held.get(queue.encode(), 0),
-        )
-        for queue in sorted(known)
-    )
 
 
 def _settings(rows: Sequence[bytes]) -> Mapping[str, QueueSettings]:

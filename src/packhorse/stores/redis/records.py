@@ -27,7 +27,7 @@ from packhorse.core.policies.records import (
 )
 from packhorse.errors import StoreCopied, StoreUnavailable
 from packhorse.stores.journal import Folded
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
 from packhorse.stores.redis.layout import CODE, STATUS
 from packhorse.stores.redis.scripts import Argument, Script
@@ -64,13 +64,11 @@ _unpack_line: Final = msgspec.msgpack.Decoder(tuple[int, str, str, int, int, int
 class RedisRecords:
     """See `RecordStore`."""
 
-    def record(self, named: RecordId) -> Plan[Record | None]:
-        def steps() -> Steps[Record | None]:
-            now_us, _, value = yield Script("records_read", [named.text])
-            record = None if value is None else _read(named, value)
-            return None if record is None or is_expired(record, int(now_us)) else record
-
-        return Plan("record", steps, writes=False)
+    @planned(writes=False)
+    def record(self, named: RecordId) -> Steps[Record | None]:
+        now_us, _, value = yield Script("records_read", [named.text])
+        record = None if value is None else _read(named, value)
+        return None if record is None or is_expired(record, int(now_us)) else record
 
     def records(
         self,
@@ -99,19 +97,15 @@ class RedisRecords:
 class RedisJournal:
     """See `JournalStore`."""
 
-    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
-        def steps() -> Steps[tuple[Group, ...]]:
-            names = yield Script("journal_groups", [limit])
-            return tuple([Group.of(name.decode()) for name in names])
+    @planned(writes=False)
+    def journal_groups(self, *, limit: int) -> Steps[tuple[Group, ...]]:
+        names = yield Script("journal_groups", [limit])
+        return tuple([Group.of(name.decode()) for name in names])
 
-        return Plan("journal_groups", steps, writes=False)
-
-    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
-        def steps() -> Steps[tuple[JournalLine, ...]]:
-            lines = yield Script("journal", [group.text, limit])
-            return tuple([_line(group, line) for line in lines])
-
-        return Plan("journal", steps, writes=False)
+    @planned(writes=False)
+    def journal(self, group: Group, *, limit: int) -> Steps[tuple[JournalLine, ...]]:
+        lines = yield Script("journal", [group.text, limit])
+        return tuple([_line(group, line) for line in lines])
 
     def fold(
         self,

@@ -11,7 +11,7 @@ import msgspec
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.gates import holds_line
 from packhorse.errors import ConfigError
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.redis.attachments import attached_fields, read_attached
 from packhorse.stores.redis.layout import (
     CODE,
@@ -58,19 +58,15 @@ _LOOKED_AT: Final = 500
 class RedisTransfer:
     """See `TransferStore`."""
 
-    def copied(self) -> Plan[Copied | None]:
-        def steps() -> Steps[Copied | None]:
-            text = yield Script("copied", ("get",))
-            return None if text is None else msgspec.json.decode(text, type=Copied)
+    @planned(writes=False)
+    def copied(self) -> Steps[Copied | None]:
+        text = yield Script("copied", ("get",))
+        return None if text is None else msgspec.json.decode(text, type=Copied)
 
-        return Plan("copied", steps, writes=False)
-
-    def mark(self, copied: Copied | None) -> Plan[None]:
-        def steps() -> Steps[None]:
-            asked = ("del",) if copied is None else ("set", msgspec.json.encode(copied))
-            yield Script("copied", asked)
-
-        return Plan("mark", steps)
+    @planned()
+    def mark(self, copied: Copied | None) -> Steps[None]:
+        asked = ("del",) if copied is None else ("set", msgspec.json.encode(copied))
+        yield Script("copied", asked)
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond, wanted = cursor_of(after), max(0, limit)
@@ -83,28 +79,22 @@ class RedisTransfer:
 
         return Plan("carry_out", steps, writes=False)
 
-    def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
+    @planned(writes=False)
+    def carried(self, job_ids: Sequence[str]) -> Steps[tuple[CarriedJob, ...]]:
         asked = ("ids", *dict.fromkeys(job_ids))
-
-        def steps() -> Steps[tuple[CarriedJob, ...]]:
-            now_us, _, found = yield Script("carry_out", asked)
-            found.sort(key=lambda one: int(one[1]))
-            return tuple([_carried(one, now_us) for one in found])
-
-        return Plan("carried", steps, writes=False)
+        now_us, _, found = yield Script("carry_out", asked)
+        found.sort(key=lambda one: int(one[1]))
+        return tuple([_carried(one, now_us) for one in found])
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return Plan("carry_in", lambda: _carry_in(given))
 
-    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+    @planned()
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Steps[bool]:
         asked = (job_id, *(part for pair in texts.items() for part in pair))
-
-        def steps() -> Steps[bool]:
-            found = yield Script("exchange", asked)
-            return bool(found)
-
-        return Plan("exchange", steps)
+        found = yield Script("exchange", asked)
+        return bool(found)
 
 
 def _carry_in(jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:

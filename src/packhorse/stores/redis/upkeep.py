@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from packhorse.core.policies.journal import KEPT_US, MEMBER_LIFE_US_MAX
 from packhorse.core.policies.retention import GHOST_US
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Steps, planned
 from packhorse.stores.redis.scripts import Script
 from packhorse.stores.requests import Parked
 
@@ -15,30 +13,23 @@ from packhorse.stores.requests import Parked
 class RedisUpkeep:
     """See `UpkeepStore`."""
 
-    def promote(self, *, limit: int) -> Plan[int]:
-        return Plan("promote", partial(_counted, "promote", limit))
+    @planned()
+    def promote(self, *, limit: int) -> Steps[int]:
+        return int((yield Script("promote", [max(0, limit)])))
 
-    def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
-        return Plan("expire", partial(_expire, limit))
+    @planned()
+    def expire(self, *, limit: int) -> Steps[tuple[str, ...]]:
+        reply = yield Script("expire", [max(0, limit)])
+        return tuple(job_id.decode() for job_id in reply)
 
-    def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
-        return Plan("park", partial(_park, after_us, limit))
+    @planned()
+    def park(self, *, after_us: int, limit: int) -> Steps[Parked]:
+        tasks, dead = yield Script("park", [after_us, max(0, limit)])
+        return Parked(
+            tuple(name.decode() for name in tasks), tuple(job_id.decode() for job_id in dead)
+        )
 
-    def prune(self, *, limit: int) -> Plan[int]:
+    @planned()
+    def prune(self, *, limit: int) -> Steps[int]:
         spans = (GHOST_US, MEMBER_LIFE_US_MAX, KEPT_US)
-        return Plan("prune", partial(_counted, "prune", limit, *spans))
-
-
-def _counted(script: str, limit: int, *more: int) -> Steps[int]:
-    reply = yield Script(script, [max(0, limit), *more])
-    return int(reply)
-
-
-def _expire(limit: int) -> Steps[tuple[str, ...]]:
-    reply = yield Script("expire", [max(0, limit)])
-    return tuple(job_id.decode() for job_id in reply)
-
-
-def _park(after_us: int, limit: int) -> Steps[Parked]:
-    tasks, dead = yield Script("park", [after_us, max(0, limit)])
-    return Parked(tuple(name.decode() for name in tasks), tuple(job_id.decode() for job_id in dead))
+        return int((yield Script("prune", [max(0, limit), *spans])))

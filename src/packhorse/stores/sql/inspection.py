@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.core.policies.explain import AHEAD_MAX, JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind
-from packhorse.stores.plan import Named, Plan, Steps
+from packhorse.stores.plan import Named, Plan, Steps, planned
 from packhorse.stores.requests import (
     EVERY_TASK,
     Counts,
@@ -53,12 +53,10 @@ class SqlInspection:
 
         return Plan("job", steps, writes=False, named=_looking_for(job_id, tenant, self.job))
 
-    def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
-        def steps() -> Steps[tuple[AttemptRecord, ...]]:
-            rows = yield Rows(self._dialect.sql("history"), {"id": job_id})
-            return both_ends([read_attempt(row) for row in rows])
-
-        return Plan("history", steps, writes=False)
+    @planned(writes=False)
+    def history(self, job_id: str) -> Steps[tuple[AttemptRecord, ...]]:
+        rows = yield Rows(self._dialect.sql("history"), {"id": job_id})
+        return both_ends([read_attempt(row) for row in rows])
 
     def search(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
@@ -69,8 +67,28 @@ class SqlInspection:
         )
         return Plan("search", looked, writes=False)
 
-    def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
-        return Plan("counts", lambda: _counts(self._dialect, most), writes=False)
+    @planned(writes=False)
+    def counts(self, *, most: int | None = None) -> Steps[tuple[Counts, ...]]:
+        dialect = self._dialect
+        rows: list[tuple[str, int, int, bool]]
+        if most is None:
+            rows = [(*row, False) for row in (yield from dialect.counted())]
+        else:
+            rows = yield from dialect.counted_some(most)
+        counted: dict[str, Counter[JobStatus]] = {}
+        at_least: dict[str, set[JobStatus]] = {}
+        for queue, status, number, more in rows:
+            counted.setdefault(queue, Counter())[STATUS[status]] += number
+            at_least.setdefault(queue, set()).update({STATUS[status]} if more else ())
+        oldest = yield from dialect.oldest_ready(counted, most)
+        in_steps = yield from _in_steps(dialect, counted)
+        return tuple(
+            Counts(
+                *(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue])),
+                in_steps=in_steps.get(queue, 0),
+            )
+            for queue, by_status in sorted(counted.items())
+        )
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
         del worker  # jobs of lapsed leases count for every worker
@@ -90,28 +108,6 @@ def _looking_for(
 ) -> Named[T | None]:
     """Of a verb that answers None if it does not know the job."""
     return Named(job_id, lambda answer: answer is None, lambda other: verb(other, tenant=tenant))
-
-
-def _counts(dialect: Dialect, most: int | None) -> Steps[tuple[Counts, ...]]:
-    rows: list[tuple[str, int, int, bool]]
-    if most is None:
-        rows = [(*row, False) for row in (yield from dialect.counted())]
-    else:
-        rows = yield from dialect.counted_some(most)
-    counted: dict[str, Counter[JobStatus]] = {}
-    at_least: dict[str, set[JobStatus]] = {}
-    for queue, status, number, more in rows:
-        counted.setdefault(queue, Counter())[STATUS[status]] += number
-        at_least.setdefault(queue, set()).update({STATUS[status]} if more else ())
-    oldest = yield from dialect.oldest_ready(counted, most)
-    in_steps = yield from _in_steps(dialect, counted)
-    return tuple(
-        Counts(
-            *(queue, dict(by_status), oldest.get(queue, {}), frozenset(at_least[queue])),
-            in_steps=in_steps.get(queue, 0),
-        )
-        for queue, by_status in sorted(counted.items())
-    )
 
 
 def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> Steps[dict[str, int]]:

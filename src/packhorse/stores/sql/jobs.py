@@ -10,7 +10,7 @@ from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.settlement import Verdict
-from packhorse.stores.plan import Named, Plan, Steps, Wake
+from packhorse.stores.plan import Named, Plan, Steps, Wake, planned
 from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
@@ -31,8 +31,23 @@ class SqlJobs:
         self._dialect = dialect
         self._level = level
 
-    def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
-        return Plan("note_progress", lambda: _note_progress(self._dialect, notes))
+    @planned()
+    def note_progress(self, notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
+        dialect = self._dialect
+        now_us = yield NOW
+        verdicts = []
+        for note in notes:
+            changed = yield Change(
+                dialect.sql("progress"),
+                {
+                    "id": note.job_id,
+                    "fence": note.fence,
+                    "progress": json_text(note.progress),
+                    "now": now_us,
+                },
+            )
+            verdicts.append(Verdict.APPLIED if changed else Verdict.STALE)
+        return tuple(verdicts)
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         level = self._level()
@@ -62,25 +77,13 @@ class SqlJobs:
             named=named,
         )
 
-    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        return Plan("delete", lambda: _delete(self._dialect, chosen, limit))
-
-
-def _note_progress(dialect: Dialect, notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
-    now_us = yield NOW
-    verdicts = []
-    for note in notes:
-        changed = yield Change(
-            dialect.sql("progress"),
-            {
-                "id": note.job_id,
-                "fence": note.fence,
-                "progress": json_text(note.progress),
-                "now": now_us,
-            },
-        )
-        verdicts.append(Verdict.APPLIED if changed else Verdict.STALE)
-    return tuple(verdicts)
+    @planned()
+    def delete(self, chosen: JobFilter, *, limit: int) -> Steps[int]:
+        dialect = self._dialect
+        yield from dialect.lock_all()
+        rows = yield chosen_finished(dialect, chosen, limit)
+        removed: int = yield from remove_steps(dialect, [seq for (seq,) in rows])
+        return removed
 
 
 def cancel_steps(
@@ -141,13 +144,6 @@ def _end_lost(
     )
     yield from settle_each(dialect, [settlement], now_us)
     yield from aftermath(dialect, "id", [job_id], stashed=level.alone)
-
-
-def _delete(dialect: Dialect, chosen: JobFilter, limit: int) -> Steps[int]:
-    yield from dialect.lock_all()
-    rows = yield chosen_finished(dialect, chosen, limit)
-    removed: int = yield from remove_steps(dialect, [seq for (seq,) in rows])
-    return removed
 
 
 class _Row(NamedTuple):

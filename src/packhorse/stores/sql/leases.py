@@ -9,7 +9,7 @@ from typing import Any
 from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import Orphan
 from packhorse.core.settlement import Settlement, SettlementKind
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Steps, planned
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.finish import aftermath
@@ -25,50 +25,39 @@ class SqlLeases:
         self._dialect = dialect
         self._go_back = go_back
 
-    def leave(self, worker: str) -> Plan[int]:
-        return Plan("leave", lambda: self._leave(worker))
-
-    def cancelled(self, worker: str) -> Plan[tuple[str, ...]]:
-        def steps() -> Steps[tuple[str, ...]]:
-            rows = yield Rows(self._dialect.sql("cancelled_of"), (worker,))
-            return tuple(job_id for (job_id,) in rows)
-
-        return Plan("cancelled", steps, writes=False)
-
-    def expired(self) -> Plan[ExpiredLeases]:
-        def steps() -> Steps[ExpiredLeases]:
-            now_us = yield NOW
-            rows = yield Rows(self._dialect.sql("leases_expired"), {"now": now_us})
-            return ExpiredLeases(now_us, tuple(ExpiredLease(*row) for row in rows))
-
-        return Plan("expired", steps, writes=False)
-
-    def orphans(self, workers: Sequence[str], *, limit: int) -> Plan[tuple[Orphan, ...]]:
-        dialect = self._dialect
-
-        def steps() -> Steps[tuple[Orphan, ...]]:
-            now_us = yield NOW
-            chosen = {"now": now_us, "workers": dialect.many(workers), "limit": limit}
-            rows = yield Rows(dialect.sql("orphans"), chosen)
-            return tuple(read_orphan(row, now_us) for row in rows)
-
-        return Plan("orphans", steps, writes=False)
-
-    def workers(self) -> Plan[tuple[WorkerRecord, ...]]:
-        def steps() -> Steps[tuple[WorkerRecord, ...]]:
-            now_us = yield NOW
-            rows = yield Rows(self._dialect.sql("workers"))
-            return tuple(read_worker(self._dialect.listed, row, now_us) for row in rows)
-
-        return Plan("workers", steps, writes=False)
-
-    def _leave(self, worker: str) -> Steps[int]:
+    @planned()
+    def leave(self, worker: str) -> Steps[int]:
         yield from self._dialect.lock_all()
         now_us: int = yield NOW
         yield from self._go_back()
         released: int = yield from release_unknown(self._dialect, worker, set(), now_us)
         yield self._dialect.write(self._dialect.sql("lease_leave"), (worker,))
         return released
+
+    @planned(writes=False)
+    def cancelled(self, worker: str) -> Steps[tuple[str, ...]]:
+        rows = yield Rows(self._dialect.sql("cancelled_of"), (worker,))
+        return tuple(job_id for (job_id,) in rows)
+
+    @planned(writes=False)
+    def expired(self) -> Steps[ExpiredLeases]:
+        now_us = yield NOW
+        rows = yield Rows(self._dialect.sql("leases_expired"), {"now": now_us})
+        return ExpiredLeases(now_us, tuple(ExpiredLease(*row) for row in rows))
+
+    @planned(writes=False)
+    def orphans(self, workers: Sequence[str], *, limit: int) -> Steps[tuple[Orphan, ...]]:
+        dialect = self._dialect
+        now_us = yield NOW
+        chosen = {"now": now_us, "workers": dialect.many(workers), "limit": limit}
+        rows = yield Rows(dialect.sql("orphans"), chosen)
+        return tuple(read_orphan(row, now_us) for row in rows)
+
+    @planned(writes=False)
+    def workers(self) -> Steps[tuple[WorkerRecord, ...]]:
+        now_us = yield NOW
+        rows = yield Rows(self._dialect.sql("workers"))
+        return tuple(read_worker(self._dialect.listed, row, now_us) for row in rows)
 
 
 def release_unknown(

@@ -9,7 +9,7 @@ from packhorse.core.constraints import queue_constraints
 from packhorse.core.policies.gates import Gate, pause_gate
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limit_state import bytes_of, read_task_settings, scoped
@@ -39,8 +39,17 @@ class SqlQueues:
             look=lambda: _tasks_undeclared(dialect, tasks),
         )
 
-    def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
-        return Plan("override", lambda: _override(self._dialect, queue, settings))
+    @planned()
+    def override(self, queue: str, settings: QueueSettings | None) -> Steps[bool]:
+        dialect = self._dialect
+        yield from dialect.lock_all()
+        declared, before, _ = yield from _known(dialect, queue)
+        if before == settings:
+            return False
+        yield from _hold(dialect, queue, declared, settings)
+        if settings is not None:
+            yield from _refuse_conflicts(dialect)
+        return True
 
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
@@ -57,18 +66,14 @@ class SqlQueues:
         text = self._dialect.sql("queues") if holding else self._dialect.sql("queues_set")
         return Plan("queues", lambda: _queues(self._dialect, text), writes=False)
 
-    def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
-        def steps() -> Steps[tuple[TaskSettings, ...]]:
-            rows = yield Rows(self._dialect.sql("tasks"))
-            return tuple(read_task_settings(text) for (text,) in rows)
+    @planned(writes=False)
+    def tasks(self) -> Steps[tuple[TaskSettings, ...]]:
+        rows = yield Rows(self._dialect.sql("tasks"))
+        return tuple(read_task_settings(text) for (text,) in rows)
 
-        return Plan("tasks", steps, writes=False)
-
-    def depth(self, queue: str) -> Plan[int]:
-        def steps() -> Steps[int]:
-            return (yield from depth_of(self._dialect, queue, 0))
-
-        return Plan("depth", steps, writes=False)
+    @planned(writes=False)
+    def depth(self, queue: str) -> Steps[int]:
+        return (yield from depth_of(self._dialect, queue, 0))
 
 
 def _undeclared(
@@ -94,17 +99,6 @@ def _declare(
         yield from _hold(dialect, queue.name, queue, overridden)
     yield from _refuse_conflicts(dialect)
     return tuple(replaced)
-
-
-def _override(dialect: Dialect, queue: str, settings: QueueSettings | None) -> Steps[bool]:
-    yield from dialect.lock_all()
-    declared, before, _ = yield from _known(dialect, queue)
-    if before == settings:
-        return False
-    yield from _hold(dialect, queue, declared, settings)
-    if settings is not None:
-        yield from _refuse_conflicts(dialect)
-    return True
 
 
 def _hold(

@@ -25,7 +25,7 @@ from packhorse.core.policies.records import (
 )
 from packhorse.errors import PayloadError, StoreCopied
 from packhorse.stores.journal import Folded
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
@@ -48,13 +48,11 @@ class SqlRecords:
         self._dialect = dialect
         self._isolation = isolation
 
-    def record(self, named: RecordId) -> Plan[Record | None]:
-        def steps() -> Steps[Record | None]:
-            asked = {"name": named.text, "now": (yield NOW)}
-            rows = yield Rows(self._dialect.sql("record"), asked)
-            return _read(rows[0]) if rows else None
-
-        return Plan("record", steps, writes=False)
+    @planned(writes=False)
+    def record(self, named: RecordId) -> Steps[Record | None]:
+        asked = {"name": named.text, "now": (yield NOW)}
+        rows = yield Rows(self._dialect.sql("record"), asked)
+        return _read(rows[0]) if rows else None
 
     def records(
         self,
@@ -102,28 +100,22 @@ class SqlJournal:
         self._dialect = dialect
         self._isolation = isolation
 
-    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+    @planned(writes=False)
+    def journal_groups(self, *, limit: int) -> Steps[tuple[Group, ...]]:
         asked = {"looked_at": max(_LOOKED_AT, _LINES_OF_EACH * limit), "limit": max(0, limit)}
+        rows = yield Rows(self._dialect.sql("journal_groups"), asked)
+        return tuple([Group.of(name) for (name,) in rows])
 
-        def steps() -> Steps[tuple[Group, ...]]:
-            rows = yield Rows(self._dialect.sql("journal_groups"), asked)
-            return tuple([Group.of(name) for (name,) in rows])
-
-        return Plan("journal_groups", steps, writes=False)
-
-    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+    @planned(writes=False)
+    def journal(self, group: Group, *, limit: int) -> Steps[tuple[JournalLine, ...]]:
         asked = {"group": group.text, "limit": max(0, limit)}
-
-        def steps() -> Steps[tuple[JournalLine, ...]]:
-            rows = yield Rows(self._dialect.sql("journal_lines"), asked)
-            return tuple(
-                [
-                    JournalLine(number, group, job, node, STATUS[status], STATUS[was], *counted)
-                    for number, job, node, status, was, *counted in rows
-                ]
-            )
-
-        return Plan("journal", steps, writes=False)
+        rows = yield Rows(self._dialect.sql("journal_lines"), asked)
+        return tuple(
+            [
+                JournalLine(number, group, job, node, STATUS[status], STATUS[was], *counted)
+                for number, job, node, status, was, *counted in rows
+            ]
+        )
 
     def fold(
         self,

@@ -11,7 +11,7 @@ import msgspec
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, NewJob
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.uniqueness import Identity
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.requests import TaskSettings
 from packhorse.stores.sql.attachments import attachment_rows, read_attachments
 from packhorse.stores.sql.dialect import Dialect
@@ -63,24 +63,18 @@ class SqlTransfer:
         self._dialect = dialect
         self._go_back = go_back
 
-    def copied(self) -> Plan[Copied | None]:
-        def steps() -> Steps[Copied | None]:
-            rows = yield Rows(self._dialect.sql("copied"))
-            return Copied(*rows[0]) if rows else None
+    @planned(writes=False)
+    def copied(self) -> Steps[Copied | None]:
+        rows = yield Rows(self._dialect.sql("copied"))
+        return Copied(*rows[0]) if rows else None
 
-        return Plan("copied", steps, writes=False)
-
-    def mark(self, copied: Copied | None) -> Plan[None]:
-        def steps() -> Steps[None]:
-            yield from self._dialect.lock_all()
-            yield self._dialect.write(self._dialect.sql("copied_forget"))
-            if copied is not None:
-                yield self._dialect.write(
-                    self._dialect.sql("copied_keep"), (copied.to, copied.at_us)
-                )
-            yield from self._dialect.settings_changed()
-
-        return Plan("mark", steps)
+    @planned()
+    def mark(self, copied: Copied | None) -> Steps[None]:
+        yield from self._dialect.lock_all()
+        yield self._dialect.write(self._dialect.sql("copied_forget"))
+        if copied is not None:
+            yield self._dialect.write(self._dialect.sql("copied_keep"), (copied.to, copied.at_us))
+        yield from self._dialect.settings_changed()
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         beyond, wanted = cursor_of(after), max(0, limit)
@@ -95,36 +89,30 @@ class SqlTransfer:
 
         return Plan("carry_out", steps, writes=False)
 
-    def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
+    @planned(writes=False)
+    def carried(self, job_ids: Sequence[str]) -> Steps[tuple[CarriedJob, ...]]:
         ids = list(job_ids)
-
-        def steps() -> Steps[tuple[CarriedJob, ...]]:
-            asked = {"ids": self._dialect.many(ids), "limit": len(ids)}
-            rows = yield Rows(self._chosen("ids"), asked)
-            jobs: tuple[CarriedJob, ...] = yield from _read(self._dialect, rows)
-            return jobs
-
-        return Plan("carried", steps, writes=False)
+        asked = {"ids": self._dialect.many(ids), "limit": len(ids)}
+        rows = yield Rows(self._chosen("ids"), asked)
+        jobs: tuple[CarriedJob, ...] = yield from _read(self._dialect, rows)
+        return jobs
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
         return Plan("carry_in", lambda: carry_in_steps(self._dialect, given, self._go_back))
 
-    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
+    @planned()
+    def exchange(self, job_id: str, texts: Mapping[str, str]) -> Steps[bool]:
         pairs = [{"id": job_id, "old": old, "new": new} for old, new in texts.items()]
-
-        def steps() -> Steps[bool]:
-            dialect = self._dialect
-            rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
-            if rows and pairs:
-                yield ChangeMany(dialect.sql("exchange_payload"), pairs)
-                yield ChangeMany(dialect.sql("exchange_job"), pairs)
-                yield ChangeMany(dialect.sql("exchange_history"), pairs)
-                yield ChangeMany(dialect.sql("exchange_attached"), pairs)
-                yield dialect.write(dialect.sql("bytes_again"), (job_id,))
-            return bool(rows)
-
-        return Plan("exchange", steps)
+        dialect = self._dialect
+        rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
+        if rows and pairs:
+            yield ChangeMany(dialect.sql("exchange_payload"), pairs)
+            yield ChangeMany(dialect.sql("exchange_job"), pairs)
+            yield ChangeMany(dialect.sql("exchange_history"), pairs)
+            yield ChangeMany(dialect.sql("exchange_attached"), pairs)
+            yield dialect.write(dialect.sql("bytes_again"), (job_id,))
+        return bool(rows)
 
     def _chosen(self, condition: str) -> str:
         dialect = self._dialect
