@@ -11,7 +11,6 @@ from packhorse.core.constraints import (
     UNCONSTRAINED,
     Constraint,
     are_alike,
-    batch_constraints,
     job_constraints,
     queue_constraints,
 )
@@ -62,11 +61,9 @@ def test_fields_that_decide_nothing_leave_a_job_unconstrained() -> None:
 
 
 def test_constraints_add_up() -> None:
-    jobs = [new_job("a", tenant="acme", weight=2), new_job("b"), new_job("c", tags=("x",))]
+    job = new_job("a", tenant="acme", weight=2, tags=("x",))
 
-    assert job_constraints(jobs[0]) == Constraint.TENANT | Constraint.LIMIT
-    assert batch_constraints(jobs) == Constraint.TENANT | Constraint.LIMIT | Constraint.TAGS
-    assert batch_constraints(jobs[1:2]) is UNCONSTRAINED
+    assert job_constraints(job) == Constraint.TENANT | Constraint.LIMIT | Constraint.TAGS
 
 
 def test_jobs_are_alike_that_differ_in_id_payload_and_trace_only() -> None:

@@ -17,8 +17,8 @@ from packhorse.core.policies.gates import (
     GateKind,
     GateState,
     admit,
-    check_concurrency,
     check_on_dead,
+    checked_concurrency,
     gates_of,
     has_room,
     holds_line,
@@ -215,12 +215,11 @@ def test_unfinished_jobs_hold_their_line_and_dead_ones_if_told_to(status: JobSta
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
 def test_a_concurrency_that_lets_nothing_run_is_refused_by_name(limit: Any) -> None:
     with pytest.raises(ConfigError, match=r"concurrency is .*give 1 or more"):
-        check_concurrency(limit)
+        checked_concurrency(limit, "concurrency")
 
 
-def test_a_sound_concurrency_and_none_are_taken() -> None:
-    check_concurrency(1)
-    check_concurrency(None)
+def test_a_sound_concurrency_is_taken() -> None:
+    assert checked_concurrency(1, "concurrency") == 1
 
 
 def test_an_unknown_choice_for_dead_heads_is_refused() -> None:

@@ -65,7 +65,6 @@ __all__ = [
     "worker_document",
 ]
 
-_MILLISECOND_US: Final = 1_000
 #: Characters of arguments and results shown to people; --json shows them whole.
 _BODY_MAX: Final = 2_000
 _INNER_CAPITAL: Final = re.compile(r"[A-Z]")

@@ -34,7 +34,7 @@ from packhorse.core.options import (
 from packhorse.core.policies.autoscale import ScaleRule, check_scale
 from packhorse.core.policies.depth import check_depth
 from packhorse.core.policies.fairness import check_fairness
-from packhorse.core.policies.gates import check_concurrency, check_on_dead
+from packhorse.core.policies.gates import check_on_dead, checked_concurrency
 from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.sizes import THE_STORE, Size, size_in_bytes
 from packhorse.errors import ConfigError
@@ -280,11 +280,6 @@ def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
 Reader = Callable[[Any, str], Any]
 
 
-def _concurrency(value: Any, setting: str) -> int:
-    check_concurrency(value, setting=setting)
-    return int(value)
-
-
 def _flag(value: object, setting: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{setting} is {value!r}; give True or False")
@@ -336,7 +331,7 @@ def _as_given(value: Any, setting: str) -> Any:  # noqa: ARG001 - its policy che
 _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
     {
         "priority": ("priority", count),
-        "concurrency": ("concurrency", _concurrency),
+        "concurrency": ("concurrency", checked_concurrency),
         "rate_limit": ("rate", rate_rule),
         "tenant_rate_limit": ("tenant_rate", rate_rule),
         "max_depth": ("max_depth", _as_given),

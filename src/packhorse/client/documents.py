@@ -95,13 +95,13 @@ def _rate_document(rule: RateRule | None) -> dict[str, int] | None:
 
 def document_of(value: msgspec.Struct) -> dict[str, Any]:
     """Describe a struct by all its fields."""
-    return {_camel(name): _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return {camel(name): _plain(getattr(value, name)) for name in value.__struct_fields__}
 
 
 def worker_document(worker: WorkerInfo) -> dict[str, Any]:
     """Describe a worker."""
     names = [name for name in worker.__struct_fields__ if name != "stats"]
-    own = {_camel(name): _plain(getattr(worker, name)) for name in names}
+    own = {camel(name): _plain(getattr(worker, name)) for name in names}
     return {**own, "stats": to_wire(worker.stats)}
 
 
@@ -115,6 +115,7 @@ def _plain(value: Any) -> Any:
     return document_of(value) if isinstance(value, msgspec.Struct) else value
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """Write a name as documents do."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -31,7 +31,7 @@ from packhorse.core.options import (
     text_tuple,
     unique_choice,
 )
-from packhorse.core.policies.gates import check_concurrency
+from packhorse.core.policies.gates import checked_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
 from packhorse.core.type_hints import Hints, label_of, read_hints
 from packhorse.core.versions import PayloadVersions
@@ -320,7 +320,7 @@ def _limits(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
         "max_snoozes": ("max_snoozes", count),
         "result_ttl": ("result_keep_us", lambda value, at: microseconds(value, setting=at)),
         "max_result_bytes": ("result_bytes_max", count),
-        "concurrency": ("concurrency", _concurrency),
+        "concurrency": ("concurrency", checked_concurrency),
         "rate_limit": ("rate", _rate),
         "idempotency_window": (
             "idempotency_window_us",
@@ -352,11 +352,6 @@ def _rate(value: Any, setting: str) -> RateRule:
             "task's queue: app.queue(..., tenant_rate_limit=...)"
         )
     return rate_rule(value, setting)
-
-
-def _concurrency(value: Any, setting: str) -> int:
-    check_concurrency(value, setting=setting)
-    return int(value)
 
 
 def _keyed(chosen: Mapping[str, Any], names: tuple[str, ...], where: str) -> dict[str, Any]:

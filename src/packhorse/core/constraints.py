@@ -8,7 +8,7 @@ else takes its general path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Flag, auto
 from operator import attrgetter
 from types import MappingProxyType
@@ -83,16 +83,6 @@ def job_constraints(job: NewJob) -> Constraint:
     for value, (neutral, constraint) in zip(values, _RULES, strict=True):
         if value != neutral:
             found |= constraint
-    return found
-
-
-def batch_constraints(jobs: Iterable[NewJob]) -> Constraint:
-    """Return the constraints of several jobs together."""
-    found = UNCONSTRAINED
-    for job in jobs:
-        own = job_constraints(job)
-        if own is not UNCONSTRAINED:
-            found |= own
     return found
 
 

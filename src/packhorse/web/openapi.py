@@ -12,6 +12,7 @@ import msgspec
 from packhorse.breaker import BreakerInfo
 from packhorse.client.alerts import AlertInfo
 from packhorse.client.audit import AuditNote
+from packhorse.client.documents import camel
 from packhorse.client.history import History
 from packhorse.client.scaling import ScaleSignal
 from packhorse.client.schedules import ScheduleInfo
@@ -176,9 +177,9 @@ def _camelled(schema: Any) -> Any:
     done: dict[str, Any] = {}
     for name, part in schema.items():
         if name == "properties":
-            done[name] = {_camel(key): _camelled(value) for key, value in part.items()}
+            done[name] = {camel(key): _camelled(value) for key, value in part.items()}
         elif name == "required":
-            done[name] = [_camel(key) for key in part]
+            done[name] = [camel(key) for key in part]
         elif name == "$ref":
             head, _, last = part.rpartition("/")
             done[name] = f"{head}/{_renamed(last)}"
@@ -187,11 +188,6 @@ def _camelled(schema: Any) -> Any:
         else:
             done[name] = _camelled(part)
     return done
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _composed() -> dict[str, Any]:

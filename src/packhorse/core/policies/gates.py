@@ -27,13 +27,14 @@ def has_room(running: int, limit: int) -> bool:
     return running < limit
 
 
-def check_concurrency(limit: int | None, *, setting: str = "concurrency") -> None:
-    """Refuse a limit that lets nothing run; None is no limit."""
-    if limit is not None and (type(limit) is not int or not 1 <= limit <= NUMBER_MAX):
+def checked_concurrency(limit: object, setting: str) -> int:
+    """The limit, unless it lets nothing run."""
+    if type(limit) is not int or not 1 <= limit <= NUMBER_MAX:
         raise ConfigError(
             f"{setting} is {limit!r}; give 1 or more, up to {NUMBER_MAX}, or leave it out for no "
             "limit (to stop a queue, pause it)"
         )
+    return limit
 
 
 #: Whether a job that dies at the head of its line frees the line, or holds it.

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -16,6 +14,7 @@ from psycopg import Connection, Error
 
 from packhorse.core.clock import Clock
 from packhorse.core.driving import adrive, drive
+from packhorse.core.process import at_fork
 from packhorse.errors import PackhorseError
 from packhorse.stores.intake import INTAKE_TOPIC, found_later
 from packhorse.stores.plan import Plan, Steps
@@ -95,7 +94,7 @@ class PostgresStore:
         self._migrated = False
         self._left_to_parent: list[object] = []
         self._set_up()
-        _at_fork(self)
+        at_fork(self.forget)
 
     def run(self, plan: Plan[T]) -> T:
         if not self._migrated:
@@ -282,15 +281,3 @@ def _schema_steps() -> Steps[tuple[int, str]]:
     [(there, planned)] = yield Rows(looks)
     rows = (yield Rows("select version::bigint from {schema_version}")) if there else []
     return (rows[0][0] if rows else 0), planned
-
-
-def _at_fork(store: PostgresStore) -> None:
-    """Reset the store in the child of a fork, for as long as it lives."""
-    known = weakref.ref(store)
-
-    def forget() -> None:
-        found = known()
-        if found is not None:
-            found.forget()
-
-    os.register_at_fork(after_in_child=forget)

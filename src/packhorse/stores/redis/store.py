@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
 from packhorse.core.clock import Clock
+from packhorse.core.process import at_fork
 from packhorse.errors import SchemaOutOfDate
 from packhorse.stores.intake import Intake
 from packhorse.stores.plan import Plan
@@ -62,7 +61,7 @@ class RedisStore:
         self._lines: dict[asyncio.AbstractEventLoop, SharedConnection] = {}
         self.wakeups = RedisWakeups(settings.tag, self._listening)
         self._set_up()
-        _at_fork(self)
+        at_fork(self.forget)
 
     def run(self, plan: Plan[T]) -> T:
         return self._runner.run(plan, self._pool)
@@ -177,18 +176,6 @@ def _warn(server: ServerFacts, label: str) -> None:
     warning = server.warning()
     if warning is not None:
         logging.getLogger("packhorse").warning("%s: %s", label, warning)
-
-
-def _at_fork(store: RedisStore) -> None:
-    """Let the child of a fork forget what its parent has open, for as long as the store lives."""
-    known = weakref.ref(store)
-
-    def forget() -> None:
-        found = known()
-        if found is not None:
-            found.forget()
-
-    os.register_at_fork(after_in_child=forget)
 
 
 def _check_schema(connection: RedisConnection, settings: RedisSettings) -> int:
