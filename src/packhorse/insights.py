@@ -51,7 +51,6 @@ __all__ = ["PAGE_MAX", "SAMPLE_MAX", "Insights", "JobDetail", "JobPage", "QueueI
 T = TypeVar("T")
 
 #: A generator that yields plans and receives their results.
-_Reading = Asking[T]
 
 _BLOCKS: Final = (
     "insights block the running event loop until the store has answered; await their twins there, "
@@ -222,18 +221,18 @@ class Insights:
         """As `stats`, without blocking the event loop."""
         return await self._arun(self._stats(name))
 
-    def _run(self, reading: _Reading[T]) -> T:
+    def _run(self, reading: Asking[T]) -> T:
         """Run the plans of a reading in this thread."""
         if in_event_loop():
             warnings.warn(_BLOCKS, RuntimeWarning, stacklevel=3)
         return drive(reading, self._store.run)
 
-    async def _arun(self, reading: _Reading[T]) -> T:
+    async def _arun(self, reading: Asking[T]) -> T:
         return await adrive(reading, self._store.arun)
 
     def _jobs(
         self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None = None
-    ) -> _Reading[JobPage]:
+    ) -> Asking[JobPage]:
         chosen = chosen or JobFilter()
         if self._tenant is not None:
             chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
@@ -242,7 +241,7 @@ class Insights:
         page: Page = yield search(chosen, limit=bounded, after=after, most=most)
         return JobPage(tuple(map(job_info, page.jobs)), page.after, page.stopped_after)
 
-    def _job(self, job_id: str) -> _Reading[JobDetail]:
+    def _job(self, job_id: str) -> Asking[JobDetail]:
         record = yield self._store.inspection.job(job_id, tenant=self._tenant)
         if record is None:
             raise JobNotFound(job_id)
@@ -252,7 +251,7 @@ class Insights:
             kept = yield self._store.attachments.attachments(job_id)
         return JobDetail(job_info(record, kept), execution_results(record, history))
 
-    def _queues(self, most: int | None) -> _Reading[tuple[QueueInfo, ...]]:
+    def _queues(self, most: int | None) -> Asking[tuple[QueueInfo, ...]]:
         stored = yield self._store.queues.queues(holding=most is None)
         counted = yield self._store.inspection.counts(most=most)
         counts = {each.queue: each for each in counted}
@@ -265,37 +264,37 @@ class Insights:
             _queue_info(state, counts.get(state.settings.name), now_us) for state in states
         )
 
-    def _store_bytes(self) -> _Reading[tuple[int, int] | None]:
+    def _store_bytes(self) -> Asking[tuple[int, int] | None]:
         states: Sequence[QueueState] = yield self._store.queues.queues()
         for state in states:
             if state.settings.name == THE_STORE and state.settings.max_bytes is not None:
                 return state.held_bytes or 0, state.settings.max_bytes
         return None
 
-    def _workers(self) -> _Reading[tuple[WorkerInfo, ...]]:
+    def _workers(self) -> Asking[tuple[WorkerInfo, ...]]:
         records = yield self._store.leases.workers()
         now_us = self._clock.now_us()
         return tuple(worker_info(record, now_us) for record in records)
 
-    def _scaling(self) -> _Reading[tuple[ScaleSignal, ...]]:
+    def _scaling(self) -> Asking[tuple[ScaleSignal, ...]]:
         states = yield self._store.queues.queues()
         rules = {**self._scales, **stored_scales(states)}
         counts = yield self._store.inspection.counts()
         workers = yield self._store.leases.workers()
         return scale_signals(counts, workers, rules)
 
-    def _breakers(self) -> _Reading[tuple[BreakerInfo, ...]]:
+    def _breakers(self) -> Asking[tuple[BreakerInfo, ...]]:
         found: RecordPage = yield self._store.records.records(
             BREAKER_KIND, tenant=self._tenant, limit=PAGE_MAX
         )
         return tuple(breaker_info(record, found.now_us) for record in found.records)
 
-    def _history(self, span: str, queue: str | None) -> _Reading[History]:
+    def _history(self, span: str, queue: str | None) -> Asking[History]:
         if self._tenant is not None:
             raise ConfigError("the history is that of all tenants, and this view is of one")
         return (yield from read_history(self._store, span, queue=queue))
 
-    def _stats(self, name: str) -> _Reading[WorkerStats]:
+    def _stats(self, name: str) -> Asking[WorkerStats]:
         counts: Sequence[Counts] = yield self._store.inspection.counts()
         finished = JobFilter(statuses=(JobStatus.COMPLETED, JobStatus.DEAD))
         page: Page = yield self._store.inspection.search(finished, limit=SAMPLE_MAX)
