@@ -133,6 +133,27 @@ async def test_a_job_is_held_for_its_whole_limit_and_not_told_beyond_it(depot: D
             await consumer.release("forgotten")
 
 
+async def test_a_renewal_lets_go_of_what_was_held_for_its_whole_limit_alone(depot: Depot) -> None:
+    depot.submit("short", timeout_us=SECOND_US)
+    depot.submit("long", timeout_us=100 * SECOND_US)
+    async with depot.consumer() as consumer:
+        runtime = consumer._runtime
+        for _ in range(2):
+            await fetched(consumer)
+        assert runtime is not None
+        held = {each.job.id: each.expires - each.started for each in runtime.open()}
+        assert held == pytest.approx({"short": 31.0, "long": 130.0}, abs=0.001)
+
+        def let_go_after(seconds: float) -> set[str]:
+            depot.clock.ahead_s += seconds
+            runtime.on_renewed()
+            return {each.job.id for each in runtime.open()}
+
+        assert let_go_after(0.0) == {"short", "long"}
+        assert let_go_after(32.0) == {"long"}
+        assert let_go_after(100.0) == set()
+
+
 @pytest.mark.req("S3-26", "S2-3")
 async def test_jobs_of_a_worker_that_is_gone_are_fetched_by_another(depot: Depot) -> None:
     depot.submit("lost")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -133,3 +134,44 @@ async def test_what_matches_is_cancelled_and_what_came_later_is_not(app: TestApp
     assert (end["done"], end["refused"], end["matched"]) == (2, 0, 3)
     assert [await job.astatus() for job in mine] == ["cancelled"] * 3
     assert [await job.astatus() for job in (other, later)] == ["queued", "pending"]
+
+
+class Meddled:
+    """A store in which somebody does something just before the next change of records."""
+
+    def __init__(self, store: Any, meddle: Callable[[], Awaitable[object]]) -> None:
+        self._store, self._meddle = store, meddle
+        self.armed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def arun(self, plan: Plan[Any]) -> Any:
+        if self.armed and plan.verb == "change":
+            self.armed = False
+            await self._meddle()
+        return await self._store.arun(plan)
+
+
+async def test_one_that_is_stopped_during_a_step_keeps_what_the_step_did_and_stays_stopped(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.client.operations.STEP_MAX", 2)
+    declare(packhorse_app)
+    app, web = packhorse_app, Web(packhorse_app, token=token(packhorse_app, "admin"))
+    await died(app, 3)
+    operation = await begun(web, action="redrive")
+    store = Meddled(app.store, lambda: web.post(f"/operations/{operation}/stop"))
+    service = steps(app, store)
+    await service.run_once()  # finds them
+    store.armed = True
+
+    await service.run_once()
+
+    stopped = await shown(web, operation)
+    assert (stopped["state"], stopped["done"]) == ("stopped", 2)
+    await service.run_once()
+    assert await shown(web, operation) == stopped
+    await web.post(f"/operations/{operation}/resume")
+    end = await ended(app, web, operation)
+    assert (end["done"], end["refused"]) == (3, 0)

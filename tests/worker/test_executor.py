@@ -377,3 +377,17 @@ def test_a_store_is_told_the_longest_timeout_so_that_no_hold_ends_too_soon() -> 
     registry.add(define_task(slow, {"timeout": "1h"}))
 
     assert PlanBook(registry, {}, 1_000_000).longest_timeout_us == 3_600_000_000
+
+
+@pytest.mark.parametrize("ending", [None, Ending.TIMEOUT])
+def test_a_context_that_is_made_once_its_attempt_was_told_to_stop_knows_it(
+    ending: Ending | None,
+) -> None:
+    attempt = attempt_of(lambda: None)
+    executor = Executor(lambda _attempt: Context.detached())
+    attempt.ending = ending
+
+    context = executor.context(attempt)
+
+    assert context.cancel_requested is (ending is not None)
+    assert executor.context(attempt) is context
