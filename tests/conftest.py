@@ -34,7 +34,7 @@ _REFERENCE: Final = "tests/conformance/test_memory.py"
 _WORKERS_BESIDE_CORES: Final = 2
 #: What the processes of a run import, and those that tests start.
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_IMPORTED: Final = ("src", "faults", "tests", "examples")
+_IMPORTED: Final = ("src", "benchmarks", "comparison", "examples", "faults", "scripts", "tests")
 
 
 #: Where `tmp_path` lies, for the processes of a run too.
@@ -42,7 +42,7 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folders.root()))
 
 # No test judges how fast the machine is. Each run draws other examples, so that few are enough.
 settings.register_profile(
-    "patient", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "patient", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("patient")
 

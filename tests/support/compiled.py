@@ -15,8 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.util import source_hash
 from pathlib import Path
 from py_compile import PycInvalidationMode
+from types import ModuleType
 
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _write_pyc_fp, rewrite_asserts
+from hypothesis.internal.constants_ast import constants_from_module
 
 
 def compile_all(folders: Iterable[Path], cores: int) -> None:
@@ -32,6 +34,8 @@ def _compile(path: Path) -> None:
     if _read_pyc(path, rewritten) is None:
         compile_file(path, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         _rewrite(path, rewritten)
+        if "tests" not in path.parts:
+            _look_for_constants(path)
 
 
 def _rewrite(path: Path, compiled: Path) -> None:
@@ -44,3 +48,10 @@ def _rewrite(path: Path, compiled: Path) -> None:
     with unfinished.open("wb") as file:
         _write_pyc_fp(file, source_hash(source), code)
     unfinished.replace(compiled)
+
+
+def _look_for_constants(path: Path) -> None:
+    """Let Hypothesis keep the constants it finds in a module, which it likes to draw."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    constants_from_module(module)
