@@ -350,3 +350,27 @@ def test_a_signal_that_cannot_be_sent_says_why(project: Project, app: Packhorse)
     result = project.run("jobs", "signal", "done", "approved")
     assert result.exit_code == ExitCode.FAILED
     assert "has finished" in result.stderr
+
+
+def test_what_a_job_logged_is_shown_by_a_part_of_its_id(
+    project: Project, app: Packhorse, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sign() -> None:
+        log = logging.getLogger("shop")
+        log.warning("password=hunter2\nsecond\x1b[2J line")
+
+    app.task(name="sign")(sign)
+    job = app.tasks["sign"].enqueue()
+    app.run(burst=True, handle_signals=False)
+
+    [line] = project.document("jobs", "logs", short_id(job.id))["lines"]
+    told = project.run("jobs", "logs", short_id(job.id))
+
+    assert (line["attempt"], line["level"], line["logger"]) == (1, "warning", "shop")
+    assert line["message"] == "password=[redacted]\nsecond\x1b[2J line"
+    assert told.exit_code == 0
+    head, second = told.stdout.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d 1 warning shop: password=\[redacted\]", head)
+    assert second == "  second [2J line"
+    submit(app, "waits")
+    assert project.run("jobs", "logs", "waits").output.endswith("No lines are kept.\n")

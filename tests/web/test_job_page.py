@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import urlencode
 
@@ -126,3 +127,30 @@ async def test_a_worker_is_asked_what_it_does_and_its_answer_is_shown_to_operato
     viewer = await page(web, "/workers/w1", token=token(web.app, "viewer"))
     assert (viewer.status, b"&lt;add&gt;" in viewer.body) == (200, False)
     assert (await web.post("/workers/none/stacks")).code == "WORKER_GONE"
+
+
+async def test_what_a_job_logged_is_told_masked_and_to_its_tenant_alone(web: Web) -> None:
+    app = app_of(web)
+    quiet = app.task(name="quiet")(lambda: None)
+
+    @app.task
+    def sign() -> None:
+        logging.getLogger("shop").warning("<b>for ada</b> password=%s", SECRET)
+
+    job, other = await sign.using(tenant="mine").aenqueue(), await quiet.aenqueue()
+    await app.arun_jobs()
+    mine, theirs = (token(app, "viewer", tenant=tenant) for tenant in ("mine", "theirs"))
+
+    [line] = (await web.get(f"/jobs/{job.id}/logs", token=mine)).json["lines"]
+    shown = (await page(web, f"/jobs/{job.id}", token=mine)).body.decode()
+    empty = (await page(web, f"/jobs/{other.id}")).body.decode()
+
+    assert (line["level"], line["logger"], line["attempt"]) == ("warning", "shop", 1)
+    assert line["message"] == "<b>for ada</b> password=[redacted]"
+    assert line["at"].endswith("Z")
+    assert "&lt;b&gt;for ada&lt;/b&gt; password=[redacted]" in shown
+    assert SECRET not in shown
+    assert "No line is kept." in empty
+    assert (await web.get(f"/jobs/{other.id}/logs")).json == {"lines": []}
+    assert (await web.get(f"/jobs/{job.id}/logs", token=theirs)).status == 404
+    assert (await web.get("/jobs/none/logs")).status == 404

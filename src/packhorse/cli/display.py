@@ -38,12 +38,14 @@ from packhorse.client.documents import (
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import LOOK_MAX, AttemptError, AttemptRecord, JobRecord, Progress
+from packhorse.core.job_logs import LogLine
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.redaction import (
     Redact,
     redact_default,
     redacted,
     redacted_error,
+    redacted_text,
 )
 from packhorse.core.sealing import is_sealed
 from packhorse.core.text import printable_lines, short_id
@@ -57,6 +59,7 @@ __all__ = [
     "document_of",
     "job_with_history",
     "print_job",
+    "print_logs",
     "print_page",
     "queue_document",
     "read_job",
@@ -111,6 +114,22 @@ def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No 
     )
     if page.after is not None:
         note(f"There are more: --after {page.after}")
+
+
+def print_logs(lines: Sequence[LogLine], *, as_json: bool, redact: Redact) -> None:
+    """Write what a job's handler logged to stdout: a line each, and the lines of a traceback."""
+    shown = [
+        msgspec.structs.replace(line, message=redacted_text(redact, line.message)) for line in lines
+    ]
+    if as_json:
+        print_json({"lines": [document_of(line) for line in shown]})
+        return
+    if not shown:
+        note("No lines are kept.")
+    for line in shown:
+        at = line.at.astimezone().strftime("%H:%M:%S")
+        head = f"{at} {line.attempt} {line.level:<7} {one_line(line.logger)}: "
+        print_text(head + printable_lines(line.message).replace("\n", "\n  "))
 
 
 def read_job(app: Packhorse, job_id: str) -> JobRecord:

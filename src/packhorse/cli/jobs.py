@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse jobs`: list, show, cancel, retry, signal, approve, decline, purge."""
+"""`packhorse jobs`: list, show, logs, cancel, retry, signal, approve, decline, purge."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _all_option = click.option("--all", "everything", is_flag=True, help="Every such
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel, retry, signal, approve, decline and purge jobs."""
+    """List, show, cancel, retry, signal, approve, decline and purge jobs; show what they logged."""
 
 
 @jobs.command("list")
@@ -85,6 +85,18 @@ def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -
     from packhorse.cli.display import print_job, read_job
 
     print_job(app, read_job(app, job_id), as_json=as_json, whole=show_values)
+
+
+@jobs.command("logs")
+@click.argument("job_id", metavar="JOB")
+@json_option
+@on_store
+def job_logs(app: Packhorse, *, job_id: str, as_json: bool) -> None:
+    """Show what the handler of a job logged, of each attempt that ended; secrets are masked."""
+    from packhorse.cli.display import print_logs
+
+    (whole,) = whole_ids(app.store, (job_id,))
+    print_logs(app.job(whole).logs(), as_json=as_json, redact=app.bus.redact)
 
 
 @jobs.command("cancel")

@@ -17,7 +17,7 @@ from packhorse.core.clock import from_datetime
 from packhorse.core.job import JobRecord
 from packhorse.core.policies.journal import Group
 from packhorse.core.redaction import redacted
-from packhorse.errors import PackhorseError, PayloadError
+from packhorse.errors import KeyUnavailable, PackhorseError, PayloadError
 from packhorse.web import jobs
 from packhorse.web.calls import ApiAnswer, ApiCall
 from packhorse.web.graphs import DRAWN_MAX
@@ -100,12 +100,22 @@ async def job(call: ApiCall) -> ApiAnswer:
             "job": document,
             "reasons": explained["reasons"],
             "artifacts": artifacts,
+            "logs": await _logs(call),
             "group": await _group(call, record),
             "trace_url": _trace_url(call, document["traceId"]),
             "timeline": _timeline(document),
             **_copies(document),
         }
     )
+
+
+async def _logs(call: ApiCall) -> list[dict[str, Any]] | str:
+    """The lines of the job, or why they cannot be shown."""
+    try:
+        lines: list[dict[str, Any]] = (await jobs.read_logs(call)).body["lines"]
+    except KeyUnavailable as error:
+        return f"They are encrypted with key {error.key!r}, which is not here."
+    return lines
 
 
 async def _group(call: ApiCall, record: JobRecord | None) -> dict[str, Any] | None:

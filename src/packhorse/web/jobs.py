@@ -16,7 +16,7 @@ from packhorse.client.operations import has_end
 from packhorse.core.access import Permission
 from packhorse.core.clock import from_datetime
 from packhorse.core.job import LOOK_MAX, PAGE_MAX, TERMINAL, DeadReason, JobStatus
-from packhorse.core.redaction import Redact, redacted
+from packhorse.core.redaction import Redact, redacted, redacted_text
 from packhorse.errors import ConfigError, JobConflict, JobError, KeyUnavailable
 from packhorse.insights import JobPage
 from packhorse.protocol import TaskExecutionResult, to_wire
@@ -248,6 +248,15 @@ def _attempt(line: TaskExecutionResult, redact: Redact) -> dict[str, Any]:
         }
         document["error"] = {**error, **shown}
     return document
+
+
+async def read_logs(call: ApiCall) -> ApiAnswer:
+    """What the attempts of a job logged; secrets are masked, when it is kept and here once more."""
+    lines = [document_of(line) for line in await call.job().alogs()]
+    shown = [
+        {**line, "message": redacted_text(call.app.bus.redact, line["message"])} for line in lines
+    ]
+    return ApiAnswer(body={"lines": shown})
 
 
 async def explain(call: ApiCall) -> ApiAnswer:

@@ -20,6 +20,7 @@ from packhorse.client.stacks import WorkerStacks
 from packhorse.client.topics import TopicInfo
 from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
+from packhorse.core.job_logs import LogLine
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.failures import FailureGroup
 from packhorse.web.groups import BatchInfo
@@ -33,7 +34,7 @@ _PARAMETER: Final = re.compile(r"{(\w+)(?::path)?}")
 _ANSWERED: Final = (
     *(JobInfo, Explanation, ScheduleInfo, ScaleSignal, BreakerInfo, AuditNote),
     *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup, WorkerStacks),
-    History,
+    *(History, LogLine),
 )
 #: What stands under another name than that of its class.
 _RENAMED: Final = {
@@ -209,6 +210,7 @@ def _composed() -> dict[str, Any]:
         "JobPage": _object(jobs=_list(job), after=after, stoppedAfter=stopped),
         "SubmittedJob": _object(id=text, deduplicated={"type": ["boolean", "null"]}),
         "WholeJob": {"allOf": [job, _object(**whole)]},
+        "JobLogs": _object(lines=_list(_of("LogLine"))),
         "WaitedJob": _object(finished=flag, job=_of("WholeJob")),
         "ActedJob": _object(id=text, status=status),
         "Redriven": _object(matched=number, redriven=number, refused=number, after=after),

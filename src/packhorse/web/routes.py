@@ -23,6 +23,7 @@ _POST: Final = partial(ApiRoute, method="POST", body=EmptyOrder)
 #: About all tenants.
 _FLEET_GET: Final = partial(_GET, fleet=True)
 _FLEET_POST: Final = partial(_POST, fleet=True)
+_LOOK: Final = partial(_GET, permission=Permission.JOBS_VIEW)
 _JOB: Final = "/jobs/{id:path}"
 _QUEUE: Final = "/queues/{name:path}"
 _SCHEDULE: Final = "/schedules/{name:path}"
@@ -45,25 +46,28 @@ _JOBS: Final = (
         body=jobs.SubmitOrder,
         status=201,
     ),
-    _GET(
+    _LOOK(
         path=f"{_JOB}/explain",
         handler=jobs.explain,
-        permission=Permission.JOBS_VIEW,
         summary="Tell why a job is not running",
         answer="Explanation",
     ),
-    _GET(
+    _LOOK(
+        path=f"{_JOB}/logs",
+        handler=jobs.read_logs,
+        summary="Tell what a job's handler logged",
+        answer="JobLogs",
+    ),
+    _LOOK(
         path=f"{_JOB}/wait",
         handler=jobs.wait,
-        permission=Permission.JOBS_VIEW,
         summary="Wait until a job has finished",
         answer="WaitedJob",
         query=jobs.WaitQuery,
     ),
-    _GET(
+    _LOOK(
         path=f"{_JOB}/events",
         handler=streams.job_events,
-        permission=Permission.JOBS_VIEW,
         summary="Follow a job until it has finished",
         answer="",
         media="text/event-stream",
