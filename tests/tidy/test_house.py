@@ -18,8 +18,8 @@ CORE_LINES = 85_500
 #: Functions and files of each walk, with a little room: what a job goes through, a reader reads.
 WALKS = {
     "submit one": (41, 18),
-    "claim to settled": (142, 43),
-    "rate-limited, held back, let go": (188, 51),
+    "claim to settled": (119, 39),
+    "rate-limited, held back, let go": (178, 50),
 }
 
 

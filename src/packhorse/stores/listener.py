@@ -29,22 +29,23 @@ class TopicListener:
         self._leave = leave  #: called once, when it is closed
         self._waiting = waiting  #: entered while it waits
         self._heard: set[str] = set()
-        self._wakeup: asyncio.Future[None] | None = None
+        self._woken = asyncio.Event()
         self._closed = False
 
     async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        if not self._heard and not self._closed:
-            self._wakeup = self.loop.create_future()
+        if not self._woken.is_set():
             with self._waiting(), suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._wakeup
+                    await self._woken.wait()
+        if not self._closed:
+            self._woken.clear()
         heard, self._heard = frozenset(self._heard), set()
         return heard
 
     def hear(self, topics: Iterable[str]) -> None:
         """Note topics, and end a wait."""
         self._heard.update(topics)
-        self._end_wait()
+        self._woken.set()
 
     def hear_soon(self, topics: Iterable[str]) -> None:
         """As `hear`, from any thread."""
@@ -54,12 +55,8 @@ class TopicListener:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._end_wait()
+            self._woken.set()
             self._leave(self)
-
-    def _end_wait(self) -> None:
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
 
 
 class Listeners:

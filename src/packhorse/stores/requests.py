@@ -164,6 +164,12 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     background_only: bool = False  #: workers take `background` jobs while nothing else waits
     max_bytes: int | None = None  #: that payloads of unfinished jobs may have
 
+    @property
+    def limited(self) -> bool:
+        """Whether a limit of its own may hold back its jobs."""
+        limits = self.concurrency, self.rate, self.tenant_rate
+        return any(limit is not None for limit in limits)
+
 
 class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits declared for a task: per key for jobs with a key, together for those without."""

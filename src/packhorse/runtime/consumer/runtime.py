@@ -25,7 +25,7 @@ from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
 from packhorse.errors import BudgetExceeded, KeyUnavailable, StepRefused
-from packhorse.events import LoopBlocked
+from packhorse.events import JobStarted, LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
@@ -146,7 +146,8 @@ class ConsumerRuntime(Runtime):
             return None
         if has_attachments(attempt.job) and not await self._may_begin(attempt):
             return None
-        self.announcer.started(attempt)
+        if self.env.bus.wants(JobStarted):
+            self.announcer.started(attempt)
         return job
 
     async def _may_begin(self, attempt: Attempt) -> bool:

@@ -45,6 +45,7 @@ class CallPlan:
     """One task on one queue: how to call it, for how long, under which limits."""
 
     name: str
+    worker_id: str  #: of its contract; that of a task without one is its name
     threaded: bool
     wants_context: bool
     whole: bool  #: the payload is the one argument itself
@@ -68,11 +69,6 @@ class CallPlan:
     is_tick: bool = False  #: shutdown does not wait for it: it comes again anyway
     is_coroutine: bool = True  #: its function is one, wherever it runs
     item: CallPlan | None = None  #: of a chunk: how each of its items is called
-
-    @property
-    def worker_id(self) -> str:
-        """The id of its contract; that of a task without one is its name."""
-        return (self.bound and self.bound.contract.worker_id) or self.name
 
 
 def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
@@ -214,7 +210,13 @@ class PlanBook:
         chunk = self._chunks.get(item)
         if chunk is None:
             chunk = replace(
-                item, item=item, bound=None, versions=None, write_result=None, timeout_max_s=inf
+                item,
+                item=item,
+                worker_id=item.name,
+                bound=None,
+                versions=None,
+                write_result=None,
+                timeout_max_s=inf,
             )
             self._chunks[item] = chunk
         return chunk
@@ -238,6 +240,7 @@ class PlanBook:
         signature = definition.signature
         return CallPlan(
             name=definition.name,
+            worker_id=definition.worker_id,
             threaded=definition.kind == "thread",
             process=definition.kind == "process",
             is_coroutine=definition.coroutine or definition.kind == "coroutine",
@@ -304,6 +307,7 @@ def _unknown(task: str) -> CallPlan:
 
     return CallPlan(
         name=task,
+        worker_id=task,
         threaded=False,
         wants_context=False,
         whole=True,

@@ -35,20 +35,16 @@ _NO_THREAD_S: Final = 1.0
 
 
 class LoopRunner:
-    """Runs each coroutine handler in a task of its own on the event loop."""
+    """Runs coroutine handlers on the event loop, each in a task of its own."""
 
     def __init__(self, executor: Executor, begin: Begin, finish: Finish) -> None:
-        self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._execute = executor.execute
         self._begin = begin
         self._finish = finish
 
-    def start(self, attempt: Attempt) -> None:
-        """Run a coroutine handler."""
-        attempt.task = self._loop.create_task(self._run(attempt))
-
-    async def _run(self, attempt: Attempt) -> None:
+    async def run(self, attempt: Attempt) -> None:
+        """Run a coroutine handler, in the attempt's own task."""
         if attempt.ending is None:  # else it was told to stop before it began
             self._begin(attempt)
         outcome = await self._execute(attempt)

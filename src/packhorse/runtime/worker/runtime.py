@@ -313,7 +313,7 @@ class Runtime:
                 self.also_heard[topic]()
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.wake(heard)
-                self.settings.look_soon()
+                self.settings.soon.set()
             if self.slots.busy:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
 

@@ -42,7 +42,7 @@ class Settings:
 
     def limits(self, queue: str, task: str) -> bool:
         """Whether a job of this task in this queue may be held back."""
-        return task in self.tasks or _has_limits(self.queue(queue))
+        return task in self.tasks or self.queue(queue).limited
 
     def counts(self, queue: str, task: str) -> bool:
         """Whether it counts while it runs, so that its end may let another one go."""
@@ -69,21 +69,17 @@ class SettingsWatch:
         self._health = health
         self.settings = declared  #: what holds now
         self._changed = changed
-        self._soon = asyncio.Event()
-
-    def look_soon(self) -> None:
-        """Something changed in the store; it may have been this."""
-        self._soon.set()
+        self.soon = asyncio.Event()  #: set when something changed in the store: it may be this
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         while True:
-            self._soon.clear()
+            self.soon.clear()
             took_s = await self._look()
             self.looked.set()
             await asyncio.sleep(_rest_s(took_s))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), _REFRESH_S - _AFTER_WAKE_S)
+                await asyncio.wait_for(self.soon.wait(), _REFRESH_S - _AFTER_WAKE_S)
 
     async def _look(self) -> float:
         """Read once, and say how long that took; a read that failed has cost the store nothing."""
@@ -124,7 +120,7 @@ def declared_settings(queues: Mapping[str, QueueSettings], registry: Registry) -
 
 def limited_queues(settings: Settings, registry: Registry) -> frozenset[str]:
     """Queues that hold back ready jobs: by limits of their own, or of tasks whose home they are."""
-    own = (name for name, queue in settings.queues.items() if _has_limits(queue))
+    own = (name for name, queue in settings.queues.items() if queue.limited)
     return frozenset(own) | dividing_queues(settings, registry)
 
 
@@ -133,7 +129,3 @@ def dividing_queues(settings: Settings, registry: Registry) -> frozenset[str]:
     own = (name for name, queue in settings.queues.items() if queue.tenant_rate is not None)
     tasks = (registry.get(name) for name in settings.tasks)
     return frozenset([*own, *(task.queue for task in tasks if task is not None)])
-
-
-def _has_limits(queue: QueueSettings) -> bool:
-    return any(limit is not None for limit in (queue.concurrency, queue.rate, queue.tenant_rate))

@@ -25,6 +25,7 @@ from packhorse.core.outcome import Limited, Outcome, Succeeded
 from packhorse.core.redaction import redacted_error
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, refused
 from packhorse.errors import StoreRefused, StoreUnavailable
+from packhorse.events import JobCompleted
 from packhorse.runtime.worker.attaching import LogWriter
 from packhorse.runtime.worker.attempt import Attempt, Settling
 from packhorse.runtime.worker.environment import Environment
@@ -65,7 +66,7 @@ class Settler:
         progress: ProgressWriter,
     ) -> None:
         self._store = env.store
-        self._redact = env.bus.redact
+        self._bus = env.bus
         self._logs = LogWriter(env.store, env.bus.redact)
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
@@ -121,7 +122,7 @@ class Settler:
         if type(outcome) is not Succeeded:
             attempt.outcome = outcome
         if settlement.error is not None:  # here it is on its way to the store and to logs
-            shown = redacted_error(self._redact, settlement.error)
+            shown = redacted_error(self._bus.redact, settlement.error)
             settlement = msgspec.structs.replace(settlement, error=shown)
         if retry_us is not None and settlement.status in _RETRIED:
             settlement = msgspec.structs.replace(settlement, delay_us=retry_us)
@@ -312,7 +313,7 @@ class Settler:
         if self.told is not None:
             self.told(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
-        wants_completed = announcer.wants_completed
+        wants_completed = self._bus.wants(JobCompleted)
         counters.execution_s += sum([attempt.duration for attempt in attempts])
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
             if attempt.settling is not None and _is_repeated(attempt.settling, verdict):

@@ -56,15 +56,9 @@ class Announcer:
         """Whether an observer wants any kind of end."""
         return any(self._bus.wants(kind) for kind in _ENDS)
 
-    @property
-    def wants_completed(self) -> bool:
-        """Whether an observer wants the most common end."""
-        return self._bus.wants(JobCompleted)
-
     def started(self, attempt: Attempt) -> None:
-        """An attempt began."""
-        if self._bus.wants(JobStarted):
-            self._bus.emit(JobStarted(**self._about(attempt)))
+        """An attempt began; who calls asks first whether an observer wants that."""
+        self._bus.emit(JobStarted(**self._about(attempt)))
 
     def completed(self, attempt: Attempt) -> None:
         """The result of a job was written, as `settled` would tell it with less ado."""

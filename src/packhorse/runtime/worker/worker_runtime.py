@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.outcome import Outcome
-from packhorse.events import LoopBlocked, WorkerStarted
+from packhorse.events import JobStarted, LoopBlocked, WorkerStarted
 from packhorse.runtime.services.upkeep import Starvation
 from packhorse.runtime.worker.attempt import Attempt, Ending
 from packhorse.runtime.worker.contexts import ContextFactory
@@ -177,7 +177,7 @@ class WorkerRuntime(Runtime):
         elif attempt.plan.process and self.processes is not None:
             self.processes.start(attempt)
         else:
-            self._loop_runner.start(attempt)
+            attempt.task = self.loop.create_task(self._loop_runner.run(attempt))
 
     def _begin(self, attempt: Attempt) -> None:
         now = self.monotonic()
@@ -187,7 +187,8 @@ class WorkerRuntime(Runtime):
         self.watchdog.begin(attempt, now)
         if self.supervisor is not None:
             self.supervisor.begin(attempt)
-        self.announcer.started(attempt)
+        if self.env.bus.wants(JobStarted):
+            self.announcer.started(attempt)
 
     def _extend(self, attempt: Attempt) -> None:
         """Give an attempt that was told to stop its grace."""

@@ -38,7 +38,7 @@ from packhorse.stores.sql.dialect import (
     Promoted,
     scope,
 )
-from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
+from packhorse.stores.sql.merging import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -59,7 +59,7 @@ _STANDING: Final = 2
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue; no gate is asked."""
-    tasks = ready_of_tasks(request, chosen)
+    tasks = merged_tasks(request, chosen["lane"])
     if tasks:
         merging = merged(sql, "claim_ready_of_task", len(tasks), _PLACED)
         lock = sql.filled("claim_lock")

@@ -258,7 +258,7 @@ def _look(
 ) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
     """Take jobs in their order, or task by task where too many of others stand between them."""
     queues, limit = list(dict.fromkeys(request.queues)), max(0, request.limit)
-    tasks = merged_tasks(request.tasks) if len(queues) <= _MERGED_QUEUES_MAX else {}
+    tasks = merged_tasks(request) if len(queues) <= _MERGED_QUEUES_MAX else {}
     asked = {
         "worker": request.worker,
         "queues": queues,

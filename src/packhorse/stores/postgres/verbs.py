@@ -69,7 +69,7 @@ class PostgresJobs(SqlJobs):
         level.expect(request.queues)
         unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
         one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
-        return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
+        return Plan("claim", lambda: _claim(request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         """Completions of unconstrained jobs in one statement, others step by step."""
@@ -98,6 +98,13 @@ class PostgresAttachments(SqlAttachments):
     def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
         """In one statement that commits, where no job has much."""
         return msgspec.structs.replace(super().attach(kept), look=partial(attach_in_one, kept))
+
+
+def _claim(request: ClaimRequest, level: LockLevel) -> Steps[Claimed]:
+    yield from level.enter()
+    level.allow(request.queues)
+    claimed: Claimed = yield from claim_steps(POSTGRES, request, level)
+    return claimed
 
 
 def _settle(

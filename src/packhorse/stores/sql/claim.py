@@ -67,31 +67,38 @@ def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """See `JobStore.claim`; queue by queue, asking gates where there are any."""
-    yield from level.enter()
-    level.allow(request.queues)
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
     if _lapsed(survey, now_us):
         return Claimed((), now_us, lease_lost=True)
     survey = yield from _catch_up(dialect, request, survey, level)
-    book: LimitBook = yield from _book(dialect, request, survey, now_us)
+    queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
+    book: LimitBook | None = None
+    if survey[0].limited or any(queue.limited for queue in queues):
+        book = yield from _book(dialect, request, now_us, limited=survey[0].limited)
     jobs: list[Job] = []
-    for one in _unpaused(survey):
+    for queue in queues:
         room = request.limit - len(jobs)
-        settings = queue_settings(one.queue, one.settings)
-        if room > 0 and level.asks_gates(one.queue) and book.limits(settings):
-            jobs += yield from _take_gated(request, settings, book, room)
-        elif room > 0:
+        if room <= 0:
+            break
+        if book is not None and book.limits(queue) and level.asks_gates(queue.name):
+            taken = yield from _take_gated(request, queue, book, room)
+        else:
             lane = Lane.SUSPECT if request.quarantine else Lane.READY
-            chosen = _chosen(dialect, request, one.queue, now_us, lane)
-            jobs += yield from dialect.take(request, {**chosen, "limit": room})
-    yield from book.keep()
+            chosen = _chosen(dialect, request, queue.name, now_us, lane)
+            taken = yield from dialect.take(request, {**chosen, "limit": room})
+        if taken and queue.max_depth is not None:
+            yield Wake(f"room:{queue.name}")  # for producers
+        jobs += taken
     if request.quarantine:
         survey = yield from _survey(dialect, request)
+    if book is None:
+        answer: Claimed = yield from _answer(dialect, jobs, survey, request, None)
+        return answer
+    yield from book.keep()
     held_us = book.reopens_us if len(jobs) < request.limit else None
-    yield from _wake_producers(jobs, survey)
-    answer: Claimed = yield from _answer(dialect, jobs, survey, request, held_us)
-    return msgspec.structs.replace(answer, rated=frozenset(book.rated)) if book.rated else answer
+    answer = yield from _answer(dialect, jobs, survey, request, held_us)
+    return msgspec.structs.replace(answer, rated=frozenset(book.rated))
 
 
 def _catch_up(
@@ -99,7 +106,7 @@ def _catch_up(
 ) -> Steps[list[_Surveyed]]:
     """Do what time has made due: promote waiting jobs, let go those whose gate has opened."""
     now_us: int = yield NOW
-    due = [one for one in _unpaused(survey) if (one.next_due_us or now_us + 1) <= now_us]
+    due = [one for one in survey if not one.paused and (one.next_due_us or now_us + 1) <= now_us]
     for one in due:
         yield from promote_queue(dialect, one.queue, now_us, limit=PROMOTE_MAX)
     reopens_us = survey[0].reopens_us
@@ -112,13 +119,14 @@ def _catch_up(
 
 
 def _book(
-    dialect: Dialect, request: ClaimRequest, survey: Sequence[_Surveyed], now_us: int
+    dialect: Dialect, request: ClaimRequest, now_us: int, *, limited: bool
 ) -> Steps[LimitBook]:
+    """How limits stand; `limited`: some are set beside those of queues."""
     in_order = not request.quarantine
-    if not survey[0].limited:
-        book = LimitBook(dialect, now_us, {}, {}, {}, known=request.tasks if in_order else None)
-    else:
+    if limited:
         book = yield from open_limits(dialect, request.tasks, now_us, in_order=in_order)
+    else:
+        book = LimitBook(dialect, now_us, {}, {}, {}, known=request.tasks if in_order else None)
     book.allowance_us = request.allowance_us
     return book
 
@@ -172,18 +180,6 @@ def _pick(
     return picked, after if len(rows) == page else None
 
 
-def _wake_producers(jobs: Sequence[Job], survey: Sequence[_Surveyed]) -> Steps[None]:
-    """Those who wait for room in a queue that has a depth to keep."""
-    given = {job.queue for job in jobs}
-    for one in survey:
-        if one.queue in given and queue_settings(one.queue, one.settings).max_depth is not None:
-            yield Wake(f"room:{one.queue}")
-
-
-def _unpaused(survey: Sequence[_Surveyed]) -> list[_Surveyed]:
-    return [one for one in survey if not one.paused]
-
-
 def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
     queues = dialect.many(dict.fromkeys(request.queues))
     now_us: int = yield NOW
@@ -222,7 +218,7 @@ def _answer(
 ) -> Steps[Claimed]:
     """What was given, and what may be waited for; `held_us` is when a gate opens by time."""
     now_us: int = yield NOW
-    unpaused = _unpaused(survey)
+    unpaused = [one for one in survey if not one.paused]
     times = [one.next_due_us for one in unpaused]
     if len(jobs) < request.limit:
         times.append(held_us)

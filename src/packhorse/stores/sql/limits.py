@@ -95,8 +95,7 @@ class LimitBook:
 
     def limits(self, queue: QueueSettings) -> bool:
         """Whether anything may hold back a job of this queue, beside its place in a line."""
-        own = queue.concurrency, queue.rate, queue.tenant_rate
-        return bool(self._tasks or self._shut) or any(limit is not None for limit in own)
+        return bool(self._tasks or self._shut) or queue.limited
 
     def ask(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
         """The refusal of the first closed gate; or None, and what the job uses up is counted."""

@@ -7,7 +7,7 @@ line for each task, put together, is merged by the stores in that order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,18 +23,16 @@ _MERGED_MAX: Final = 32
 BEGINNING: Final = MappingProxyType({"rank": -1, "after": -1})
 
 
-def merged_tasks(tasks: Sequence[str]) -> dict[str, str]:
-    """The tasks whose jobs are merged, as parameters; none when there are too many, or all."""
-    named = dict.fromkeys(tasks)
-    if EVERY_TASK in named or len(named) > _MERGED_MAX:
+def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:
+    """The tasks whose jobs are merged, as parameters; none when there are too many, or all.
+
+    None either where a claim is not about ready jobs, or about more than their tasks.
+    """
+    named = dict.fromkeys(request.tasks)
+    all_or_many = EVERY_TASK in named or len(named) > _MERGED_MAX
+    if lane != Lane.READY or request.narrow or all_or_many:
         return {}
     return {f"task_{number}": task for number, task in enumerate(named)}
-
-
-def ready_of_tasks(request: ClaimRequest, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """As `merged_tasks`, where a claim is about ready jobs and about nothing but their tasks."""
-    indexed = chosen["lane"] == Lane.READY and not request.narrow
-    return merged_tasks(request.tasks) if indexed else {}
 
 
 @cache
@@ -46,7 +44,7 @@ def merged(sql: Queries, name: str, count: int, columns: str = "") -> str:
 
 def candidates(sql: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
     """The next jobs of a queue after a rank and place, whose gates are to be asked."""
-    tasks = ready_of_tasks(request, chosen)
+    tasks = merged_tasks(request, chosen["lane"])
     if not tasks:
         return Rows(sql("claim_candidates", scope=scope(request)), chosen)
     following = merged(sql, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)

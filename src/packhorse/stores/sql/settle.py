@@ -71,16 +71,17 @@ def settle_in_order(
     settlements: Sequence[Settlement],
     level: Isolation,
     *,
-    stashed: bool,
-    needs: Needs | None = None,
+    stashed: bool | None = None,
 ) -> Steps[tuple[Verdict, ...]]:
     """All in one go, unless each may change what the next one comes to.
 
     It may where jobs are `stashed` until one of these ends, or one of them takes a new place.
-    `needs` as in `aftermath`.
     """
-    one_go = not stashed and not any(map(_takes_a_place, settlements))
-    if one_go or len(settlements) == 1:
+    needs: Needs | None = None
+    if stashed is None:
+        needs = yield from dialect.needs()
+        stashed = needs.stashed
+    if len(settlements) == 1 or not (stashed or any(map(_takes_a_place, settlements))):
         verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, level, needs)
         return verdict
     verdicts: list[Verdict] = []

@@ -29,7 +29,7 @@ from packhorse.stores.sql.dialect import (
     scope,
 )
 from packhorse.stores.sql.finish import lifetimes
-from packhorse.stores.sql.merging import BEGINNING, candidates, merged, ready_of_tasks
+from packhorse.stores.sql.merging import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
@@ -56,7 +56,7 @@ _TAKEN: Final = (
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue; no gate is asked."""
-    tasks = ready_of_tasks(request, chosen)
+    tasks = merged_tasks(request, chosen["lane"])
     if tasks:
         following = merged(sql, "claim_ready_of_task", len(tasks), _TAKEN)
     else:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
@@ -252,7 +253,9 @@ class PlanRunner:
             # The job is stored whatever becomes of this; the next plan tries it again.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
-                self._transact(lambda connection: self._unload(connection, wakes), writes=True)
+                self._transact(
+                    lambda one: unload(one, partial(self._admit, one, wakes)), writes=True
+                )
                 parts.send(wakes)
         return answer
 
@@ -267,7 +270,7 @@ class PlanRunner:
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    self._unload(connection, wakes)
+                    unload(connection, partial(self._admit, connection, wakes))
                 stored: T = answer
                 return stored
         return self._take(connection, plan.steps, wakes)
@@ -277,14 +280,11 @@ class PlanRunner:
     ) -> T:
         """Take steps once all jobs that came before have their places."""
         if is_loaded(connection):
-            self._unload(connection, wakes)
+            unload(connection, partial(self._admit, connection, wakes))
         return self._drive(connection, steps(), wakes)
 
-    def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
-        unload(connection, lambda requests: self._admit(connection, requests, wakes))
-
     def _admit(
-        self, connection: sqlite3.Connection, requests: Sequence[IntakeRequest], wakes: list[str]
+        self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]
     ) -> None:
         """Do what users' transactions asked for; what cannot be done must not stop all plans."""
         own = list(wakes)
@@ -297,7 +297,7 @@ class PlanRunner:
             connection.execute("rollback to admission")
             if len(requests) > 1:
                 for one in requests:
-                    self._admit(connection, [one], wakes)
+                    self._admit(connection, wakes, [one])
             elif requests[0].job is not None:
                 refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
                 rejecting = reject(SQLITE, requests[0].job, refused, ONE_WRITER)

@@ -76,13 +76,10 @@ class SqliteStore:
         return drive(found_later(self.intake, plan, answer), run)
 
     async def arun(self, plan: Plan[T]) -> T:
-        answer = await self._owner(plan)
+        answer = await (self._writer if plan.writes else self._reader).run(plan)
         if plan.named is None or not plan.named.missed(answer):
             return answer
-        return await adrive(found_later(self.intake, plan, answer), self._owner)
-
-    async def _owner(self, plan: Plan[T]) -> T:
-        return await (self._writer if plan.writes else self._reader).run(plan)
+        return await adrive(found_later(self.intake, plan, answer), self._writer.run)
 
     def migrate(self) -> int:
         with self._migrating:

@@ -51,7 +51,7 @@ class SqliteJobs(SqlJobs):
         )
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
-        return Plan("settle", lambda: _settle(settlements))
+        return Plan("settle", lambda: settle_in_order(SQLITE, settlements, ONE_WRITER))
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         def steps() -> Steps[JobRecord | None]:
@@ -61,14 +61,6 @@ class SqliteJobs(SqlJobs):
             return read_record(rows[0], now_us) if rows else None
 
         return Plan("await_finish", steps)
-
-
-def _settle(settlements: Sequence[Settlement]) -> Steps[tuple[Verdict, ...]]:
-    needs = yield from SQLITE.needs()
-    verdicts: tuple[Verdict, ...] = yield from settle_in_order(
-        SQLITE, settlements, ONE_WRITER, stashed=needs.stashed, needs=needs
-    )
-    return verdicts
 
 
 class SqliteLeases(SqlLeases):
