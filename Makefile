@@ -34,9 +34,9 @@ demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop
 test: $(TOOLS) ## Run every test but the slow ones, and those of make check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --ignore tests/tidy --ignore tests/docs
 
-test-slow: $(TOOLS) ## Run the slow tests, and the conformance suite with both runners of each store
+test-slow: $(TOOLS) ## Run the slow tests, the conformance suite with both runners of each store, and workers on all stores
 	$(BIN)/python -m pytest -m slow --timeout 1800
-	PACKHORSE_MACHINE_EXAMPLES=30 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --conformance all tests/conformance
+	PACKHORSE_MACHINE_EXAMPLES=30 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --conformance all tests/conformance tests/worker
 
 search: $(TOOLS) ## Draw new stories for the state machines of every store; OPTIONS="--minutes 5 --stores redis"
 	@$(BIN)/python -m scripts.search $(OPTIONS)

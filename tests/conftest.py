@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import pytest
@@ -26,6 +27,8 @@ _LONG_S: Final = 180
 #: tried on a single server already: an ordinary run takes one test in so many there.
 _CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
 _CLUSTER_SHARE: Final = 6
+#: Of what a worker does on every store, an ordinary run tries each test on one of these.
+_SERVERS: Final = ("postgres", "redis")
 #: The state machines compare a store with the one in memory; with itself it agrees.
 _REFERENCE: Final = "tests/conformance/test_memory.py"
 
@@ -53,7 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance",
         choices=("sample", "all"),
         default="sample",
-        help="sample: each test with one of the two runners of a store, and few on a cluster",
+        help="sample: each test with one of the two runners of a store, few on a cluster, and what "
+        "is tried on every store on one of the servers",
     )
 
 
@@ -74,15 +78,27 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Do not even make what a sample leaves out, since each process would make it."""
+    yield
+    if metafunc._calls and _takes_sample(metafunc.config):
+        name = metafunc.definition.nodeid
+        # One at least: without any, the test would be made without parameters.
+        metafunc._calls = [
+            call for call in metafunc._calls if not _is_left_out(name, call)
+        ] or metafunc._calls[:1]
+
+
 @pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a sample of the conformance tests, unless asked for all; let long tests start first."""
-    named = any("::" in argument for argument in config.args)
-    if config.getoption("conformance") == "sample" and not named:
-        left_out = [item for item in items if _is_left_out(item)]
+    if _takes_sample(config):
+        left_out = [item for item in items if _is_left_out(item.nodeid, _cases_of(item))]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not _is_left_out(item)]
+            gone = set(left_out)
+            items[:] = [item for item in items if item not in gone]
     for item in items:
         if _is_long(item) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LONG_S))
@@ -99,21 +115,33 @@ def _is_long(item: pytest.Item) -> bool:
     return any(part in item.nodeid for part in _LONG)
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    """Whether an ordinary run leaves out the test, which its name decides."""
-    if not item.nodeid.startswith("tests/conformance/"):
+def _takes_sample(config: pytest.Config) -> bool:
+    named = any("::" in argument for argument in config.args)
+    return config.getoption("conformance") == "sample" and not named
+
+
+def _cases_of(item: pytest.Item) -> Any:
+    """The parameters of a test, if it has any."""
+    return getattr(item, "callspec", None)
+
+
+def _is_left_out(nodeid: str, call: Any) -> bool:
+    """Whether an ordinary run leaves out a test with these parameters; its name decides."""
+    test = nodeid.partition("[")[0]
+    given = {} if call is None else call.params
+    store: str | None = given.get("packhorse_url")
+    if store in _SERVERS:
+        return store != _SERVERS[crc32(test.encode()) % len(_SERVERS)]
+    if not nodeid.startswith("tests/conformance/"):
         return False
-    if item.nodeid.startswith(_REFERENCE) and "Machine::" in item.nodeid:
+    if nodeid.startswith(_REFERENCE) and "Machine::" in nodeid:
         return True
-    runner: str | None = None
-    name = item.nodeid
-    if hasattr(item, "callspec"):
-        runner = item.callspec.params.get("runner")
-        parts = [item.nodeid.partition("[")[0], *item.callspec.id.split("-")]
-        name = "-".join(part for part in parts if part != runner)
+    runner: str | None = given.get("runner")
+    parts = [test, *(() if call is None else call.id.split("-"))]
+    name = "-".join(part for part in parts if part != runner)
     from packhorse.testing.conformance.trial import RUNNERS  # most runs need none of its modules
 
     chosen, runners = crc32(name.encode()), len(RUNNERS)
-    if item.nodeid.startswith(_CLUSTER) and chosen // runners % _CLUSTER_SHARE:
+    if nodeid.startswith(_CLUSTER) and chosen // runners % _CLUSTER_SHARE:
         return True
     return runner is not None and runner != RUNNERS[chosen % runners]
