@@ -22,7 +22,7 @@ from packhorse import (
 )
 from packhorse.client.encryption import new_key
 from packhorse.client.sealed_store import plain_store
-from packhorse.core.job_logs import LogLines, log_level, log_lines_of
+from packhorse.core.job_logs import LogLines, RunningJob, log_level, log_lines_of
 from packhorse.core.policies.attachments import VALUE_BYTES_MAX, Attachments
 from packhorse.core.redaction import redact_default
 from packhorse.errors import PayloadError, StoreUnavailable
@@ -293,6 +293,16 @@ def test_the_level_is_chosen_and_none_keeps_nothing() -> None:
             assert [line.message for line in job.logs()] == kept
     with pytest.raises(ConfigError, match="give a level such as 'info'"):
         log_level("loud")
+
+
+def test_a_process_sends_lines_of_other_levels_too() -> None:
+    job: Any = None
+    running = RunningJob(job, "w", "ship", logging.WARNING)
+    for level in (logging.INFO, logging.WARNING):
+        assert running.lines is None
+        running.log(1, level, "shop", "line")
+
+    assert running.lines is not None
 
 
 def test_nothing_else_of_logging_changes(capsys: pytest.CaptureFixture[str]) -> None:
