@@ -226,8 +226,7 @@ class StepRunner:
     def _due(self, kept: KeptStep | None, delay_us: int) -> tuple[int, int]:
         """When the step is over, and how long to wait for that: nothing, if it is.
 
-        Workers know the store's time more or less well. A step begins at an instant that has passed
-        for certain and ends at the latest that it may be: so none comes back to find itself early.
+        Workers know the store's time more or less well: a step begins when it surely is that late.
         """
         passed_us = self._host.passed_us()
         if kept is None or kept.due_us is None:
@@ -282,8 +281,7 @@ class StepRunner:
         yield from self.write()
         if over:
             raise _too_late(signal_step.rpartition("#")[0])
-        delay_us = self._forever_us() if timeout_us is None else left_us
-        raise Suspend(delay_us, waits=seen)
+        raise Suspend(self._forever_us() if timeout_us is None else left_us, waits=seen)
 
     def write(self) -> Work[None]:
         """Write what has not been written; tried again while this attempt holds the job."""
