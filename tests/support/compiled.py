@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import warnings
 from collections.abc import Iterable
 from compileall import compile_file
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +19,7 @@ from py_compile import PycInvalidationMode
 from types import ModuleType
 
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _write_pyc_fp, rewrite_asserts
+from hypothesis.errors import HypothesisSideeffectWarning
 from hypothesis.internal.constants_ast import constants_from_module
 
 
@@ -54,4 +56,6 @@ def _look_for_constants(path: Path) -> None:
     """Let Hypothesis keep the constants it finds in a module, which it likes to draw."""
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    constants_from_module(module)
+    with warnings.catch_warnings():  # that it is early to do so: it is what this is for
+        warnings.simplefilter("ignore", HypothesisSideeffectWarning)
+        constants_from_module(module)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.intake import IntakeRequest
-from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests
 from packhorse.stores.sql.records import reject
@@ -32,7 +32,7 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.statements import Change, ChangeMany, Now, Rows
+from packhorse.stores.sqlite.statements import answered
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, unload
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class PlanRunner:
             lambda: (
                 None
                 if plan.writes and is_loaded(connection)
-                else self._drive(connection, look(), [])
+                else answered(connection, look(), self._parts.clock, [])
             )
         )
 
@@ -281,7 +281,7 @@ class PlanRunner:
         """Take steps once all jobs that came before have their places."""
         if is_loaded(connection):
             unload(connection, partial(self._admit, connection, wakes))
-        return self._drive(connection, steps(), wakes)
+        return answered(connection, steps(), self._parts.clock, wakes)
 
     def _admit(
         self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]
@@ -289,8 +289,9 @@ class PlanRunner:
         """Do what users' transactions asked for; what cannot be done must not stop all plans."""
         own = list(wakes)
         connection.execute("savepoint admission")
+        admitting = admit_requests(SQLITE, requests, ONE_WRITER)
         try:
-            self._drive(connection, admit_requests(SQLITE, requests, ONE_WRITER), own)
+            answered(connection, admitting, self._parts.clock, own)
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 - found again, and then kept with the job
@@ -301,7 +302,7 @@ class PlanRunner:
             elif requests[0].job is not None:
                 refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
                 rejecting = reject(SQLITE, requests[0].job, refused, ONE_WRITER)
-                self._drive(connection, rejecting, wakes)
+                answered(connection, rejecting, self._parts.clock, wakes)
         else:
             wakes[:] = own
         connection.execute("release admission")
@@ -371,32 +372,6 @@ class PlanRunner:
                 connection.execute("rollback")
         except sqlite3.Error:
             self.close()  # a connection that cannot even do that must not keep its lock
-
-    def _drive(self, connection: sqlite3.Connection, steps: Steps[T], wakes: list[str]) -> T:
-        """Do what each step asks for, and send it the answer. No plan outlives what fails here."""
-        answer: Any = None
-        now_us = 0
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            kind = type(step)
-            if kind is Rows:
-                answer = connection.execute(step.text, step.parameters).fetchall()
-            elif kind is Change:
-                answer = connection.execute(step.text, step.parameters).rowcount
-            elif kind is ChangeMany:
-                answer = connection.executemany(step.text, step.parameters).rowcount
-            elif kind is Now:
-                answer = now_us = now_us or self._parts.clock.now_us()
-            elif kind is Wake:
-                answer = None
-                if step.topic not in wakes:
-                    wakes.append(step.topic)
-            else:
-                raise TypeError(f"a SQLite plan cannot ask for {step!r}")
 
 
 def _end(turn: threading.RLock) -> None:

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""What a SQLite plan may ask for, and its queries."""
+"""What a SQLite plan may ask for, what answers it, and the queries."""
 
 from __future__ import annotations
 
+import sqlite3
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from packhorse.core.clock import Clock
+from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Queries, Rows
 
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "sql"]
+__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "answered", "sql"]
+
+T = TypeVar("T")
 
 
 _LISTED: Final = "in (select value from json_each({0}))"
@@ -54,3 +59,30 @@ _FRAGMENTS: Final = MappingProxyType(
 sql: Final = Queries(
     "packhorse.stores.sqlite", _FRAGMENTS, table="packhorse_{}", named=":{}", unnamed="?"
 )
+
+
+def answered(connection: sqlite3.Connection, steps: Steps[T], clock: Clock, wakes: list[str]) -> T:
+    """Do what each step asks for, and send it the answer. No plan outlives what fails here."""
+    answer: Any = None
+    now_us = 0
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        kind = type(step)
+        if kind is Rows:
+            answer = connection.execute(step.text, step.parameters).fetchall()
+        elif kind is Change:
+            answer = connection.execute(step.text, step.parameters).rowcount
+        elif kind is ChangeMany:
+            answer = connection.executemany(step.text, step.parameters).rowcount
+        elif kind is Now:
+            answer = now_us = now_us or clock.now_us()
+        elif kind is Wake:
+            answer = None
+            if step.topic not in wakes:
+                wakes.append(step.topic)
+        else:
+            raise TypeError(f"a SQLite plan cannot ask for {step!r}")
