@@ -86,7 +86,7 @@ MAPPED: Final = (
     "tests/unit/test_unique_jobs.py",
     "tests/unit/test_versions.py",
     "tests/unit/test_wire.py",
-    "tests/unit/test_workflows.py",
+    "tests/unit/test_workflow*.py",
     "tests/stores/test_artifacts.py",
     "tests/stores/test_bulk.py",
     "tests/stores/test_consumer_contracts.py",

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from packhorse import Packhorse
 from packhorse.client.submission import parts
 from packhorse.core.job import NewJob
 from packhorse.errors import UsageError
@@ -57,3 +59,18 @@ def test_an_atomic_bulk_is_one_transaction(sizes: tuple[int, ...]) -> None:
 def test_an_atomic_bulk_that_others_would_wait_for_is_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"takes at most 5000 and 16777216"):
         parts(jobs(*sizes), atomic=True)
+
+
+@pytest.mark.parametrize("own", ["0", "zz"])  # it sorts before, or after, what an app would choose
+def test_an_id_of_ones_own_in_a_bulk_is_looked_for_among_stored_jobs(
+    tmp_path: Path, own: str
+) -> None:
+    app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    def work() -> None: ...
+
+    bulks = [app.enqueue_many([work.call(), work.using(job_id=own).call()]) for _ in range(2)]
+
+    assert [[job.deduplicated for job in bulk] for bulk in bulks] == [[False] * 2, [False, True]]
+    app.close()

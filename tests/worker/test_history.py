@@ -15,11 +15,11 @@ from packhorse import ConfigError, JobStatus, Packhorse, RetryPolicy
 from packhorse.client.history import History, read_history
 from packhorse.core.clock import SystemChance
 from packhorse.core.driving import adrive
-from packhorse.core.policies.history import PART_KIND, RANGES, TIERS
+from packhorse.core.policies.history import PART_KIND, RANGES, TIERS, key_of_span
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.errors import StoreUnavailable
 from packhorse.insights import Insights
-from packhorse.runtime.services.history import HistoryKeeper, _stood
+from packhorse.runtime.services.history import HistoryKeeper, _stood, keep_lost
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts
 from packhorse.testing import TestApp, use
@@ -231,6 +231,20 @@ async def test_a_minute_is_folded_two_minutes_after_it_began(packhorse_app: Test
     packhorse_app.clock.advance(30)
     await hand.keeper.run_once()
     assert await parts() == 0
+
+
+async def test_what_ended_with_its_worker_is_counted_in_the_minute_that_it_is(
+    packhorse_app: TestApp,
+) -> None:
+    packhorse_app.clock.set(MIDNIGHT + timedelta(seconds=90))
+    lost = Hand(packhorse_app, "gone")
+    lost.does(dead=2)
+
+    await asyncio.to_thread(keep_lost, packhorse_app.store, "gone", lost._totals())
+
+    read = packhorse_app.store.records.records(PART_KIND, limit=100)
+    [part] = (await packhorse_app.store.arun(read)).records
+    assert part.id.key == f"{key_of_span(int(MIDNIGHT.timestamp()) + 60)}/gone/lost"
 
 
 @pytest.mark.parametrize(("since_us", "oldest_ms"), [(None, 0), (1_500_000, 3_500), (9_000_000, 0)])

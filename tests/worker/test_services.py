@@ -101,7 +101,9 @@ async def test_a_job_given_up_because_its_worker_was_lost_is_told_as_dead(yard: 
     await rescue.look(after_s=3)
 
     (rescued,), (dead,) = yard.told(JobRescued), yard.told(JobDead)
-    assert rescued.dead
+    assert (rescued.dead, rescued.crashes, rescued.lost_worker) == (True, 1, "lost")
+    assert (rescued.error_code, rescued.error_type) == ("WORKER_LOST", "WorkerLost")
+    assert "worker lost went away" in rescued.error_message
     assert (dead.job_id, dead.task, dead.queue, dead.attempt) == (job_id, "work", "default", 1)
     assert (dead.reason, dead.status) == ("worker_crashed", "dead")
     assert (dead.worker, dead.error_code) == ("rescuer", "WORKER_LOST")

@@ -138,8 +138,7 @@ class HistoryKeeper:
         """The minute that it is, by the store's clock as far as it is known here."""
         if self._ahead_us is None:
             await self._parts(limit=1)
-        now_us = int(self._monotonic() * SECOND_US) + (self._ahead_us or 0)
-        return now_us // SECOND_US // _MINUTE_S * _MINUTE_S
+        return _minute_at(int(self._monotonic() * SECOND_US) + (self._ahead_us or 0))
 
     async def _parts(self, limit: int = _PAGE) -> RecordPage:
         page: RecordPage = await self._store.arun(
@@ -227,8 +226,8 @@ def keep_lost(store: Store, worker: str, series: Sequence[Series]) -> None:
         return
     with suppress(PackhorseError):
         now_us = store.run(store.records.records(PART_KIND, limit=1)).now_us
-        minute = now_us // SECOND_US // _MINUTE_S * _MINUTE_S
-        put = _put_part(f"{key_of_span(minute)}/{worker}/lost", HistoryPart(tuple(series)))
+        key = f"{key_of_span(_minute_at(now_us))}/{worker}/lost"
+        put = _put_part(key, HistoryPart(tuple(series)))
         store.run(store.records.change([put]))
 
 
@@ -239,6 +238,10 @@ def _put(kind: str, key: str, document: bytes, before: Record | None, keep_us: i
 
 def _put_part(key: str, part: HistoryPart) -> Put:
     return Put(RecordId(PART_KIND, "", key), encode_part(part), 0, keep_us=PART_KEPT_US)
+
+
+def _minute_at(now_us: int) -> int:
+    return now_us // SECOND_US // _MINUTE_S * _MINUTE_S
 
 
 def _minute_of(record: Record) -> int:
