@@ -12,6 +12,7 @@ from packhorse.core.job import JobRecord, NewJob
 from packhorse.stores.plan import Steps
 from packhorse.stores.postgres.statements import Again, Send, sql
 from packhorse.stores.sql.rows import (
+    ATTACHED,
     Extra,
     QueueRow,
     json_text,
@@ -36,14 +37,15 @@ HANDED_COLUMNS: Final = (
     "job.ready_us, job.rate_key, job.concurrency_key"
 )
 
-RECORD_COLUMNS: Final = (
+_COLUMNS: Final = (
     "seq, id, task, queue, status, priority, tenant, attempts, failures, crashes, lone_crashes, "
     "snoozes, releases, fence, created_us, updated_us, due_us, payload, trace_id, worker, "
     "timeout_us, deadline_us, started_us, finished_us, dead_reason, dead_letter, error, progress, "
     "result, result_until_us, options, upstream_request_id, created_by, extra, cancel_requested, "
     "parked_us, ordering_key, concurrency_key, rate_key, weight"
 )
-_RECORD_NAMES: Final = tuple(RECORD_COLUMNS.split(", "))
+_RECORD_NAMES: Final = (*_COLUMNS.split(", "), "attached")
+RECORD_COLUMNS: Final = f"{_COLUMNS}, {ATTACHED}"
 
 
 def extra_of(job: NewJob) -> str | None:

@@ -216,6 +216,8 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     if finished:  # not before: the journal tells what the end had counted
         completed = STATUS[row.status] is JobStatus.COMPLETED
         sql = dialect.sql
+        if completed:
+            yield dialect.write(sql("attached_mark"), (dialect.many([row.seq]),))
         forget = sql("attached_forget") if completed else sql("counted_forget")
         yield dialect.write(forget, (row.seq,))
         identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))

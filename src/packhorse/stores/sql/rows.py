@@ -42,6 +42,12 @@ AGED: Final = (max(Priority) + 1) * PASSES
 NO_BOUND: Final = 2**62
 #: Lines of history kept from each end.
 HISTORY_EACH_END: Final = 25
+#: Column of a record: whether attempts have attached something. Jobs say so in their options only
+#: once an attempt has ended otherwise than well, which spares the others a write of their row.
+ATTACHED: Final = (
+    "job.fence > 0 and exists ("
+    "select 1 from {attachments} as kept where kept.seq = job.seq and kept.name <> '')"
+)
 _KINDS: Final = 16
 
 
@@ -143,6 +149,9 @@ def record_of(
     values: Mapping[str, Any], extra: Extra, now_us: int, *, bodies: bool = True
 ) -> JobRecord:
     """A job from its columns, by name; without `bodies`, payload and result stay out."""
+    options = extra.options
+    if values["attached"]:
+        options = msgspec.structs.replace(options or JobOptions(), attached=True)
     status = STATUS[values["status"]]
     until_us = values["result_until_us"]
     expired = status is JobStatus.COMPLETED and until_us is not None and until_us <= now_us
@@ -173,7 +182,7 @@ def record_of(
         progress=read_progress(values["progress"]),
         result=result.encode() if bodies and result is not None and not expired else None,
         result_expired=expired,
-        options=extra.options,
+        options=options,
         upstream_request_id=extra.upstream_request_id,
         created_by=extra.created_by,
         cancel_requested=bool(values["cancel_requested"]),

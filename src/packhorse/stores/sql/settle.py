@@ -302,7 +302,11 @@ def _write(dialect: Dialect, changes: Sequence[dict[str, Any]]) -> Steps[None]:
         return
     yield ChangeMany(dialect.sql("settle_one"), changes)
     completed = CODE[JobStatus.COMPLETED]
-    lines = [one for one in changes if one["ended"] and one["status"] != completed]
+    others = [one for one in changes if one["status"] != completed]
+    if others:  # while an attempt runs, only its attachments tell of themselves
+        seqs = dialect.many([one["seq"] for one in others])
+        yield dialect.write(dialect.sql("attached_mark"), (seqs,))
+    lines = [one for one in others if one["ended"]]
     if lines:
         yield ChangeMany(dialect.sql("attempt_add"), lines)
     long = [

@@ -46,7 +46,7 @@ from packhorse.stores.sqlite.statements import sql
 _jobs: Final = msgspec.json.Decoder(list[Job])
 #: Rows that one statement writes: so many, or a half, a quarter ... of it, each a text of its own.
 _ROWS_MAX: Final = 64
-_held: Final = msgspec.json.Decoder(list[tuple[str, int, bool, int]])
+_held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
 _TAKEN: Final = (
     "seq, rank, place, id, task, queue, fence, payload, priority, tenant, attempts, failures, "
     "crashes, lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key, "
@@ -244,17 +244,11 @@ class _Sqlite:
         values = {one.job_id: one.values for one in kept}
         held: list[HeldJob] = []
         rows: list[AttachedRow] = []
-        unmarked: list[int] = []
-        for job_id, seq, marked, number in _held.decode(found):
+        for job_id, seq, number in _held.decode(found):
             own = values[job_id]
             held.append((job_id, seq, number + len(own)))
             rows += [(seq, name, 0, value) for name, value in own.items()]
-            if own and not marked:
-                unmarked.append(seq)
-        if rows:
-            yield from self.keep_attached(rows)
-        if unmarked:
-            yield Change(sql("attached_mark"), (json_text(unmarked),))
+        yield from self.keep_attached(rows)
         return held
 
     # ------------------------------------------------------------------------------------- rows

@@ -11,6 +11,7 @@ from typing import Any, Final
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.stores.plan import Steps
 from packhorse.stores.sql.rows import (
+    ATTACHED,
     Extra,
     QueueRow,
     json_text,
@@ -31,8 +32,8 @@ _COLUMNS_AS_THEY_LIE: Final = (
     "result, result_until_us, extra, cancel_requested, parked_us, ordering_key, concurrency_key, "
     "rate_key, weight"
 )
-_RECORD_NAMES: Final = tuple(_COLUMNS_AS_THEY_LIE.split(", "))
-RECORD_COLUMNS: Final = _COLUMNS_AS_THEY_LIE.replace(" payload,", " {payload},")
+_RECORD_NAMES: Final = (*_COLUMNS_AS_THEY_LIE.split(", "), "attached")
+RECORD_COLUMNS: Final = _COLUMNS_AS_THEY_LIE.replace(" payload,", " {payload},") + f", {ATTACHED}"
 
 
 def extra_of(job: NewJob) -> str | None:

@@ -95,9 +95,11 @@ select * from unnest(?::bigint[], ?::text[], ?::bigint[], ?::bytea[])
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark
--- Jobs have something attached, and say so when they are claimed.
-update {jobs} set options = {marked options}
-where seq = any(?::bigint[]) and position('"attached":' in coalesce(options, '')) = 0
+-- Those of some jobs that have something attached, and do not say so yet, say so when they are claimed.
+update {jobs} as job set options = {marked options}
+where
+    seq = any(?::bigint[]) and position('"attached":' in coalesce(options, '')) = 0
+    and exists (select 1 from {attachments} as kept where kept.seq = job.seq and kept.name <> '')
 
 -- name: attach
 -- Keep values with those jobs that are processing with these fences, and tell how much each has then;
@@ -127,10 +129,5 @@ kept as (
     join held on held.id = given.id
     where given.name is not null and (select coalesce(max(number), 0) from held) <= :most::bigint
     on conflict (seq, name, number) do update set value = excluded.value
-    returning seq
-),
-marked as (
-    update {jobs} set options = {marked options}
-    where seq = any(array(select seq from kept)) and position('"attached":' in coalesce(options, '')) = 0
 )
 select <answer> from held

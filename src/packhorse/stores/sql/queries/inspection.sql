@@ -1,6 +1,6 @@
 -- name: job
 -- One job, all that is known of it.
-select <columns> from {jobs} where id = ?
+select <columns> from {jobs} as job where id = ?
 
 -- name: history
 -- The attempts of a job that ended otherwise than well, then the good end if it had one.

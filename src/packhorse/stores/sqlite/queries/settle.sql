@@ -62,11 +62,10 @@ delete from {bodies} where job_seq in (select value from json_each(?))
 delete from {<table>} where seq in (select value from json_each(?))
 
 -- name: attaching_held
--- Those of some jobs that are processing with these fences: number, whether it says that something is
--- attached, and how much is. As one JSON document, since between two rows others may take the turn.
+-- Those of some jobs that are processing with these fences: number, and how much is attached. As one
+-- JSON document, since between two rows others may take the turn.
 select json_group_array(json_array(
-    job.id, job.seq, json(iif(instr(coalesce(job.extra, ''), '"attached":'), 'true', 'false')),
-    (select count(*) from {attachments} as kept where kept.seq = job.seq)
+    job.id, job.seq, (select count(*) from {attachments} as kept where kept.seq = job.seq)
 ))
 from json_each(?) as asked
 join {jobs} as job on job.id = asked.key
@@ -78,7 +77,9 @@ insert into {attachments} (seq, name, number, value) values <kept>
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark
--- Jobs have something attached, and say so when they are claimed.
-update {jobs}
+-- Those of some jobs that have something attached, and do not say so yet, say so when they are claimed.
+update {jobs} as job
 set extra = json_set(coalesce(extra, '{}'), '$.options.attached', json('true'))
-where seq in (select value from json_each(?)) and not instr(coalesce(extra, ''), '"attached":')
+where
+    seq in (select value from json_each(?)) and not instr(coalesce(extra, ''), '"attached":')
+    and exists (select 1 from {attachments} as kept where kept.seq = job.seq and kept.name <> '')

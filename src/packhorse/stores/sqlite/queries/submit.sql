@@ -93,7 +93,7 @@ from (
         null as rate_key, 1 as weight
     from {intake} as job
     where job.id = ?1
-)
+) as job
 
 -- name: intake_last
 -- The last number given out as sequence or place.
