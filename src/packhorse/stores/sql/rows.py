@@ -45,8 +45,8 @@ HISTORY_EACH_END: Final = 25
 #: Column of a record: whether attempts have attached something. Jobs say so in their options only
 #: once an attempt has ended otherwise than well, which spares the others a write of their row.
 ATTACHED: Final = (
-    "job.fence > 0 and exists ("
-    "select 1 from {attachments} as kept where kept.seq = job.seq and kept.name <> '')"
+    "case when job.fence > 0 then (select 1 from {attachments} as kept "
+    "where kept.seq = job.seq and kept.name <> '' limit 1) end"
 )
 _KINDS: Final = 16
 

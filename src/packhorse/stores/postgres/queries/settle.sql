@@ -96,10 +96,11 @@ on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark
 -- Those of some jobs that have something attached, and do not say so yet, say so when they are claimed.
+-- Not `exists`, for which the planner would go through the table.
 update {jobs} as job set options = {marked options}
 where
     seq = any(?::bigint[]) and position('"attached":' in coalesce(options, '')) = 0
-    and exists (select 1 from {attachments} as kept where kept.seq = job.seq and kept.name <> '')
+    and (select true from {attachments} as kept where kept.seq = job.seq and kept.name <> '' limit 1)
 
 -- name: attach
 -- Keep values with those jobs that are processing with these fences, and tell how much each has then;
