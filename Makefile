@@ -36,7 +36,7 @@ test: $(TOOLS) ## Run every test but the slow ones, and those of make check
 
 test-slow: $(TOOLS) ## Run the slow tests, the conformance suite with both runners of each store, and workers on all stores
 	$(BIN)/python -m pytest -m slow --timeout 1800
-	PACKHORSE_MACHINE_EXAMPLES=30 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --conformance all tests/conformance tests/worker
+	PACKHORSE_MACHINE_EXAMPLES=30 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --conformance all tests/conformance tests/testing tests/worker
 
 search: $(TOOLS) ## Draw new stories for the state machines of every store; OPTIONS="--minutes 5 --stores redis"
 	@$(BIN)/python -m scripts.search $(OPTIONS)
