@@ -228,8 +228,9 @@ def test_an_event_of_a_tenant_is_seen_by_that_tenant_alone(app: Packhorse) -> No
     assert mine.info().tenant == MINE
     with pytest.raises(JobNotFound):
         app.tenant(MINE).job(theirs_.id).status()
-    with pytest.raises(ConfigError, match="is for tenant 'theirs' and was asked of the view of"):
-        app.tenant(MINE).publish("work.wanted", {}, tenant=THEIRS)
+    for other in (THEIRS, "a", "z"):  # whichever comes first
+        with pytest.raises(ConfigError, match=f"is for tenant '{other}' and was asked of the view"):
+            app.tenant(MINE).publish("work.wanted", {}, tenant=other)
 
 
 @pytest.mark.req("S3-39", "S3-45")

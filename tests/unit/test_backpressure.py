@@ -22,11 +22,12 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
-from packhorse.client.backpressure import SETTINGS_AGE_S_MAX
+from packhorse.client.backpressure import SETTINGS_AGE_S_MAX, Patience, patience
 from packhorse.core.outcome import Succeeded
 from packhorse.core.sizes import size_in_bytes
 from packhorse.events import QueueFilling
 from packhorse.stores.memory import MemoryStore
+from packhorse.stores.requests import QueueSettings, QueueState
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, HandWorker, app_on, memory_app
 
@@ -337,6 +338,31 @@ def test_producers_are_told_once_each_time_a_queue_crosses_its_soft_depth(app: P
     work.enqueue()
 
     assert [event.depth for event in heard] == [2, 2]
+
+
+def test_a_submit_waits_for_room_for_just_as_long_as_it_may() -> None:
+    clock = VirtualClock()
+    app = memory_app(clock)
+    app.queue("default", max_depth=1)
+    work = work_of(app)
+    work.enqueue()
+    began = clock.monotonic()
+
+    with pytest.raises(QueueFull):
+        work.using(wait="2.5s").enqueue()
+
+    assert clock.monotonic() - began == pytest.approx(2.5)
+
+
+def test_a_queue_that_is_waited_for_and_says_no_more_is_for_half_a_minute() -> None:
+    full = QueueFull("default", depth=1, limit=1)
+    waited = QueueState(QueueSettings(name="default", on_full="wait"))
+
+    assert patience(full, [waited], None, None) == Patience(30.0, frozenset({"default"}))
+    assert patience(full, [waited], 2_000_000, None) == Patience(2.0, frozenset({"default"}))
+    assert patience(full, [], None, 1) == Patience(0.000001, None)
+    assert patience(full, [waited], None, 0) is None
+    assert patience(full, [], None, None) is None
 
 
 def test_a_soft_depth_that_an_operator_sets_is_heard_of_soon() -> None:

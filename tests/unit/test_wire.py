@@ -201,6 +201,7 @@ def test_a_configurations_queues_become_settings() -> None:
     mail, other = (declared.settings for declared in wire_queues(checked_config(config)))
 
     assert (mail.name, mail.priority, mail.dead_letter) == ("mail", 2, "mail_dead")
+    assert (mail.fair, other.fair) == (True, True)
     assert mail.retry is not None
     assert mail.retry.max_retries == 1
     assert (other.name, other.retry, other.dead_letter) == ("not_served", None, None)
@@ -266,5 +267,11 @@ def test_metadata_may_be_partly_there() -> None:
 
 def test_the_app_may_be_unknown_to_the_submitter() -> None:
     job = Packhorse("memory://").submit({"id": "t", "type": "elsewhere", "payload": [1, 2]})
+
+    assert job.info().task == "elsewhere"
+
+
+def test_a_request_may_name_a_worker_that_the_submitter_does_not_know() -> None:
+    job = Packhorse("memory://").submit({"worker_id": "elsewhere", "inputs": {"n": 1}})
 
     assert job.info().task == "elsewhere"

@@ -15,6 +15,7 @@ from packhorse.core.policies.records import Put
 from packhorse.core.schedules import read_schedule, schedule_id
 from packhorse.errors import ConfigError
 from packhorse.events import ScheduleRefused
+from packhorse.runtime.services import ticker
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
 from packhorse.testing.virtual_clock import VirtualClock
@@ -83,6 +84,22 @@ async def test_what_no_worker_declares_any_more_is_retired_and_comes_back(
 
     info = await packhorse_app.schedules.aget("old")
     assert info.state == "active"
+
+
+async def test_many_schedules_that_are_due_at_once_are_fired_in_parts(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker, "_TOGETHER", 2)
+    ran = Ran(packhorse_app)
+    for number in range(5):
+        packhorse_app.schedule(f"each {number}", ran.report.call(str(number)), every="40m")
+    one = ran.ticker("one")
+    await one.run_once()
+    packhorse_app.clock.advance(40 * 60)
+
+    await one.run_once()
+
+    await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=5)
 
 
 async def test_what_is_declared_by_a_live_worker_is_not_retired(packhorse_app: TestApp) -> None:

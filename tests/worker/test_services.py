@@ -189,6 +189,7 @@ async def test_a_worker_does_not_rescue_from_itself(yard: Yard) -> None:
 
 @pytest.mark.req("S4-26")
 async def test_a_job_that_takes_its_worker_down_each_time_is_given_up(yard: Yard) -> None:
+    yard.record()
     job_id = yard.submit("killer")
     for crash in range(1, 6):  # twice among others, then three times alone
         yard.claim_by_hand(f"victim-{crash}", "killer", quarantine=crash > 2)
@@ -200,6 +201,7 @@ async def test_a_job_that_takes_its_worker_down_each_time_is_given_up(yard: Yard
 
     job = yard.job(job_id)
     assert (job.status, job.dead_reason) == (JobStatus.DEAD, DeadReason.WORKER_CRASHED)
+    assert [event.crashes for event in yard.told(JobRescued)] == [1, 2, 3, 4, 5]
 
 
 async def test_a_suspect_that_was_not_alone_any_more_is_not_to_blame(yard: Yard) -> None:
