@@ -21,9 +21,10 @@ from packhorse import (
 )
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.job import JobOptions, RetryRule
-from packhorse.core.outcome import MESSAGE_LENGTH_MAX
+from packhorse.core.outcome import MESSAGE_LENGTH_MAX, Failed, TimedOut
 from packhorse.events import JobCompleted, JobRetried, JobStale
 from packhorse.protocol import TaskError
+from packhorse.runtime.consumer.fetched import failed_once
 from packhorse.stores.requests import QueueSettings
 from tests.unit.consumer_support import Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S
@@ -343,3 +344,23 @@ async def test_a_reason_is_a_text_or_the_job_stays_open(depot: Depot, reason: An
             await consumer.mark_failed(job, reason)
 
         assert await consumer.mark_complete(job)
+
+
+def test_a_timeout_is_told_as_one_whatever_the_error_calls_itself() -> None:
+    late = failed_once("job_timeout", ValueError("slow"), 2.0)
+    other = failed_once("exception:OSError", ValueError("gone"), 2.0)
+
+    assert isinstance(late, TimedOut)
+    assert isinstance(other, Failed)
+    assert (late.error.type, late.error.code, late.error.message) == (
+        *("Timeout", "TASK_TIMEOUT", "slow"),
+    )
+    assert (other.error.type, other.error.reason) == ("ValueError", "exception:OSError")
+
+
+async def test_a_job_whose_deadline_is_to_come_is_completed(depot: Depot) -> None:
+    depot.submit("job", deadline_us=depot.clock.now_us() + 3600 * SECOND_US)
+    async with depot.consumer() as consumer:
+        assert await consumer.mark_complete(await fetched(consumer), result=1)
+
+    assert depot.status("job") is JobStatus.COMPLETED

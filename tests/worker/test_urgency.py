@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from packhorse import ConfigError, JobStatus, Packhorse
+from packhorse.core.job import Priority
 from packhorse.runtime.worker.urgency import Urgency
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
@@ -102,6 +103,20 @@ def test_a_kept_slot_is_for_its_priority_and_more_urgent_ones(
 
     assert (asked.level, asked.limit) == expected
     assert asked.levels == ({} if asked.level == 4 else {"a": asked.level})
+
+
+def test_all_but_background_jobs_are_asked_for_until_nothing_else_waits() -> None:
+    urgency = Urgency({}, 10, lambda _: 0)
+    urgency.set_background(["night"])
+
+    first = urgency.within(("night", "day"), 5)
+    assert (first.levels, first.limit, first.spared) == ({"night": Priority.LOW}, 5, True)
+    assert urgency.answered(first, full=False)
+    second = urgency.within(("night", "day"), 5)
+
+    assert (second.levels, second.spared) == ({}, False)
+    assert not urgency.answered(second, full=False)
+    assert urgency.within(("day",), 5).spared is False
 
 
 @pytest.mark.req("S1-65")
