@@ -124,12 +124,10 @@ $(PACKAGE): pyproject.toml constraints.txt | $(CREATED)
 	@$(PIP) --no-build-isolation --editable '.[dev,web]' rich
 	@touch $@
 
-# Compiled on all cores, where pip would use one; some packages hold files that are not Python's.
 $(TOOLS): requirements-dev.txt requirements-hosting.txt $(PACKAGE)
 	@echo "installing the development tools ..."
-	@$(PIP) --no-compile --requirement requirements-dev.txt
-	@$(PIP) --no-compile --no-deps --requirement requirements-hosting.txt
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@$(PIP) --requirement requirements-dev.txt
+	@$(PIP) --no-deps --requirement requirements-hosting.txt
 	@touch $@
 
 $(PEERS): requirements-bench.txt $(PACKAGE)
