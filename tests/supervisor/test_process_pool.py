@@ -31,8 +31,8 @@ import asyncio, os, pathlib, time
 from packhorse import Packhorse
 
 def say(word):
-    pathlib.Path(f"{word}.part").write_text(str(os.getpid()))
-    os.rename(f"{word}.part", word)
+    pathlib.Path(f"{word}.{os.getpid()}.part").write_text(str(os.getpid()))
+    os.rename(f"{word}.{os.getpid()}.part", word)
 
 say("importing")
 while os.path.exists("hold-import"):
