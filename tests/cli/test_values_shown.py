@@ -20,6 +20,7 @@ app = Packhorse("sqlite:///jobs.db")
 
 @app.task
 def login(ctx: Context, password: str) -> dict[str, str]:
+    ctx.log.info("signing in with password=%s", password)
     ctx.step("sign in", lambda: {"token": password})
     ctx.progress(1, 2, f"token={password}")
     if ctx.wait_for("go", timeout=60)["secret"] == "stop":
@@ -34,6 +35,7 @@ def fail(password: str) -> None:
 GIVEN = {
     "packhorse jobs list": (),
     "packhorse jobs show": ("{id}",),
+    "packhorse jobs logs": ("{id}",),
     "packhorse dead list": (),
     "packhorse dead show": ("{id}",),
     "packhorse explain": ("{id}",),

@@ -43,6 +43,7 @@ HANDLE: Final[Mapping[str, Any]] = MappingProxyType(
         "signal": ("go", 1),
         "progress": (),
         "history": (),
+        "logs": (),
         "response": (),
         "wire": (),
         "explain": (),
