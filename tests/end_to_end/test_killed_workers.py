@@ -107,7 +107,8 @@ def test_many_long_jobs_of_a_killed_worker_run_again_as_soon(world: World) -> No
     with world.app() as app:
         victim = world.worker("--lease", f"{LEASE_S}s")
         until("the first worker", lambda: len(app.insights.workers()) == 1)
-        jobs = [app.tasks["nap"].enqueue(3) for _ in range(10)]
+        gate = world.folder / "gate"  # opened at the end: the heir may take its time to start
+        jobs = [app.tasks["wait_for_file"].enqueue(str(gate)) for _ in range(10)]
         world.heard("start", times=len(jobs))
         world.worker("--lease", f"{LEASE_S}s")
         until("the second worker", lambda: len(app.insights.workers()) == 2)
@@ -115,3 +116,4 @@ def test_many_long_jobs_of_a_killed_worker_run_again_as_soon(world: World) -> No
         victim.kill()
 
         world.heard("start", times=2 * len(jobs), within_s=SOON_S)
+        gate.touch()
