@@ -80,7 +80,8 @@ def end_sessions(url: str) -> int:
 
 def open_connections() -> list[PipelinedConnection]:
     """The connections of this process, but for those it knows to be closed."""
-    found = [one for one in gc.get_objects() if isinstance(one, PipelinedConnection)]
+    # Not `isinstance`, which asks lazy objects of other libraries what they stand for.
+    found = [one for one in gc.get_objects() if issubclass(type(one), PipelinedConnection)]
     return [one for one in found if one.pgconn.status == ConnStatus.OK]
 
 
