@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from faults.checking.contest import (
     stale,
 )
 from faults.checking.evidence import Evidence, Run, Standing, Verdict, overlaps, runs_of
-from faults.checking.rescues import Losses, losses_of
+from faults.checking.rescues import Loss, Losses, losses_of
 from faults.checking.timeline import Timeline
 from faults.crew import Crew
 from faults.injectors.fault import Fault
@@ -34,6 +35,7 @@ from faults.worlds import all_jobs
 from packhorse import Packhorse
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
+from packhorse.core.lifecycle import INNOCENT_LOSSES
 
 if TYPE_CHECKING:
     from faults.rig import Rig
@@ -145,6 +147,13 @@ class _Known:
             return None
         return self._time.latest(at_us) if late else self._time.earliest(at_us)
 
+    def suspected(self, code: str) -> Iterator[tuple[int, int]]:
+        """From its second loss on, until it is over."""
+        lost = [each.finished_us for each in self.history if each.error and each.error.code == code]
+        if len(lost) >= INNOCENT_LOSSES + 1:
+            over_us = self.record.finished_us or lost[-1]
+            yield self._time.earliest(lost[INNOCENT_LOSSES]), self._time.latest(over_us)
+
     def _span(self, line: AttemptRecord) -> Span:
         time = self._time
         return Span(
@@ -235,25 +244,63 @@ def _losses(
     }
     lease_us = round(rig.plan.lease_s * SECOND_US)
     away = [(fault.at_us, fault.until_us) for fault in rig.faults if fault.away]
-    lost = {
+    claimed = {
         (job.record.id, line.attempt): time.earliest(line.started_us)
+        for job in jobs
+        for line in job.history
+    }
+    lost = {
+        (job.record.id, line.attempt): claimed[job.record.id, line.attempt]
         for job in jobs
         for line in job.history
         if line.error is not None and line.error.code == _LOST
     }
+    excused = partial(
+        rescues.excused_us, lease_us=lease_us, time=time, away=away, stalls=rig.stalls
+    )
+    suspects = [spell for job in jobs for spell in job.suspected(_LOST)]
+    known = {job.record.id: job for job in jobs}
     ended = {job.record.id for job in jobs if job.record.status in _WITHOUT_A_RUN}
     bound = {job.record.id for job in jobs if _is_bound(job.record)}
     found = [
         msgspec.structs.replace(
             loss,
-            excused_us=rescues.excused_us(loss, lease_us, time, away, rig.stalls),
-            away_us=rescues.away_us(loss, away),
+            excused_us=excused((loss.died_us, loss.taken_back_us)),
+            again_excused_us=excused((loss.died_us, loss.run_again_us))
+            + rescues.stood_us((loss.died_us, loss.run_again_us), suspects),
             over=loss.run_again_us is None and loss.job_id in ended,
-            bound=loss.job_id in bound,
+            bound=loss.job_id in bound or _was_passed_on(loss, known[loss.job_id].record),
+            story=_story(known[loss.job_id], loss.died_us),
         )
-        for loss in losses_of(runs, crew.died_us, ended_us, lost)
+        for loss in losses_of(runs, crew.died_us, ended_us, lost, claimed)
     ]
     return Losses(lease_us, found)
+
+
+def _was_passed_on(loss: Loss, record: JobRecord) -> bool:
+    """Whether another worker had the job before it ran again, and gave it back unbegun.
+
+    On Redis fences do not count claims one by one, so that there all that were ever given back are.
+    """
+    return loss.fences > 1 and record.counters.releases > 0
+
+
+def _story(job: _Known, died_us: int) -> str:
+    """What the store knows of a job's attempts, in seconds since a process died."""
+    record = job.record
+    told = [
+        f"{line.attempt} {_since(died_us, line.started_us)} to {_since(died_us, line.finished_us)} "
+        f"{line.status} {line.error.code if line.error else ''} of {line.worker}"
+        for line in job.history
+    ]
+    if record.started_us is not None:
+        last = _since(died_us, record.started_us)
+        told.append(f"last claimed at {last}, {record.counters.releases} releases")
+    return f" ({record.task}: {'; '.join(told)})"
+
+
+def _since(died_us: int, at_us: int) -> str:
+    return f"{(at_us - died_us) / SECOND_US:+.1f}"
 
 
 def _is_bound(record: JobRecord) -> bool:

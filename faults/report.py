@@ -38,7 +38,7 @@ _RESCUES: Final = (
     "each with what the rescuers need to look twice again. A job that is lost again "
     "and again waits 2, 4, 8, … seconds on top before it runs, by design, and from its second "
     "loss on it runs alone. After the first loss that the store counts it must have begun again "
-    "within the same time, from which only that counts off in which the store was away; jobs under "
+    "within the same time, with the same excuses until then; jobs under "
     "a limit or an ordering key are not judged."
 )
 _NOT_JUDGED: Final = (

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,6 +17,8 @@ from packhorse.core.policies.lease import patience_us, suspicion_us
 
 #: What a rescue may take beyond the lease.
 BEYOND_LEASE_US: Final = 5_000_000
+#: How long a worker may stand for suspects: 2 s until nothing runs, and 2 s beside one of them.
+STANDS_US: Final = 4_000_000
 #: Between two looks of a rescuer, at most.
 _LOOK_US: Final = 1_000_000
 
@@ -28,11 +31,13 @@ class Loss(msgspec.Struct, frozen=True):
     died_us: int
     taken_back_us: int | None  #: when the store wrote down that the attempt is over
     run_again_us: int | None
-    excused_us: int = 0  #: for how long nobody could take it back; see `excused_us`
+    excused_us: int = 0  #: for how long nothing could take it back; see `excused_us`
     number: int = 1  #: which loss of its job this is: each waits twice as long as the one before
-    away_us: int = 0  #: for how long the store was away before it ran again
+    again_excused_us: int = 0  #: the same, until it ran again
     over: bool = False  #: the job ended without another run: it was cancelled, or is dead
-    bound: bool = False  #: a limit or an order may have held it back
+    bound: bool = False  #: a limit, an order or another worker may have held it back
+    fences: int = 1  #: from the claim that was lost to that of the next run
+    story: str = ""  #: what the store knows of its attempts, for a look into a finding
 
 
 class Losses(msgspec.Struct, frozen=True):
@@ -47,42 +52,41 @@ def losses_of(
     died_us: Mapping[int, int],
     ended_us: Mapping[tuple[str, int], int],
     lost_us: Mapping[tuple[str, int], int],
+    claimed_us: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> Iterator[Loss]:
     """The runs whose process died, by what the store says of their attempts.
 
-    `ended_us` is when each was over, `lost_us` when each was begun that counts as lost: a worker
-    that was stopped too long loses its jobs too, and lives, and one may die before the handler of
-    a job that it was given has begun.
+    `ended_us` is when each was over, `claimed_us` when each was begun, `lost_us` the same of those
+    that count as lost: a worker that was stopped too long loses its jobs too, and lives, and one
+    may die before the handler of a job that it was given has begun. A job runs again when a worker
+    has claimed it: the process that a handler wants may have to be started first.
     """
     for job_id, job_runs in by_job(runs).items():
         for run in job_runs:
             if run.ended_us is not None or run.pid not in died_us:
                 continue
             lost = {attempt: at_us for (name, attempt), at_us in lost_us.items() if name == job_id}
-            later = [one.started_us for one in job_runs if one.fence > run.fence]
-            later += [at_us for attempt, at_us in lost.items() if attempt > run.attempt]
+            again = [one for one in job_runs if one.fence > run.fence]
+            later = [one.started_us for one in again]
+            begun = lost | {n: at_us for (name, n), at_us in claimed_us.items() if name == job_id}
+            later += [at_us for attempt, at_us in begun.items() if attempt > run.attempt]
             before = [attempt for attempt in lost if attempt < run.attempt]
             yield Loss(
                 *(job_id, run.attempt, died_us[run.pid]),
                 ended_us.get((job_id, run.attempt)),
                 min(later, default=None),
                 number=1 + len(before),
+                fences=min((one.fence for one in again), default=run.fence + 1) - run.fence,
             )
 
 
-def away_us(loss: Loss, away: Iterable[tuple[int, int]]) -> int:
-    """For how long the store could not be used between a loss and the next run."""
-    if loss.run_again_us is None:
-        return 0
-    start_us, end_us = loss.died_us, loss.run_again_us
-    spells = (min(end, end_us) - max(start, start_us) for start, end in away)
-    return sum(spell for spell in spells if spell > 0)
-
-
 def ran_late(losses: Losses) -> Iterator[str]:
-    """Not run again within lease + 5 s of a first loss; only a store that is away counts off.
+    """Not run again within lease + 5 s of a first loss, without the time in which none could.
 
-    Jobs that have to wait for a limit, or for others before them, are not judged.
+    A job must be taken back first, so what excuses a late rescue excuses this as well; and what was
+    lost twice may have a turn of its own meanwhile, in which nothing else begins. Jobs that
+    have to wait for a limit, or for others before them, are not judged, nor those that another
+    worker had meanwhile and gave back: it was hit as well.
     """
     for loss in losses.losses:
         if loss.number > 1 or loss.over or loss.bound:
@@ -91,29 +95,29 @@ def ran_late(losses: Losses) -> Iterator[str]:
             yield f"{loss.job_id} attempt {loss.attempt} never ran again"
             continue
         took_us = loss.run_again_us - loss.died_us
-        if took_us > losses.lease_us + BEYOND_LEASE_US + loss.away_us:
+        if took_us > losses.lease_us + BEYOND_LEASE_US + loss.again_excused_us:
             yield (
                 f"{loss.job_id} attempt {loss.attempt} ran again after {took_us / 1e6:.1f} s, "
-                f"in {loss.away_us / 1e6:.1f} s of which the store was away"
+                f"{loss.again_excused_us / 1e6:.1f} s of them excused{loss.story}"
             )
 
 
 def excused_us(
-    loss: Loss,
+    span_us: tuple[int, int | None],
     lease_us: int,
     time: Timeline,
     away: Iterable[tuple[int, int]],
     stalls: Iterable[tuple[int, int]],
 ) -> int:
-    """For how long nobody could rescue: the store was away, its clock set, the machine busy.
+    """For how long of a span none could rescue: the store away, its clock set, the machine busy.
 
     A lease is gone when it was seen expired twice: that begins anew after each time that the
     store was away. After a step ahead everybody gets the time to renew, after one back each lease
     lasts so much longer.
     """
-    if loss.taken_back_us is None:
+    start_us, end_us = span_us
+    if end_us is None:
         return 0
-    start_us, end_us = loss.died_us, loss.taken_back_us
     anew_us = suspicion_us(lease_us) + _LOOK_US
     overlaps_us = [min(end, end_us) - max(start, start_us) for start, end in away]
     excused = sum(spell + anew_us for spell in overlaps_us if spell > 0)
@@ -122,6 +126,15 @@ def excused_us(
     moves_us = time.moves_us(start_us, end_us)
     excused += sum(-move_us + anew_us for move_us in moves_us if move_us < 0)
     return excused + sum(patience_us(lease_us) + _LOOK_US for move_us in moves_us if move_us > 0)
+
+
+def stood_us(span_us: tuple[int, int | None], suspects: Iterable[tuple[int, int]]) -> int:
+    """For how long of a span workers may have stood for suspects, and begun nothing else."""
+    start_us, end_us = span_us
+    if end_us is None:
+        return 0
+    spells = [min(end, end_us) - max(start, start_us) for start, end in suspects]
+    return min(STANDS_US, sum(spell for spell in spells if spell > 0))
 
 
 def late(losses: Losses) -> Iterator[str]:
@@ -134,7 +147,7 @@ def late(losses: Losses) -> Iterator[str]:
         if took_us > losses.lease_us + BEYOND_LEASE_US + loss.excused_us:
             yield (
                 f"{loss.job_id} attempt {loss.attempt} was taken back after {took_us / 1e6:.1f} s, "
-                f"{loss.excused_us / 1e6:.1f} s of them excused"
+                f"{loss.excused_us / 1e6:.1f} s of them excused{loss.story}"
             )
 
 

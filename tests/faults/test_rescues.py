@@ -11,13 +11,14 @@ import pytest
 
 from faults.checking.evidence import Run
 from faults.checking.rescues import (
+    STANDS_US,
     Loss,
     Losses,
-    away_us,
     excused_us,
     late,
     losses_of,
     ran_late,
+    stood_us,
     summary,
 )
 from faults.checking.timeline import Step, Timeline
@@ -71,13 +72,28 @@ def test_excused_is_the_time_in_which_nobody_could_rescue(
     stalls: Sequence[tuple[int, int]],
     expected: int,
 ) -> None:
-    assert excused_us(SLOW, LEASE, Timeline(steps), away, stalls) == expected
+    span = SLOW.died_us, SLOW.taken_back_us
+    assert excused_us(span, LEASE, Timeline(steps), away, stalls) == expected
+
+
+@pytest.mark.parametrize(
+    ("suspects", "expected"),
+    [
+        ([], 0),
+        ([(1, 9 * SECOND), (31 * SECOND, 40 * SECOND)], 0),
+        ([(1, 11 * SECOND), (29 * SECOND, 40 * SECOND)], 2 * SECOND),
+        ([(12 * SECOND, 22 * SECOND)], STANDS_US),
+    ],
+)
+def test_excused_is_a_turn_of_suspects(suspects: Sequence[tuple[int, int]], expected: int) -> None:
+    assert stood_us((10 * SECOND, 30 * SECOND), suspects) == expected
+    assert stood_us((10 * SECOND, None), suspects) == 0
 
 
 def test_who_was_never_taken_back_has_no_excuse() -> None:
-    never = msgspec.structs.replace(IN_TIME, taken_back_us=None)
+    away = [(12 * SECOND, 14 * SECOND)]
 
-    assert excused_us(never, LEASE, Timeline(), [(12 * SECOND, 14 * SECOND)], []) == 0
+    assert excused_us((10 * SECOND, None), LEASE, Timeline(), away, []) == 0
 
 
 def test_losses_are_runs_whose_process_died_before_they_ended() -> None:
@@ -104,6 +120,24 @@ def test_losses_are_runs_whose_process_died_before_they_ended() -> None:
     ]
 
 
+def test_a_loss_tells_how_many_claims_later_its_job_ran_again() -> None:
+    runs = [Run("one", 1, 1, 10, 100), Run("one", 2, 4, 11, 900, 950)]
+
+    [found] = losses_of(runs, {10: 200}, {}, {})
+
+    assert found.fences == 3
+
+
+def test_a_job_runs_again_when_it_is_claimed_again() -> None:
+    """The process that its handler wants may have to be started first."""
+    runs = [Run("one", 1, 1, 10, 100), Run("one", 2, 2, 11, 900, 950)]
+    claimed = {("one", 1): 90, ("one", 2): 400}
+
+    [found] = losses_of(runs, {10: 200}, {("one", 1): 250}, {("one", 1): 90}, claimed)
+
+    assert found == Loss("one", 1, 200, 250, 400, number=1)
+
+
 LATE: Final = msgspec.structs.replace(IN_TIME, run_again_us=17 * SECOND + 1)
 
 
@@ -113,7 +147,7 @@ LATE: Final = msgspec.structs.replace(IN_TIME, run_again_us=17 * SECOND + 1)
         (msgspec.structs.replace(IN_TIME, run_again_us=17 * SECOND), False),
         (LATE, True),
         (msgspec.structs.replace(LATE, excused_us=9 * SECOND), True),  # that is for the rescue
-        (msgspec.structs.replace(LATE, away_us=1), False),
+        (msgspec.structs.replace(LATE, again_excused_us=1), False),
         (msgspec.structs.replace(LATE, number=2), False),
         (msgspec.structs.replace(LATE, bound=True), False),
         (msgspec.structs.replace(LATE, run_again_us=None), True),
@@ -124,13 +158,6 @@ def test_a_job_runs_again_within_lease_and_five_seconds_of_its_first_loss(
     loss: Loss, *, is_late: bool
 ) -> None:
     assert bool(list(ran_late(Losses(LEASE, [loss])))) is is_late
-
-
-def test_only_the_time_counts_off_in_which_the_store_was_away_before_the_next_run() -> None:
-    spells = [(8 * SECOND, 11 * SECOND), (12 * SECOND, 14 * SECOND), (19 * SECOND, 30 * SECOND)]
-
-    assert away_us(IN_TIME, spells) == (1 + 2 + 1) * SECOND
-    assert away_us(msgspec.structs.replace(IN_TIME, run_again_us=None), spells) == 0
 
 
 def test_a_summary_tells_median_p99_and_the_longest() -> None:
