@@ -127,6 +127,33 @@ def test_only_what_is_over_and_not_dead_is_purged(project: Project, crowd: Packh
     assert statuses(crowd) == {**left, "dead": "dead"}
 
 
+def test_a_purge_goes_in_parts_and_one_that_was_killed_is_run_again_for_the_rest(
+    project: Project, app: Packhorse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_PURGE_BATCH", 2)
+    monkeypatch.setattr(selection, "LOOK_MAX", 3)
+    for number in range(7):
+        app.tasks["greet"].using(job_id=f"other-{number}").enqueue("Ada")
+        app.tasks["add"].using(job_id=f"meant-{number}").enqueue(number)
+    app.run(burst=True)
+    told: list[int] = []
+
+    def killed(done: int, _whole: int) -> None:
+        told.append(done)
+        if done >= 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "show_progress", killed)
+        first = project.run("jobs", "purge", "--task", "add", "--yes")
+    again = project.document("jobs", "purge", "--task", "add", "--yes")
+
+    assert first.exit_code == ExitCode.INTERRUPTED
+    assert told == [1, 3, 4]  # each part looks at three jobs
+    assert again == {"matched": 3, "purged": 3}
+    assert statuses(app) == {f"other-{number}": "completed" for number in range(7)}
+
+
 def test_no_more_are_cancelled_than_were_announced(
     project: Project, app: Packhorse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from packhorse.core.clock import SystemChance
 from packhorse.runtime.services.operations import OperationSteps
 from packhorse.stores.plan import Plan
+from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp
 from tests.web.support import Web, declare, token
 from tests.worker.schedule_support import every_store
@@ -116,6 +117,40 @@ async def test_killed_behind_every_plan_it_goes_on_and_redrives_no_job_twice(
     assert [(end["done"], end["refused"]) for end in ends] == [(3, 0)] * len(kills)
     infos = [await app.job(job_id).ainfo() for tag in kills for job_id in ids[tag]]
     assert {info.attempts for info in infos} == {2}
+
+
+async def test_a_purge_is_taken_in_parts_and_goes_on_where_it_was_killed(
+    app: TestApp, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.client.operations.STEP_MAX", 2)
+    monkeypatch.setattr("packhorse.runtime.services.operations.LOOK_MAX", 40)
+    kills = range(1, 24)  # a whole operation takes fewer plans
+    for _ in range(5):  # each has others between its jobs
+        for tag in kills:
+            await died(app, 1, tag, run=False)
+    kept = await died(app, 2, run=True)
+    before = []
+    for plans in kills:
+        operation = await begun(web, action="purge", status=["dead"], task="fail", tag=f"t{plans}")
+        service = steps(app, Mortal(app.store, plans), f"gone{plans}")
+        with contextlib.suppress(Killed):
+            while (await shown(web, operation))["state"] != "ended":
+                await service.run_once()
+        app.clock.advance(11)  # another worker is on duty then
+        found = await shown(web, operation)
+        left = len((await app.insights.ajobs(JobFilter(tag=f"t{plans}"))).jobs)
+        before.append((found["state"], found["done"], left))
+
+        end = await ended(app, web, operation, f"heir{plans}")
+
+        app.clock.advance(11)
+        assert end["matched"] == 5
+        assert 5 - end["done"] == 5 - found["done"] - left  # removed, but not noted before the kill
+    listed = (await app.insights.ajobs(limit=999)).jobs
+    assert {job.id for job in listed} == set(kept)
+    assert [left for _, _, left in before] == sorted((left for _, _, left in before), reverse=True)
+    assert {left for _, _, left in before} >= {5, 3, 1, 0}
+    assert before[-1] == ("ended", 5, 0)
 
 
 async def test_what_matches_is_cancelled_and_what_came_later_is_not(app: TestApp, web: Web) -> None:

@@ -40,13 +40,7 @@ from packhorse.core.info import JobInfo, execution_results, has_attachments, job
 from packhorse.core.job import LOOK_MAX, AttemptError, AttemptRecord, JobRecord, Progress
 from packhorse.core.job_logs import LogLine
 from packhorse.core.policies.attachments import Attachments
-from packhorse.core.redaction import (
-    Redact,
-    redact_default,
-    redacted,
-    redacted_error,
-    redacted_text,
-)
+from packhorse.core.redaction import Redact, redact_default, redacted, redacted_error, redacted_text
 from packhorse.core.sealing import is_sealed
 from packhorse.core.text import printable_lines, short_id
 from packhorse.errors import JobNotFound

@@ -40,6 +40,8 @@ _PART_MIN: Final = 4
 _NAMED_MAX: Final = 5
 #: Looks for a part of an id, of so many jobs each.
 _LOOKS_MAX: Final = 400
+#: Looks for all jobs that a filter means, of so many jobs each.
+_WALK_MAX: Final = 20_000
 #: Jobs one command works on; the next call takes the rest.
 SELECTION_MAX: Final = 100_000
 _PAGE: Final = 1_000
@@ -332,16 +334,21 @@ def none_redriven() -> dict[str, int]:
 
 
 def purge_selected(store: Store, selection: Selection) -> int:
-    """Remove at most as many as were counted, even if more match by now; return the number."""
-    left = selection.number
-    while left:
-        batch = min(left, _PURGE_BATCH)
-        removed = store.run(store.jobs.delete(selection.chosen, limit=batch))
-        left -= removed
-        show_progress(selection.number - left, selection.number)
-        if removed < batch:
+    """Remove at most as many as were counted, even if more match by now; return the number.
+
+    Killed, it has removed the oldest ones; the same command goes on with the rest.
+    """
+    removed, after = 0, None
+    for _ in range(_WALK_MAX):
+        batch = min(selection.number - removed, _PURGE_BATCH)
+        part = store.run(
+            store.jobs.delete(selection.chosen, limit=batch, after=after, most=LOOK_MAX)
+        )
+        removed, after = removed + part.removed, part.after
+        show_progress(removed, selection.number)
+        if after is None or removed == selection.number:
             break
-    return selection.number - left
+    return removed
 
 
 def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
@@ -351,13 +358,13 @@ def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
     """
     after: str | None = None
     number = 0
-    while number <= SELECTION_MAX:
+    for _ in range(_WALK_MAX):
         page = store.run(store.inspection.search(chosen, limit=_PAGE, after=after, most=LOOK_MAX))
         number += len(page.jobs)
         if page.jobs:
             yield page.jobs
         after = page.after
-        if after is None:
+        if after is None or number > SELECTION_MAX:
             return
 
 

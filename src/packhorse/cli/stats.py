@@ -56,14 +56,8 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
     held = view.store_bytes()
     if as_json:
         found = [document_of(one) for one in tripped]
-        print_json(
-            {
-                **document,
-                **bytes_document(held),
-                "scaling": list(signals.values()),
-                "breakers": found,
-            }
-        )
+        scaling = list(signals.values())
+        print_json({**document, **bytes_document(held), "scaling": scaling, "breakers": found})
         return
     print_text(
         f"processed {document['totalProcessed']}: succeeded {document['succeeded']}, "

@@ -17,14 +17,13 @@ import msgspec
 from packhorse.client.encryption import Encryption
 from packhorse.client.sealer import Sealer, place
 from packhorse.core.job import AttemptRecord, JobRecord, NewJob
-from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.policies.journal import Group, JournalLine
-from packhorse.core.policies.records import Record, RecordChange, RecordId
+from packhorse.core.policies.records import RecordChange
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
-from packhorse.stores.intake import ADMITTED_MAX, Intake, IntakeRequest, UserStatement
+from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
 from packhorse.stores.journal import JournalStore
 from packhorse.stores.plan import Plan, Wakeups
 from packhorse.stores.protocol import (
@@ -35,18 +34,8 @@ from packhorse.stores.protocol import (
     Store,
     UpkeepStore,
 )
-from packhorse.stores.records import Changed, RecordPage, RecordStore
-from packhorse.stores.requests import (
-    Claimed,
-    ClaimRequest,
-    Counts,
-    JobFilter,
-    Outlook,
-    Page,
-    ProgressNote,
-    RedriveAnswer,
-    Submitted,
-)
+from packhorse.stores.records import Changed, RecordStore
+from packhorse.stores.requests import Claimed, ClaimRequest, JobFilter, Page, Submitted
 from packhorse.stores.transactions import TransactionStore
 from packhorse.stores.transfer import TransferStore
 
@@ -167,6 +156,8 @@ class _Jobs:
     def __init__(self, jobs: JobStore, sealer: Sealer) -> None:
         self._jobs = jobs
         self._sealer = sealer
+        self.note_progress = jobs.note_progress
+        self.cancel, self.redrive, self.delete = jobs.cancel, jobs.redrive, jobs.delete
 
     def submit(
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
@@ -183,20 +174,6 @@ class _Jobs:
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         return self._jobs.settle([self._sealer.seal_settlement(each) for each in settlements])
 
-    def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
-        return self._jobs.note_progress(notes)
-
-    def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
-        return self._jobs.cancel(job_id, tenant=tenant)
-
-    def redrive(
-        self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
-    ) -> Plan[tuple[RedriveAnswer, ...]]:
-        return self._jobs.redrive(job_ids, tenant=tenant, forget=forget)
-
-    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        return self._jobs.delete(chosen, limit=limit)
-
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         return _opened(self._jobs.await_finish(job_id), _maybe(self._sealer.open_record))
 
@@ -205,6 +182,7 @@ class _Inspection:
     def __init__(self, inspection: InspectionStore, sealer: Sealer) -> None:
         self._inspection = inspection
         self._sealer = sealer
+        self.counts, self.outlook = inspection.counts, inspection.outlook
 
     def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
         plan = self._inspection.job(job_id, tenant=tenant)
@@ -227,12 +205,6 @@ class _Inspection:
 
         search = self._inspection.search(chosen, limit=limit, after=after, most=most)
         return _opened(search, opening)
-
-    def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
-        return self._inspection.counts(most=most)
-
-    def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
-        return self._inspection.outlook(worker, queues, tasks)
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
         def opening(facts: JobFacts) -> JobFacts:
@@ -283,22 +255,7 @@ class _Records:
     def __init__(self, records: RecordStore, sealer: Sealer) -> None:
         self._records = records
         self._sealer = sealer
-
-    def record(self, named: RecordId) -> Plan[Record | None]:
-        return self._records.record(named)
-
-    def records(
-        self,
-        kind: str | None,
-        *,
-        tenant: str | None = None,
-        by_order: bool = False,
-        after: str | None = None,
-        limit: int,
-    ) -> Plan[RecordPage]:
-        return self._records.records(
-            kind, tenant=tenant, by_order=by_order, after=after, limit=limit
-        )
+        self.record, self.records = records.record, records.records
 
     def change(
         self,
@@ -317,12 +274,7 @@ class _Journal:
     def __init__(self, journal: JournalStore, sealer: Sealer) -> None:
         self._journal = journal
         self._sealer = sealer
-
-    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
-        return self._journal.journal_groups(limit=limit)
-
-    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
-        return self._journal.journal(group, limit=limit)
+        self.journal_groups, self.journal = journal.journal_groups, journal.journal
 
     def fold(
         self,
@@ -345,33 +297,12 @@ class _SealedIntake:
         self._sealer = sealer
         self.admits_by_itself = intake.admits_by_itself
         self.family = intake.family
+        self.probe, self.unfit, self.identity = intake.probe, intake.unfit, intake.identity
+        self.notice, self.wake, self.holder = intake.notice, intake.wake, intake.holder
+        self.admit, self.give_up = intake.admit, intake.give_up
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
         return self._intake.append(_sealed_requests(requests, self._sealer))
-
-    def probe(self) -> UserStatement:
-        return self._intake.probe()
-
-    def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
-        return self._intake.unfit(answer, own)
-
-    def identity(self) -> Plan[Any] | None:
-        return self._intake.identity()
-
-    def notice(self) -> UserStatement | None:
-        return self._intake.notice()
-
-    def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
-        return self._intake.admit(wait=wait, limit=limit)
-
-    def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
-        return self._intake.give_up(reason, keep=keep)
-
-    def holder(self, job_id: str) -> Plan[str | None]:
-        return self._intake.holder(job_id)
-
-    def wake(self, queues: Sequence[str]) -> None:
-        self._intake.wake(queues)
 
 
 def _sealed_requests(requests: Sequence[IntakeRequest], sealer: Sealer) -> list[IntakeRequest]:

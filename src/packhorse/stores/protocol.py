@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from packhorse.core.job import AttemptRecord, JobRecord, NewJob
+from packhorse.core.job import LOOK_MAX, AttemptRecord, JobRecord, NewJob
 from packhorse.core.lifecycle import CancelAnswer, Orphan
 from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
@@ -24,6 +24,7 @@ from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
     Counts,
+    Deleted,
     ExpiredLeases,
     JobFilter,
     Outlook,
@@ -149,8 +150,13 @@ class JobStore(Protocol):
         """
         ...
 
-    def delete(self, chosen: JobFilter, *, limit: int) -> Plan[int]:
-        """Remove at most `limit` of the finished jobs meant, oldest first, with their history."""
+    def delete(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX
+    ) -> Plan[Deleted]:
+        """Remove at most `limit` of the finished jobs meant, oldest first, with their history.
+
+        It begins behind `after`, looks at about `most` jobs, and answers where to go on.
+        """
         ...
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:

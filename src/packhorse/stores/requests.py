@@ -237,6 +237,13 @@ class Page(msgspec.Struct, frozen=True):
     stopped_after: int | None = None
 
 
+class Deleted(msgspec.Struct, frozen=True):
+    """What a look for jobs to remove came to."""
+
+    removed: int
+    after: str | None = None  #: pass it to go on there; None: there is no more
+
+
 class RedriveAnswer(StrEnum):
     """What a redrive came to, per job."""
 

@@ -33,7 +33,7 @@ from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
 from packhorse.runtime.services.upkeep import spread
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
-from packhorse.stores.requests import Page, RedriveAnswer
+from packhorse.stores.requests import Deleted, Page, RedriveAnswer
 
 #: Operations that take turns.
 _AT_ONCE: Final = 20
@@ -109,10 +109,14 @@ class OperationSteps:
         return changed if rest or not known.last else _ended(changed, now_us)
 
     async def _purged(self, known: Operation, now_us: int) -> Operation:
-        delete = self._store.jobs.delete(known.chosen, limit=known.step)
-        removed: int = await self._store.arun(delete)
-        changed = msgspec.structs.replace(known, done=known.done + removed)
-        return changed if removed >= known.step else _ended(changed, now_us)
+        """Remove some; jobs that end behind the place it has come to stay."""
+        delete = self._store.jobs.delete(
+            known.chosen, limit=known.step, after=known.after, most=LOOK_MAX
+        )
+        answer: Deleted = await self._store.arun(delete)
+        done = known.done + answer.removed
+        changed = msgspec.structs.replace(known, done=done, after=answer.after)
+        return _ended(changed, now_us) if answer.after is None else changed
 
     async def _cancel(self, known: Operation, job_ids: Sequence[str]) -> Counter[str]:
         answers: Counter[str] = Counter()

@@ -9,8 +9,8 @@ from itertools import islice
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.core.policies.explain import JOBS_NAMED_MAX, ClosedGate, JobFacts
-from packhorse.core.policies.gates import Gate, GateKind, refusal
-from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, standing_of
+from packhorse.core.policies.gates import Gate, GateKind, blocked_by
+from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, state_of
 from packhorse.stores.memory.rows import JobRow, as_record, as_summary, as_worker, chosen_by
 from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.plan import Plan, looking_for
@@ -170,15 +170,15 @@ def facts_of(access: Access, row: JobRow, tenant: str | None) -> JobFacts:
 
 def _closed(access: Access, row: JobRow, tenant: str | None) -> Iterator[ClosedGate]:
     for gate in gates_for(access, row):
-        standing = standing_of(access, gate, row)
-        refused = refusal(standing, job_id=row.new.id, weight=row.new.weight, now_us=access.now_us)
-        if refused is not None:
+        state = state_of(access, gate, row)
+        blocked = blocked_by(state, job_id=row.new.id, weight=row.new.weight, now_us=access.now_us)
+        if blocked is not None:
             yield ClosedGate(
                 gate,
-                reopens_us=refused.reopens_us,
-                limit=standing.limit,
-                running=standing.running,
-                rule=standing.rule,
+                reopens_us=blocked.reopens_us,
+                limit=state.limit,
+                running=state.running,
+                rule=state.rule,
                 jobs=_named(access, gate, tenant),
             )
 

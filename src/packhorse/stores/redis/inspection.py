@@ -16,7 +16,7 @@ from packhorse.stores.redis.layout import FIELDS, HISTORY_EACH_END, RECORD_FIELD
 from packhorse.stores.redis.leases import read_worker
 from packhorse.stores.redis.queues import gate_of
 from packhorse.stores.redis.rows import as_attempt, as_record, as_summary, filter_text
-from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.scripts import LOOKED_AT, Argument, Script
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, with_workers
 from packhorse.stores.transfer import cursor_of
 
@@ -25,8 +25,6 @@ _SUMMARY_FIELDS: Final = tuple(
     name for name in RECORD_FIELDS if name not in (FIELDS["payload"], FIELDS["result"])
 )
 _read_rule: Final = msgspec.json.Decoder(RateRule).decode
-#: Jobs that one script looks at: the server does nothing else meanwhile.
-_LOOKED_AT: Final = 500
 #: Jobs that one search looks at; behind them it shows what it has, and where to go on.
 _LOOKED_MAX: Final = 100_000
 
@@ -94,7 +92,7 @@ def _search(chosen: JobFilter, wanted: int, below: str, most: int) -> Steps[Page
     rows: list[list[Any]] = []
     now_us, last, looked = 0, below, 0
     while looked < most:
-        at_once = min(_LOOKED_AT, most - looked)
+        at_once = min(LOOKED_AT, most - looked)
         asked: tuple[Argument, ...] = (text, last, wanted + 1 - len(rows), at_once)
         now_us, reached, found = yield Script("search", (*asked, *_SUMMARY_FIELDS))
         rows += found

@@ -147,15 +147,15 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
     book: LimitBook = yield from open_limits(dialect, [job.keys.task], now_us)
     closed = yield from book.closed(job, queues[job.keys.queue].settings)
     gates = []
-    for standing, refused in closed:
-        jobs = yield from _named(dialect, standing.gate, tenant)
+    for state, blocked in closed:
+        jobs = yield from _named(dialect, state.gate, tenant)
         gates.append(
             ClosedGate(
-                standing.gate,
-                reopens_us=refused.reopens_us,
-                limit=standing.limit,
-                running=standing.running,
-                rule=standing.rule,
+                state.gate,
+                reopens_us=blocked.reopens_us,
+                limit=state.limit,
+                running=state.running,
+                rule=state.rule,
                 jobs=jobs,
             )
         )
@@ -249,8 +249,8 @@ def _any_goes(
         page = yield from _page(dialect, lane, asked, after)
         heads = [job for job, head in sorted([*page, *beside], key=_rank) if head in (None, job.id)]
         for job in heads:  # the others stand behind the heads of their lines
-            refused = yield from book.ask(job, settings)
-            if refused is None:
+            blocked = yield from book.ask(job, settings)
+            if blocked is None:
                 return True
         if len(page) < _ASKED_MAX:
             break

@@ -36,6 +36,7 @@ CONDITIONS: Final = MappingProxyType(
         "seqs": "job.seq {in_numbers :seqs}",
         "floor": "job.seq >= :floor",
         "below": "job.seq < :below",
+        "ceiling": "job.seq <= :ceiling",
         "after": "job.seq > :after",
     }
 )
@@ -153,11 +154,42 @@ def _standing(
     return seqs if len(seqs) <= most else None
 
 
-def chosen_finished(dialect: Dialect, chosen: JobFilter, limit: int) -> Rows:
-    """Finished jobs, oldest first."""
-    given = _given(dialect, chosen)
+def chosen_finished(
+    dialect: Dialect, chosen: JobFilter, limit: int, behind: int, most: int
+) -> Steps[tuple[list[int], int | None]]:
+    """Finished jobs among so many behind a number, oldest first, and where to go on."""
+    window = yield from _oldest(dialect, chosen, behind, most)
+    given = _given(dialect, chosen) | window.given
+    if "tag" in given:
+        given["tagged"] = given.pop("tag")
     text = dialect.sql("chosen_finished", conditions=_conditions(given))
-    return Rows(text, {**given, "limit": max(0, limit)})
+    rows = yield Rows(text, {**given, "after": behind, "limit": limit})
+    seqs = [seq for (seq,) in rows]
+    return seqs, (seqs[-1] if seqs else behind) if len(seqs) >= limit else window.end
+
+
+def _oldest(dialect: Dialect, chosen: JobFilter, behind: int, most: int) -> Steps[_Window]:
+    """The jobs that a look is about that goes on behind a number; see `_window`."""
+    asked = {"after": behind, "most": most}
+    if chosen.dead_reason or chosen.dead_letter or chosen.statuses == (JobStatus.DEAD,):
+        return (yield from _oldest_dead(dialect, chosen.queue, asked))
+    if chosen.tag is not None:
+        rows = yield Rows(dialect.sql("oldest_tagged"), {"tag": chosen.tag, **asked})
+        return _listed(dialect, [seq for (seq,) in rows], more=len(rows) == most)
+    rows = yield Rows(dialect.sql("search_ceiling"), asked)
+    return _Window({"ceiling": rows[0][0]}, most, rows[0][0]) if rows else _Window({})
+
+
+def _oldest_dead(dialect: Dialect, queue: str | None, asked: dict[str, int]) -> Steps[_Window]:
+    """As `_newest_dead`, from the other end."""
+    queues = [(queue,)] if queue is not None else (yield Rows(dialect.sql("dead_queues")))
+    each = max(-(-asked["most"] // max(1, len(queues))), min(asked["most"], _EACH_MIN))
+    text = dialect.sql("oldest_dead")
+    looks = [Rows(text, {"queue": name, **asked, "most": each}) for (name,) in queues]
+    found = (yield from dialect.read_each(looks)) if looks else []
+    end = min((rows[-1][0] for rows in found if len(rows) == each), default=_ABOVE)
+    seqs = sorted({seq for rows in found for (seq,) in rows if seq <= end})
+    return _listed(dialect, seqs, more=end < _ABOVE)
 
 
 def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:

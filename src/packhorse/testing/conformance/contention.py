@@ -291,7 +291,7 @@ def _settle(store: Store, settlement: Settlement) -> Verdict:
 def _remove(store: Store, how: str) -> int:
     if how == "prune":
         return store.run(store.upkeep.prune(limit=10))
-    return store.run(store.jobs.delete(JobFilter(), limit=10))
+    return store.run(store.jobs.delete(JobFilter(), limit=10)).removed
 
 
 def _work(store: Store, worker: str) -> None:

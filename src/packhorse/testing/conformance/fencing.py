@@ -140,7 +140,7 @@ def _after_redrive_and_claim(trial: Trial) -> Job:
 
 def _after_delete(trial: Trial) -> Job:
     job = trial.finish(new_job())
-    assert trial.run(trial.store.jobs.delete(JobFilter(), limit=1)) == 1
+    assert trial.run(trial.store.jobs.delete(JobFilter(), limit=1)).removed == 1
     return job
 
 

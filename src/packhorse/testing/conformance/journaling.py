@@ -279,7 +279,7 @@ class TestJournalLines:
     def test_a_line_outlives_its_job(self, trial: Trial) -> None:
         trial.finish(member("a"))
 
-        assert trial.run(trial.store.jobs.delete(JobFilter(), limit=EVERYTHING)) == 1
+        assert trial.run(trial.store.jobs.delete(JobFilter(), limit=EVERYTHING)).removed == 1
 
         assert told(trial) == [("a", _COMPLETED, _PROCESSING)]
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobStatus, NewJob, Priority
+from packhorse.core.job import AttemptError, JobStatus, NewJob, Priority
+from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.outcome import Crashed
 from packhorse.core.policies.fairness import claim_rank, queue_order
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import QueueSettings
@@ -181,6 +183,18 @@ class TestOrdering:
         trial.end(first, SettlementKind.RELEASED)
 
         assert [job.id for job in trial.claim()] == ["first", "second"]
+
+    def test_a_job_whose_process_died_waits_and_keeps_its_place(self, trial: Trial) -> None:
+        trial.submit(new_job("first"), new_job("second"))
+        (first,) = trial.claim(limit=1)
+        crash = Crashed(AttemptError("ProcessDied", "killed", code="PROCESS_CRASHED"))
+        trial.settle(settle(first, crash, Limits(), roll=0.5))
+        assert [job.id for job in trial.claim(limit=1)] == ["second"]
+
+        trial.submit(new_job("third"))
+        trial.advance_us(60 * SECOND_US)
+
+        assert [job.id for job in trial.claim()] == ["first", "third"]
 
     def test_a_job_that_waits_again_loses_its_place(self, trial: Trial) -> None:
         trial.submit(new_job("first"), new_job("second"))

@@ -32,7 +32,7 @@ def machine_settings() -> settings:
     """
     asked = os.environ.get(_MACHINE_EXAMPLES)
     return settings(
-        max_examples=int(asked or "10"),
+        max_examples=int(asked or "6"),
         derandomize=asked is None,
         stateful_step_count=45 if asked is None else 60,
         deadline=None,

@@ -230,7 +230,7 @@ class TestRaces:
             trial.claim_only()
 
         assert trial.run(trial.store.upkeep.prune(limit=10)) == 0
-        assert trial.run(trial.store.jobs.delete(JobFilter(), limit=10)) == 0
+        assert trial.run(trial.store.jobs.delete(JobFilter(), limit=10)).removed == 0
         assert trial.find(job.id) is not None
 
     def test_a_write_to_a_pruned_job_of_a_reused_id_is_stale(self, trial: Trial) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`UpkeepStore.prune` and `JobStore.delete`: what is over is removed, what is not never is."""
+"""`UpkeepStore.prune`: what is over is removed in its time, what is not never is."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import TERMINAL, DeadReason, JobStatus
+from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.policies.retention import DAY_US, GHOST_US, Retention, is_ghost, may_prune
 from packhorse.core.settlement import SettlementKind, Verdict
-from packhorse.stores.requests import JobFilter, QueueSettings
+from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.cancelling import bring_to
 from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job
@@ -250,71 +250,9 @@ class TestGhosts:
             assert _workers(trial) == sorted(leases.keys() - ghosts)
 
 
-class TestDeleting:
-    """Remove finished jobs that the filter means, with history."""
-
-    @pytest.mark.parametrize("status", JobStatus)
-    def test_only_finished_jobs_are_removed(self, trial: Trial, status: JobStatus) -> None:
-        bring_to(trial, status, "job")
-
-        removed = _delete(trial)
-
-        assert removed == (1 if status in TERMINAL else 0)
-        assert (trial.find("job") is None) is (status in TERMINAL)
-
-    def test_the_history_goes_too(self, trial: Trial) -> None:
-        trial.finish(new_job("job"))
-        _delete(trial)
-        trial.submit(new_job("job"))
-
-        assert trial.history("job") == ()
-
-    def test_no_more_than_the_limit_is_removed_oldest_first(self, trial: Trial) -> None:
-        for name in ("z", "a", "m"):
-            trial.finish(new_job(name))
-            trial.advance_us(1)
-
-        assert _delete(trial, limit=2) == 2
-        assert trial.search() == ["m"]
-
-    @pytest.mark.parametrize(
-        "chosen",
-        [
-            JobFilter(queue="mail"),
-            JobFilter(task="resize"),
-            JobFilter(statuses=(JobStatus.DEAD,)),
-            JobFilter(tenant="acme"),
-            JobFilter(tag="red"),
-            JobFilter(created_by="somebody"),
-            JobFilter(dead_reason=DeadReason.REJECTED),
-            JobFilter(dead_letter="mail_dead"),
-            JobFilter(id_part="meant"),
-        ],
-    )
-    def test_only_what_the_filter_means_is_removed(self, trial: Trial, chosen: JobFilter) -> None:
-        trial.declare(QueueSettings("mail", dead_letter="mail_dead"))
-        meant = new_job(
-            "meant",
-            queue="mail",
-            task="resize",
-            tenant="acme",
-            tags=("blue", "red"),
-            created_by="somebody",
-        )
-        trial.finish(meant, SettlementKind.DEAD)
-        trial.finish(new_job("other", tags=("reddish",)))
-
-        assert _delete(trial, chosen) == 1
-        assert trial.search() == ["other"]
-
-
 def _prune(trial: Trial, limit: int = EVERYTHING) -> int:
     return trial.run(trial.store.upkeep.prune(limit=limit))
 
 
 def _workers(trial: Trial) -> list[str]:
     return [record.worker for record in trial.run(trial.store.leases.workers())]
-
-
-def _delete(trial: Trial, chosen: JobFilter | None = None, limit: int = EVERYTHING) -> int:
-    return trial.run(trial.store.jobs.delete(chosen or JobFilter(), limit=limit))

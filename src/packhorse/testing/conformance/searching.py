@@ -51,7 +51,7 @@ class TestBoundedSearch:
     def test_short_looks_find_what_a_long_one_does(
         self, trial: Trial, chosen: dict[str, Any]
     ) -> None:
-        _fill(trial)
+        fill(trial)
         meant = JobFilter(**chosen)
         whole = [job.id for job in trial.run(trial.store.inspection.search(meant, limit=99)).jobs]
 
@@ -72,7 +72,7 @@ class TestBoundedSearch:
         assert (last.after, last.stopped_after) == (None, None)
 
     def test_a_bound_that_is_not_reached_changes_nothing(self, trial: Trial) -> None:
-        _fill(trial)
+        fill(trial)
         search, meant = trial.store.inspection.search, JobFilter(task="rare")
 
         assert trial.run(search(meant, limit=2, most=500)) == trial.run(search(meant, limit=2))
@@ -90,7 +90,7 @@ class TestBoundedSearch:
         assert page.stopped_after in (None, 3)
 
 
-def _fill(trial: Trial) -> None:
+def fill(trial: Trial) -> None:
     """Some jobs of every status, some of them rare, in no order."""
     for turn, end in product("abc", _ENDS):
         word = "waiting" if end is None else str(end)

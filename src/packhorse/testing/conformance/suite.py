@@ -17,6 +17,7 @@ from packhorse.testing.conformance.cancelling import TestCancelling, TestProgres
 from packhorse.testing.conformance.claiming import TestClaiming, TestSuspects, TestTenantsOfClaims
 from packhorse.testing.conformance.concurrency import TestConcurrency
 from packhorse.testing.conformance.contention import TestContention
+from packhorse.testing.conformance.deleting import TestDeleting
 from packhorse.testing.conformance.depths import TestDropping, TestFullQueues
 from packhorse.testing.conformance.exchanging import TestExchanging
 from packhorse.testing.conformance.explaining import TestExplaining
@@ -46,7 +47,7 @@ from packhorse.testing.conformance.records import TestRecords
 from packhorse.testing.conformance.records_machine import TestRecordsMachine
 from packhorse.testing.conformance.redriving import TestRedriving
 from packhorse.testing.conformance.rescuing import TestOrphans, TestRescuing
-from packhorse.testing.conformance.retention import TestDeleting, TestGhosts, TestPruning
+from packhorse.testing.conformance.retention import TestGhosts, TestPruning
 from packhorse.testing.conformance.runners import TestRunners
 from packhorse.testing.conformance.searching import TestBoundedSearch
 from packhorse.testing.conformance.settling import TestSettling

@@ -13,19 +13,6 @@ from (
 left join {queues} as queue on queue.name = known.name
 order by known.name
 
--- name: queues_set
--- Every queue declared, set, paused or closed.
-select
-    known.name, queue.settings, coalesce(queue.paused, false), queue.declared is not null,
-    coalesce(queue.closed, false), queue.overridden is not null
-from (
-    select name from {queues} where settings is not null or paused or closed
-    union
-    select queue from {shut} where queue is not null
-) as known
-left join {queues} as queue on queue.name = known.name
-order by known.name
-
 -- name: counts_some
 -- Of each lane of each queue the first jobs, and whether there are more; one look into the index
 -- finds the next lane. Only where statuses are mixed the jobs themselves are read, and fewer of them.

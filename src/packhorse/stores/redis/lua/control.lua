@@ -122,17 +122,17 @@ return answers
 
 -- script: delete
 -- Removes finished jobs that a filter means, the oldest first, some of those there are at a time.
--- Arguments: limit, the sequence after which to look, then the filter as JSON text.
--- Answer: how many were removed, and the sequence to go on after, or -1.
+-- Arguments: limit, the sequence after which to look, the filter as JSON text, how many to look at.
+-- Answer: how many were removed, and the sequence to go on after, or nothing.
 -- needs: inspection settle
-local LOOKED_AT = 500 -- jobs that one script looks at
-local limit, after, chosen = tonumber(ARGV[2]), ARGV[3], filters.read(ARGV[4])
+local limit, after, chosen, most = tonumber(ARGV[2]), ARGV[3], filters.read(ARGV[4]), tonumber(ARGV[5])
 local set = chosen.only_dead and KEY.dead or KEY.all
 local found = redis.call('ZRANGEBYSCORE', tag .. set, '(' .. after, '+inf', 'WITHSCORES',
-  'LIMIT', 0, LOOKED_AT)
-local removed = 0
+  'LIMIT', 0, most)
+local removed, last = 0, #found == 2 * most and found[#found] or false
 for at = 1, #found, 2 do
   if removed == limit then
+    last = found[at - 1] -- of the one before
     break
   end
   local job = jobs.load(found[at])
@@ -142,7 +142,7 @@ for at = 1, #found, 2 do
   end
 end
 index.flush()
-return {removed, #found == 2 * LOOKED_AT and found[#found] or -1}
+return {removed, last}
 
 -- script: await_finish
 -- Marks a job as awaited, then reads it.

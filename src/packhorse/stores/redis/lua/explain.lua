@@ -97,11 +97,11 @@ local job = jobs.load(id)
 local parts = signatures.read(job.signature)
 local turnstile, closed = gates.turnstile(), {}
 local asked = gates.asked(turnstile, job.queue, job.task, job.signature)
-for at, refused in ipairs(gates.closed(asked, id, parts.weight)) do
-  local gate = refused.gate
+for at, blocked in ipairs(gates.closed(asked, id, parts.weight)) do
+  local gate = blocked.gate
   closed[at] = {
     gate.name,
-    refused.reopens or false,
+    blocked.reopens or false,
     gate.limit or false,
     gate.running or 0,
     gate.rule and cjson.encode(gate.rule) or false,

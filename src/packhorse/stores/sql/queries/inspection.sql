@@ -58,10 +58,28 @@ where lane = {lane.dead} and queue = :queue and rank < :below
 order by rank desc
 limit :most
 
+-- name: search_ceiling
+-- How far up a look goes that reads so many jobs, oldest first.
+select seq from {jobs} where seq > :after order by seq limit 1 offset :most - 1
+
+-- name: oldest_tagged
+-- The oldest jobs with a tag behind a number; see `search_tagged`.
+select seq from {tags}
+where tag <= :tag and (tag, seq) > (:tag, :after)
+order by tag, seq
+limit :most
+
+-- name: oldest_dead
+-- The oldest dead letters of a queue behind a number; see `search_dead`.
+select rank from {jobs}
+where lane = {lane.dead} and queue = :queue and rank > :after
+order by rank
+limit :most
+
 -- name: chosen_finished
 -- Finished jobs that a filter means, oldest first; the runner adds the conditions.
 select seq from {jobs} as job
-where finished_us is not null and <conditions>
+where finished_us is not null and seq > :after and <conditions>
 order by seq
 limit :limit
 
@@ -103,3 +121,16 @@ select exists (
         and job.queue {in_texts :queues}
         and (:any_task or job.task {in_texts :tasks})
 )
+
+-- name: queues_set
+-- Every queue declared, set, paused or closed.
+select
+    known.name, queue.settings, coalesce(queue.paused, {false}), queue.declared is not null,
+    coalesce(queue.closed, {false}), queue.overridden is not null
+from (
+    select name from {queues} where settings is not null or paused or closed
+    union
+    select queue from {shut} where queue is not null
+) as known
+left join {queues} as queue on queue.name = known.name
+order by known.name

@@ -15,19 +15,6 @@ from (
 left join {queues} as queue on queue.name = known.name
 order by known.name
 
--- name: queues_set
--- Every queue declared, set, paused or closed.
-select
-    known.name, queue.settings, coalesce(queue.paused, 0), queue.declared is not null,
-    coalesce(queue.closed, 0), queue.overridden is not null
-from (
-    select name from {queues} where settings is not null or paused = 1 or closed = 1
-    union
-    select queue from {shut} where queue is not null
-) as known
-left join {queues} as queue on queue.name = known.name
-order by known.name
-
 -- name: counts_stands
 -- Where unfinished and dead jobs stand, lane and queue: one look into the index for each.
 with recursive heads (seq) as (
