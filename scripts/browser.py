@@ -190,6 +190,7 @@ def main(arguments: Sequence[str]) -> int:
             for path in chosen or _paths(ids):
                 walk.step(path, partial(walk.look, path))
             walk.step("by keyboard alone", partial(_acted, walk))
+            walk.step("lines of a job", partial(_lined, walk, ids["failed"]))
             if "--pictures" in arguments:
                 _pictures(walk, ids)
             print(f"Chromium {browser.version}, {AXE}: {len(walk.wrong)} things are wrong")
@@ -244,6 +245,12 @@ def _acted(walk: Walk) -> None:
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/jobs/*")
+
+
+def _lined(walk: Walk, job_id: str) -> None:
+    """Or the walk would have looked at no table of them."""
+    walk.open(f"/jobs/{job_id}")
+    walk.check("they are shown", holds=walk.page.locator("td.line").count() > 0)
 
 
 def _pictures(walk: Walk, ids: dict[str, str]) -> None:

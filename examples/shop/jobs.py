@@ -7,6 +7,7 @@ Run a worker for it:  packhorse worker examples.shop.jobs:app
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 
@@ -14,6 +15,8 @@ from packhorse import Context, Packhorse, Reject, RetryPolicy
 
 # The store comes from PACKHORSE_URL, so that the same code runs on a laptop and in production.
 app = Packhorse()
+
+log = logging.getLogger("shop")
 
 PATIENT = RetryPolicy(max_retries=5, initial_delay="200ms", max_delay="1s")
 BRIEF = RetryPolicy(max_retries=2, initial_delay="200ms", max_delay="400ms")
@@ -87,6 +90,7 @@ def make_thumbnail(picture: str) -> str:
 @app.task(retry=BRIEF)
 def print_label(order: int) -> str:
     """Fails until somebody mends the cause: SHOP_PAPER=1 puts paper into the printer."""
+    log.info("order %s goes to the printer", order)
     if not os.environ.get("SHOP_PAPER"):
         raise RuntimeError("the printer is out of paper")
     return f"label of order {order}"

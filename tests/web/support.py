@@ -10,12 +10,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from starlette.requests import Request
 
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.alerts import depth
 from packhorse.client.tokens import Tokens
 from packhorse.web import web_app
+from packhorse.web.access import cookie_of
 
+HOST = "jobs.example"
 SECRET = "hunter2-and-more"
 
 
@@ -62,7 +65,7 @@ class Web:
     ) -> Got:
         """Send a request; `token` None sends none."""
         place = urlsplit(url)
-        sent = {"host": "jobs.example", **{n.replace("_", "-"): v for n, v in headers.items()}}
+        sent = {"host": HOST, **{n.replace("_", "-"): v for n, v in headers.items()}}
         bearer = self.token if token == "" else token
         if bearer is not None:
             sent["authorization"] = f"Bearer {bearer}"
@@ -81,7 +84,7 @@ class Web:
             "query_string": place.query.encode(),
             "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
             "client": (self.address, 50_000),
-            "server": ("jobs.example", 80),
+            "server": (HOST, 80),
         }
         return await _asked(self.served, scope, text)
 
@@ -116,6 +119,12 @@ async def _asked(served: Any, scope: dict[str, Any], body: bytes) -> Got:
     await served(scope, receive, send)
     headers = {name.decode().lower(): value.decode() for name, value in begun["headers"]}
     return Got(begun["status"], headers, b"".join(parts))
+
+
+def cookie_name(host: str = HOST) -> str:
+    """The name of the cookie of a dashboard at a host."""
+    headers = [(b"host", host.encode())]
+    return cookie_of(Request({"type": "http", "headers": headers, "root_path": ""}))
 
 
 def token(app: Packhorse, *scopes: str, tenant: str | None = None) -> str:

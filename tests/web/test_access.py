@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from packhorse import ConfigError
+from packhorse import ConfigError, Packhorse
 from packhorse.client.tokens import Tokens
 from packhorse.core.access import ROLES, Permission, Principal
 from packhorse.testing import TestApp
@@ -19,7 +19,8 @@ from packhorse.web import web_app
 from packhorse.web.access import AccessRules
 from packhorse.web.calls import ApiAnswer, ApiCall, ApiRoute
 from packhorse.web.serving import ApiServer
-from tests.web.support import Web, declare, token
+from tests.web.support import Web, cookie_name, declare, token
+from tests.web.test_pages import form
 
 PROXY = "10.1.2.3"
 USER = {"x_forwarded_user": "ada"}
@@ -83,12 +84,13 @@ async def test_a_cookie_that_counts_no_more_is_taken_back_and_this_machine_let_i
     app: TestApp,
 ) -> None:
     local = Web(app, {"loopback": True}, address="127.0.0.1")
-    old = f"packhorse_token=ph_{'0' * 16}_{'f' * 64}"
+    old = f"ph_{'0' * 16}_{'f' * 64}"
+    name = cookie_name(host="localhost:8000")
 
-    sent_away = await local.ask("GET", "/jobs", host="localhost:8000", cookie=old)
+    sent_away = await local.ask("GET", "/jobs", host="localhost:8000", cookie=f"{name}={old}")
 
     assert (sent_away.status, sent_away.headers["location"]) == (303, "/login")
-    assert sent_away.headers["set-cookie"].startswith('packhorse_token=""; ')
+    assert sent_away.headers["set-cookie"].startswith(f'{name}=""; ')
     assert "Max-Age=0; Path=/;" in sent_away.headers["set-cookie"]
     assert (await local.ask("GET", "/jobs", host="localhost:8000")).status == 200
 
@@ -185,7 +187,66 @@ async def test_the_host_application_decides_with_its_hook(app: TestApp) -> None:
     assert (await web.get("/queues", x_user="ada")).code == "OTHER_TENANT"
     cross = await web.post("/jobs", {"task": "add"}, x_user="operator", origin="http://evil")
     assert cross.code == "CROSS_SITE"
-    assert (await web.get("/jobs", x_user="emperor")).status == 422
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("emperor", "", True, 7, {"name": "ada"}, ["admin"], object()),
+        Principal(name="ada", permissions="admin jobs.view"),  # type: ignore[arg-type]
+        Principal(name="ada", permissions=frozenset({"king"})),  # type: ignore[arg-type]
+        Principal(name="ada", permissions=ROLES["admin"], tenant=7),  # type: ignore[arg-type]
+        Principal(name=None, permissions=ROLES["admin"]),  # type: ignore[arg-type]
+    ],
+    ids=[
+        *("no-role", "empty", "true", "number", "dict", "list", "object"),
+        *("text-of-permissions", "unknown-permission", "tenant", "name"),
+    ],
+)
+async def test_a_hook_that_gives_no_answer_lets_no_one_in_and_is_named_in_the_log(
+    app: TestApp, said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def who_is_it(_request: Any) -> Any:
+        return said
+
+    web = Web(app, {"authorize": who_is_it, "loopback": True}, address="127.0.0.1")
+    here: dict[str, Any] = {"host": "127.0.0.1:8000"}
+
+    asked = [await web.get("/jobs", **here), await web.post("/jobs", {"task": "add"}, **here)]
+    pages = [await web.ask("GET", "/jobs", **here), await form(web, "/do/queues/a/pause", **here)]
+
+    assert [got.status for got in (*asked, *pages)] == [500] * 4
+    assert {got.code for got in asked} == {"UNEXPECTED"}
+    assert (await app.insights.ajobs()).jobs == ()
+    told = [record.getMessage() for record in caplog.records if record.name == "packhorse.web"]
+    assert len(told) == 4
+    for words in (__name__, "who_is_it", "packhorse.web.Principal", "'operator'", "None"):
+        assert all(words in line for line in told), words
+    assert not [line for line in told if "emperor" in line or "king" in line]
+
+
+async def test_dashboards_on_two_ports_or_paths_of_a_host_do_not_sign_each_other_out() -> None:
+    hosts, roots = ("a.example:8000", "a.example:8001", "a.example:8000"), ("", "", "/ops")
+    webs = [Web(Packhorse("memory://"), root_path=root) for root in roots]
+    jar = {}  # as a browser keeps them: by name, for all ports of the host
+    names = []
+    for web, host in zip(webs, hosts, strict=True):
+        sent = f"token={token(web.app, 'viewer')}"
+        entered = await form(web, "/login", sent, host=host, origin=f"http://{host}")
+        name, _, value = entered.headers["set-cookie"].split(";")[0].partition("=")
+        names.append(name)
+        jar[name] = value
+    cookie = "; ".join(f"{name}={value}" for name, value in jar.items())
+
+    shown = [
+        await web.ask("GET", "/jobs", host=host, cookie=cookie)
+        for web, host in zip(webs, hosts, strict=True)
+    ]
+    out = await form(webs[0], "/logout", host=hosts[0], origin=f"http://{hosts[0]}", cookie=cookie)
+
+    assert [got.status for got in shown] == [200] * 3
+    assert len(set(names)) == 3
+    assert out.headers["set-cookie"].startswith(f'{names[0]}=""; ')
 
 
 async def test_this_machine_is_believed_only_where_that_was_switched_on(app: TestApp) -> None:

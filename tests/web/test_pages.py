@@ -17,7 +17,7 @@ from packhorse.testing import TestApp
 from packhorse.web.failures import failure_groups
 from packhorse.web.routes import API_ROUTES
 from packhorse.web.views import PAGES, health_sentence
-from tests.web.support import SECRET, Got, Web, groups, token
+from tests.web.support import SECRET, Got, Web, cookie_name, groups, token
 
 SAME = {"sec_fetch_site": "same-origin"}
 
@@ -145,6 +145,21 @@ async def test_a_form_does_what_the_route_does_and_leads_back(web: Web) -> None:
     assert len((await web.get("/audit")).json["notes"]) == 5
 
 
+async def test_the_queues_page_tells_how_tenants_share_a_queue(web: Web) -> None:
+    weights = {f"tenant-{number}": 1 + number / 2 for number in range(12)}
+    web.app.queue("shared", weights=weights, tenant_rate_limit=(5, "1s"))
+    web.app.queue("plain", fair=False)
+    for queue in ("shared", "plain"):
+        await web.app.tasks["add"].using(queue=queue).aenqueue(1, 2)
+
+    text = " ".join(re.sub(r"<[^>]*>", " ", (await page(web, "/queues")).body.decode()).split())
+
+    assert "5 in 1000 ms for each tenant" in text
+    assert "shares of tenants: tenant-0 1, tenant-1 1.5, tenant-2 2," in text
+    assert "tenant-9 5.5, 2 more, others 1" in text
+    assert "tenants do not share it" in text
+
+
 async def test_every_form_is_refused_to_viewers_strangers_and_other_sites(web: Web) -> None:
     viewer = token(web.app, "viewer")
     for route in API_ROUTES:
@@ -152,7 +167,7 @@ async def test_every_form_is_refused_to_viewers_strangers_and_other_sites(web: W
             continue
         before = "/do/delete" if route.method == "DELETE" else "/do"
         path = before + re.sub(r"{\w+(:path)?}", "none", route.path)
-        cookie = {"cookie": f"packhorse_token={web.token}"}
+        cookie = {"cookie": f"{cookie_name()}={web.token}"}
 
         assert (await form(web, path, token=viewer)).status == 403, path
         assert (await form(web, path, token=None)).headers["location"] == "/login", path

@@ -9,7 +9,7 @@ from typing import Any
 from packhorse.core.access import ROLES, Permission
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.routes import API_ROUTES, PREFIX
-from tests.web.support import Web, groups, token
+from tests.web.support import Web, cookie_name, groups, token
 
 _NAMED = re.compile(r"{\w+(?::path)?}")
 CHANGES = [route for route in API_ROUTES if route.changes]
@@ -103,7 +103,7 @@ async def test_what_is_no_input_is_refused_on_every_route(web: Web) -> None:
 
 
 async def test_no_page_of_another_site_can_make_a_browser_do_it(web: Web) -> None:
-    cookie: dict[str, Any] = {"cookie": f"packhorse_token={web.token}"}
+    cookie: dict[str, Any] = {"cookie": f"{cookie_name()}={web.token}"}
     tricks: tuple[dict[str, Any], ...] = (
         {"sec_fetch_site": "cross-site"},
         {"sec_fetch_site": "same-site", "origin": "http://jobs.example"},

@@ -8,10 +8,13 @@ sign-in page, and, only where that was switched on, by coming from this very mac
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import ipaddress
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,7 +31,10 @@ from packhorse.web.problems import WebRefusal
 Authorize = Callable[[Request], Principal | str | Awaitable[Principal | str | None] | None]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-COOKIE: Final = "packhorse_token"
+_LOG: Final = logging.getLogger("packhorse.web")
+_COOKIE: Final = "packhorse_token"
+#: Letters that tell cookies of one host apart.
+_COOKIE_DIGEST: Final = 8
 _BEARER: Final = "bearer "
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Who sends one of these speaks for another one, who may be anywhere.
@@ -87,13 +93,13 @@ async def principal_of(request: Request, rules: AccessRules, tokens: Tokens) -> 
         answer: Any = rules.authorize(request)
         said = await answer if inspect.isawaitable(answer) else answer
         if said is not None:
-            return _hooked(said)
+            return _hooked(said, rules.authorize)
     user = request.headers.get(rules.proxy_header)
     if user and _is_proxy(_peer(request), rules):
         role = rules.proxy_roles.get(user, rules.proxy_role)
         if role is not None:
             return Principal(name=user, permissions=ROLES[role], by="proxy")
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_of(request))
     if cookie:
         return await token_principal(request, rules, tokens, cookie, "cookie")
     if rules.loopback and _is_local(request):
@@ -125,14 +131,52 @@ def _holder(token: TokenInfo, by: str) -> Principal:
     return Principal(name=name, permissions=permissions, tenant=token.tenant, by=by)
 
 
-def _hooked(said: Principal | str) -> Principal:
-    if isinstance(said, Principal):
+def cookie_of(request: Request) -> str:
+    """The name of the cookie that holds the token of a sign-in, by port and path.
+
+    Browsers send a cookie to every port of a host: a dashboard would be given, count as wrong and
+    take back what another one has set.
+    """
+    where = f"{request.headers.get('host', '').lower()}{request.scope.get('root_path', '')}"
+    digest = hashlib.sha256(where.rstrip("/").encode()).hexdigest()
+    return f"{_COOKIE}_{digest[:_COOKIE_DIGEST]}"
+
+
+def _hooked(said: object, hook: Authorize) -> Principal:
+    """What a hook answered. What is no answer lets no one in, and is for the log of its program."""
+    if isinstance(said, str) and said in ROLES:
+        return Principal(name=said, permissions=ROLES[said])
+    if isinstance(said, Principal) and _is_whole(said):
         return said
-    if said not in ROLES:
-        raise ConfigError(
-            f"authorize() answered {said!r}; give a Principal, one of {', '.join(ROLES)}, or None"
-        )
-    return Principal(name=said, permissions=ROLES[said])
+    _LOG.error(
+        "the hook %s.%s, given to web_app(authorize=), answered %s; it must answer with a "
+        "packhorse.web.Principal (name: str, permissions: a set of Permission, tenant: str or "
+        "None), with one of the roles %s, or with None; the request was refused",
+        getattr(hook, "__module__", type(hook).__module__),
+        getattr(hook, "__qualname__", type(hook).__qualname__),
+        _in_words(said),
+        ", ".join(repr(role) for role in ROLES),
+    )
+    raise WebRefusal(500, "UNEXPECTED", "something went wrong here; it was logged")
+
+
+def _is_whole(said: Any) -> bool:
+    """Whether a principal has what its annotations say: a text of permissions has parts of them."""
+    return (
+        isinstance(said.name, str)
+        and isinstance(said.permissions, AbstractSet)
+        and frozenset(Permission).issuperset(said.permissions)
+        and isinstance(said.tenant, str | None)
+    )
+
+
+def _in_words(said: object) -> str:
+    """What was answered, without its value: that may be a secret."""
+    if isinstance(said, str):
+        return "a str that is no role"
+    if isinstance(said, Principal):
+        return "a Principal with fields of other types"
+    return f"an object of type {type(said).__qualname__}"
 
 
 def source_of(request: Request, rules: AccessRules) -> str:

@@ -11,12 +11,7 @@ import msgspec
 from starlette.responses import PlainTextResponse
 
 from packhorse.client.audit import AuditLog
-from packhorse.client.documents import (
-    bytes_document,
-    document_of,
-    queue_document,
-    worker_document,
-)
+from packhorse.client.documents import bytes_document, document_of, queue_document, worker_document
 from packhorse.client.stacks import aask_stacks, read_stacks, stacks_id
 from packhorse.client.worker_signals import WorkerGone, quiet_put
 from packhorse.contract import Contract

@@ -28,7 +28,7 @@ from packhorse.core.clock import SystemClock, from_datetime
 from packhorse.core.durations import span_text
 from packhorse.core.job import DeadReason, JobStatus
 from packhorse.errors import PackhorseError
-from packhorse.web.access import COOKIE, check_origin, token_principal
+from packhorse.web.access import check_origin, cookie_of, token_principal
 from packhorse.web.calls import ApiCall, ApiRoute
 from packhorse.web.problems import WebRefusal, problem_of
 from packhorse.web.routes import API_ROUTES, PREFIX
@@ -166,7 +166,7 @@ class PageServer:
             return again
         answer = _moved(request, "/")
         answer.set_cookie(
-            COOKIE,
+            cookie_of(request),
             given,
             max_age=_COOKIE_S,
             path=f"{_root(request)}/",
@@ -182,7 +182,7 @@ class PageServer:
         except WebRefusal as error:
             return _refused(request, error)
         answer = _moved(request, "/login")
-        answer.delete_cookie(COOKIE, path=f"{_root(request)}/")
+        answer.delete_cookie(cookie_of(request), path=f"{_root(request)}/")
         return answer
 
 
@@ -236,7 +236,7 @@ def _refused(request: Request, error: PackhorseError | WebRefusal) -> Response:
     if problem.status_code == _UNKNOWN:
         away = _moved(request, "/login")
         # A token that counts no more is sent no more: each time it would be one more wrong one.
-        away.delete_cookie(COOKIE, path=f"{_root(request)}/")
+        away.delete_cookie(cookie_of(request), path=f"{_root(request)}/")
         return away
     told = msgspec.json.decode(bytes(problem.body))
     shown = _rendered(request, "problem.html", None, title=told["title"], problem=told)

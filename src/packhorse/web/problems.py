@@ -15,12 +15,7 @@ from packhorse import errors
 from packhorse.client.operations import OperationNotFound
 from packhorse.client.worker_signals import WorkerGone
 from packhorse.core.redaction import redact_default, redacted_text
-from packhorse.group_errors import (
-    BatchConflict,
-    BatchNotFound,
-    WorkflowFailed,
-    WorkflowNotFound,
-)
+from packhorse.group_errors import BatchConflict, BatchNotFound, WorkflowFailed, WorkflowNotFound
 
 PROBLEM_TYPE: Final = "application/problem+json"
 #: The first class that an error is an instance of decides.
