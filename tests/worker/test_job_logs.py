@@ -131,6 +131,28 @@ def test_an_exception_that_is_logged_comes_with_its_traceback(packhorse_app: Tes
     assert message.endswith("'/no/truck'")
 
 
+def test_filters_of_a_logger_hold_for_what_is_kept(packhorse_app: TestApp) -> None:
+    class Careful(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            record.args = ("****",)
+            return record.msg != "noise %s"
+
+    @packhorse_app.task
+    def ship() -> None:
+        LOG.info("noise %s", 1)
+        LOG.info("card %s", 4711)
+
+    careful = Careful()
+    LOG.addFilter(careful)
+    try:
+        job = ship.enqueue()
+        packhorse_app.run_jobs()
+    finally:
+        LOG.removeFilter(careful)
+
+    assert told(job) == [(1, "info", "card ****")]
+
+
 def test_lines_of_attempts_that_are_ended_are_kept() -> None:
     app = Packhorse("memory://")
 

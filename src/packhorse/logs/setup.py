@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from packhorse.context import running_job
+from packhorse.context import RUNNING
 from packhorse.core.clock import SECOND_US
 from packhorse.errors import ConfigError
 from packhorse.logs.lines import Lines
@@ -55,22 +55,21 @@ def set_up(
 def capture() -> None:
     """From now on, in this process, keep what is logged by code of a job for that job.
 
-    A record is taken where it is made. A handler at the root would be in the way of others: with
-    one, `logging.basicConfig` does nothing, and a program without any shows no more warnings.
+    A record is taken on its way to the handlers, behind the filters of its logger: what they drop
+    or mask is not kept. A handler at the root would be in the way of others: with one,
+    `logging.basicConfig` does nothing, and a program without any shows no more warnings.
     """
-    made = logging.getLogRecordFactory()
+    call_handlers = logging.Logger.callHandlers
 
-    def make(name: Any, level: Any, *rest: Any, **more: Any) -> logging.LogRecord:
-        record = made(name, level, *rest, **more)
-        running = running_job()
-        if running is not None:
-            # Some records have no level, and others arguments that fit no message.
-            with contextlib.suppress(Exception):
-                if level >= running.level:
-                    running.log(int(record.created * SECOND_US), level, name, _text(record))
-        return record
+    def keep_and_call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+        running = RUNNING.get()
+        if running is not None and record.levelno >= running.level:
+            with contextlib.suppress(Exception):  # arguments that do not fit the message
+                created_us = int(record.created * SECOND_US)
+                running.log(created_us, record.levelno, record.name, _text(record))
+        call_handlers(logger, record)
 
-    logging.setLogRecordFactory(make)
+    logging.Logger.callHandlers = keep_and_call_handlers  # type: ignore[method-assign, assignment]
 
 
 def _text(record: logging.LogRecord) -> str:
