@@ -31,10 +31,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import (
-    Mapping,
-    MutableMapping,
-)
+from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
@@ -64,8 +61,8 @@ _NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
-#: The job whose code runs here.
-_RUNNING: Final[ContextVar[RunningJob | None]] = ContextVar("packhorse_job", default=None)
+#: The job whose code this task or thread runs; set where that begins.
+RUNNING: Final[ContextVar[RunningJob | None]] = ContextVar("packhorse_job", default=None)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -94,19 +91,9 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-def entered_job(running: RunningJob) -> None:
-    """From here on, this task or thread runs the code of a job."""
-    _RUNNING.set(running)
-
-
-def running_job() -> RunningJob | None:
-    """The job whose code calls this."""
-    return _RUNNING.get()
-
-
 def job_fields() -> dict[str, Any]:
     """The fields of the job whose code calls this, as log lines carry them; empty outside jobs."""
-    running = _RUNNING.get()
+    running = RUNNING.get()
     return {} if running is None else _fields(running.job, running.worker, running.worker_id)
 
 
@@ -199,6 +186,12 @@ class Context(StepVerbs, FlowVerbs):
         if self._steps is None:
             self._steps = StepRunner(self._job, self._link, self, self._max_tokens)
         return self._steps
+
+    def let_go(self) -> None:
+        """Forget what holds this context, since the attempt is over; for the worker."""
+        if self._steps is not None:
+            self._steps.let_go()
+            self._steps = None
 
     @property
     def unwritten_steps(self) -> StepRunner | None:

@@ -36,14 +36,7 @@ from packhorse.core.policies.explain import JobFacts
 from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
 from packhorse.core.sealing import require_open
-from packhorse.errors import (
-    JobCancelled,
-    JobConflict,
-    JobDead,
-    JobNotFound,
-    StoreError,
-    UsageError,
-)
+from packhorse.errors import JobCancelled, JobConflict, JobDead, JobNotFound, StoreError, UsageError
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Asking, Plan

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from packhorse import Context, JobStatus, Packhorse
+from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.plans import CallPlan
+from packhorse.runtime.worker.processes.child import _ProcessHost
 from packhorse.stores.sqlite.transactions import SqliteTransactions
+from tests.worker.support import Yard
 
 
 def test_a_transaction_is_begun_for_as_long_as_the_lease_of_its_worker(
@@ -36,3 +41,20 @@ def test_a_transaction_is_begun_for_as_long_as_the_lease_of_its_worker(
     assert job.status() is JobStatus.COMPLETED
     assert leases == [42.5]
     app.close()
+
+
+async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> None:
+    yard = Yard()
+    yard.submit("work")
+    attempt = Attempt(yard.claim_by_hand("ann", "work"), cast("CallPlan", None), 0)
+    none = cast("Any", None)
+    host = _ProcessHost(none, SimpleNamespace(store=yard.store), attempt, none)
+
+    assert await host.aattach({"a": b"1"})
+    assert host.attach({"b": b"2"})
+    assert (await host.aattachments()).values == {"a": b"1", "b": b"2"}
+
+    yard.do(yard.store.leases.leave("ann"))  # so that the job is for others
+
+    assert not await host.aattach({"a": b"3"})
+    assert not host.attach({"b": b"3"})

@@ -27,7 +27,7 @@ from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.steps import StepState
-from packhorse.steps import StepRunner
+from packhorse.steps import IN_THREAD, StepRunner
 from packhorse.testing import TestApp, make_context
 from packhorse.testing.contexts import RecordingHost
 from tests.servers.every_store import every_store
@@ -309,16 +309,16 @@ def test_a_step_is_written_again_while_the_store_is_away() -> None:
     ran: list[int] = []
     host, ctx = Host(), make_context()
     steps = StepRunner(ctx._job, host, ctx)
-    work = steps.step("a", ran.append, (1,), timeout_us=None, rule=None, durable=True, strict=False)
+    work = steps.step(IN_THREAD, "a", ran.append, (1,), (None, None), durable=True, strict=False)
     steps.run(work, "step")
     assert (ran, list(host.attached)) == ([1], ["step:a"])
 
     host.failures, host.lost = 1, True
-    work = steps.step("b", int, (), timeout_us=None, rule=None, durable=True, strict=False)
+    work = steps.step(IN_THREAD, "b", int, (), (None, None), durable=True, strict=False)
     with pytest.raises(StoreUnavailable):
         steps.run(work, "step")
     host.failures = 0
-    work = steps.step("c", int, (), timeout_us=None, rule=None, durable=True, strict=False)
+    work = steps.step(IN_THREAD, "c", int, (), (None, None), durable=True, strict=False)
     with pytest.raises(StepRefused):
         steps.run(work, "step")
 

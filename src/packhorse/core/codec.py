@@ -28,13 +28,7 @@ from packhorse.core.json_values import (
     write_foreign,
 )
 from packhorse.core.results import ResultCodec
-from packhorse.core.type_hints import (
-    Hints,
-    Parameter,
-    holds_sets,
-    read_hints,
-    require_carried,
-)
+from packhorse.core.type_hints import Hints, Parameter, holds_sets, read_hints, require_carried
 from packhorse.errors import PayloadError
 
 #: Larger payloads are refused: a queue carries references, not files.

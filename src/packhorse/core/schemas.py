@@ -36,15 +36,11 @@ _HOW: Final = (
 def input_schema(given: object, setting: str) -> Schema:
     """The schema of arguments; in the short form all are required, save `name?`, and no others."""
     pairs = _pairs(given, setting)
+    schema = output_schema(given, setting)
     if pairs is None:
-        return _full(given, setting)
-    return {
-        "$schema": DIALECT,
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {name.removesuffix("?"): _typed(word, setting) for name, word in pairs},
-        "required": [name for name, _ in pairs if not name.endswith("?")],
-    }
+        return schema
+    required = [name for name, _ in pairs if not name.endswith("?")]
+    return {**schema, "additionalProperties": False, "required": required}
 
 
 def output_schema(given: object, setting: str) -> Schema:

@@ -9,9 +9,11 @@ What could not be opened stays sealed, and is met here.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 from packhorse.errors import KeyUnavailable
+
+Text = TypeVar("Text", str, bytes)
 
 #: A key's id.
 KEY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -22,6 +24,7 @@ _TOKEN: Final = re.compile(r"(?P<key>[A-Za-z0-9._-]{1,64})(?P<loose>~?):(?P<data
 
 _BEGIN: Final = '{"$enc":"'
 _END: Final = '"}'
+_BEGINNINGS: Final = frozenset({_BEGIN, _BEGIN.encode()})  # of text of either kind
 
 
 def sealed(token: str) -> str:
@@ -51,9 +54,8 @@ def token_of(text: str | bytes) -> re.Match[str] | None:
     return _TOKEN.fullmatch(text, len(_BEGIN), len(text) - len(_END))
 
 
-def require_open(text: bytes, job_id: str, what: str) -> bytes:
+def require_open(text: Text, job_id: str, what: str) -> Text:
     """The text, if it is plain; else `KeyUnavailable` says which key it needs."""
-    key = key_of(text)
-    if key is not None:
-        raise KeyUnavailable(job_id, key=key, what=what)
+    if text[: len(_BEGIN)] in _BEGINNINGS and (found := token_of(text)) is not None:
+        raise KeyUnavailable(job_id, key=found["key"], what=what)
     return text

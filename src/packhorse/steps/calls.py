@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Call the function of a step: with a time-out, and again where the step's own policy says so.
+"""What takes time in a step: its function, the store, a pause.
 
-What steps ask for is a value each, which a thread or an event loop answers.
+Verbs are coroutines, each written once, and are given `Calls`: on an event loop these are awaited,
+in a thread they block instead, so that a verb never waits there and ends in one go (`finished`).
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, copy_context
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import RetryRule
+from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retry import qualified_name, retry_delay_us, wants_retry
 from packhorse.errors import StepTimeout, UsageError
+from packhorse.hosts import AttemptHost
 
 T = TypeVar("T")
 
@@ -27,18 +30,11 @@ _Around = Callable[[str], AbstractContextManager[None]]
 _AROUND: Final[ContextVar[_Around | None]] = ContextVar("packhorse_step", default=None)
 
 
-class Read(NamedTuple):
-    """Read what is kept with the job."""
-
-
-class Write(NamedTuple):
-    """Keep values with the job."""
-
-    values: dict[str, bytes]
+Work = Coroutine[Any, Any, T]
 
 
 class Invoke(NamedTuple):
-    """Call the function of a step."""
+    """The function of a step."""
 
     name: str
     function: Callable[..., Any]
@@ -46,25 +42,90 @@ class Invoke(NamedTuple):
     timeout_s: float | None
 
 
-class Pause(NamedTuple):
-    """Wait, but not longer than the job is wanted; the answer says that it is not."""
+class Waiter(Protocol):
+    """Who knows when a job is not wanted any more."""
 
-    seconds: float
-
-
-Work = Generator[Read | Write | Invoke | Pause, Any, T]
+    def wait_cancelled(self, timeout: float | None = None) -> bool: ...
+    async def await_cancelled(self, timeout: float | None = None) -> bool: ...
 
 
-def called(asked: Invoke, rule: RetryRule) -> Work[Any]:
+class Calls(Protocol):
+    """How a verb does what takes time."""
+
+    def invoke(self, asked: Invoke) -> Awaitable[Any]:
+        """Call the function of a step."""
+        ...
+
+    def read(self, host: AttemptHost) -> Awaitable[Attachments]:
+        """Read what is kept with the job."""
+        ...
+
+    def write(self, host: AttemptHost, values: dict[str, bytes]) -> Awaitable[bool]:
+        """Keep values with the job; says whether the attempt holds it."""
+        ...
+
+    def pause(self, waiter: Waiter, seconds: float) -> Awaitable[bool]:
+        """Wait, but not longer than the job is wanted; says that it is not."""
+        ...
+
+
+class _LoopCalls:
+    """Without blocking the event loop."""
+
+    def invoke(self, asked: Invoke) -> Awaitable[Any]:
+        return ainvoked(asked)
+
+    def read(self, host: AttemptHost) -> Awaitable[Attachments]:
+        return host.aattachments()
+
+    def write(self, host: AttemptHost, values: dict[str, bytes]) -> Awaitable[bool]:
+        return host.aattach(values)
+
+    def pause(self, waiter: Waiter, seconds: float) -> Awaitable[bool]:
+        return waiter.await_cancelled(seconds)
+
+
+class _ThreadCalls:
+    """In the caller's thread: a coroutine in name, which is over when it is first asked."""
+
+    async def invoke(self, asked: Invoke) -> Any:
+        return invoked(asked)
+
+    async def read(self, host: AttemptHost) -> Attachments:
+        return host.attachments()
+
+    async def write(self, host: AttemptHost, values: dict[str, bytes]) -> bool:
+        return host.attach(values)
+
+    async def pause(self, waiter: Waiter, seconds: float) -> bool:
+        return waiter.wait_cancelled(seconds)
+
+
+ON_LOOP: Final[Calls] = _LoopCalls()
+IN_THREAD: Final[Calls] = _ThreadCalls()
+
+
+def finished(work: Work[T]) -> T:
+    """Run work to its end in this thread; it was given `IN_THREAD`."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise AssertionError("a step that runs in a thread waits for an event loop")
+
+
+async def called(calls: Calls, waiter: Waiter, asked: Invoke, rule: RetryRule) -> Any:
     """Call the function, again where the step's own policy says so."""
     for retry in itertools.count(1):
         try:
-            return (yield asked)
+            return await calls.invoke(asked)
         except Exception as error:
             if retry > rule.max_retries or not _is_retried(rule, error):
                 raise
             delay_us = retry_delay_us(rule, retry, roll=_CHANCE.roll())
-            if (yield Pause(delay_us / SECOND_US)):
+            if await calls.pause(waiter, delay_us / SECOND_US):
                 raise
     raise AssertionError  # counting does not end
 

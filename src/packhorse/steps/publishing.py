@@ -20,7 +20,7 @@ from packhorse.core.outcome import Outcome, Snoozed, Succeeded, attempt_error
 from packhorse.core.policies.attachments import VALUE_BYTES_MAX
 from packhorse.core.policies.retry import retry_delay_us
 from packhorse.core.text import text_of
-from packhorse.steps.calls import Invoke, Work, Write
+from packhorse.steps.calls import Calls, Invoke
 
 if TYPE_CHECKING:
     from packhorse.steps.runner import StepRunner
@@ -44,13 +44,15 @@ def kept_result(values: Mapping[str, bytes]) -> str | None:
     return b"".join(values[f"{_NAME}:{at}"] for at in range(head.parts)).decode()
 
 
-def published(
+async def published(
     runner: StepRunner,
+    calls: Calls,
     job: object,
     done: Succeeded,
     tool: Callable[..., Any],
+    *,
     rule: RetryRule,
-) -> Work[Outcome]:
+) -> Outcome:
     """Write the result, and only then call the job completed; else try again later."""
     head = None if runner.kept is None else _head(runner.kept.values)
     if head is None:
@@ -58,13 +60,13 @@ def published(
         begins = range(0, len(text), VALUE_BYTES_MAX)
         parts = {f"{_NAME}:{at}": text[begin:][:VALUE_BYTES_MAX] for at, begin in enumerate(begins)}
         head = _KeptResult(len(parts))
-        yield from _keep(runner, {**parts, _NAME: msgspec.json.encode(head)})
+        await runner.keep(calls, {**parts, _NAME: msgspec.json.encode(head)})
     result = msgspec.json.decode(done.result)
     try:
-        yield Invoke("write_result_store", tool, (job, result), None)
+        await calls.invoke(Invoke("write_result_store", tool, (job, result), None))
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises
         head = msgspec.structs.replace(head, tries=head.tries + 1)
-        yield from _keep(runner, {_NAME: msgspec.json.encode(head)})
+        await runner.keep(calls, {_NAME: msgspec.json.encode(head)})
         kind = type(error).__name__
         told = attempt_error(
             kind,
@@ -87,10 +89,6 @@ def blocking(tool: Callable[..., Any]) -> Callable[..., Any]:
 def _head(values: Mapping[str, bytes]) -> _KeptResult | None:
     kept = values.get(_NAME)
     return None if kept is None else msgspec.json.decode(kept, type=_KeptResult)
-
-
-def _keep(runner: StepRunner, values: dict[str, bytes]) -> Work[None]:
-    runner.require((yield from runner.patiently(Write(values))))
 
 
 # Known before threads decode them: two that decode the first one at once crash in msgspec.

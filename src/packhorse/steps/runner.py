@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Run the steps of one attempt.
 
-Each verb is written once, as a generator that asks for what it needs (read, write, call, pause) and
-is sent the answer; `StepRunner.run` answers in a thread, `StepRunner.arun` on an event loop.
+Each verb is written once, as a coroutine that is given its `Calls`: `IN_THREAD`, where
+`StepRunner.run` runs it, or `ON_LOOP`, where it is awaited.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -24,7 +23,6 @@ import msgspec
 
 from packhorse.core.approvals import Approval, Consent
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive, drive
 from packhorse.core.job import Job, RetryRule
 from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed, forever_us
 from packhorse.core.policies.attachments import ATTACHED_MAX, Attachments
@@ -35,7 +33,7 @@ from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, has_att
 from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
 from packhorse.hosts import AttemptHost
 from packhorse.signals import Declined, Suspend
-from packhorse.steps.calls import Invoke, Pause, Read, Work, Write, ainvoked, called, invoked
+from packhorse.steps.calls import IN_THREAD, ON_LOOP, Calls, Invoke, Waiter, Work, called, finished
 from packhorse.steps.cursor import Cursor, asynchronous, size_of
 from packhorse.steps.publishing import kept_result
 from packhorse.steps.spending import Spending
@@ -47,11 +45,9 @@ _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
 
 
-class _Owner(Protocol):
+class _Owner(Waiter, Protocol):
     """What steps ask of their context."""
 
-    def wait_cancelled(self, timeout: float | None = None) -> bool: ...
-    async def await_cancelled(self, timeout: float | None = None) -> bool: ...
     def progress(self, done: float, total: float | None = None, note: str = "") -> None: ...
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]: ...
@@ -87,6 +83,10 @@ class StepRunner:
             self._spending = Spending(self._job.task, self._max_tokens, self._write_now)
         return self._spending
 
+    def let_go(self) -> None:
+        """Forget what holds this runner, since the attempt is over."""
+        self._spending = None
+
     @property
     def overspent(self) -> bool:
         """Whether the job has spent more than it may."""
@@ -106,44 +106,18 @@ class StepRunner:
             raise UsageError(
                 f"ctx.{verb}() would block the running event loop: use 'await ctx.a{verb}()'"
             )
-        return drive(work, self._answer)
+        return finished(work)
 
-    def arun(self, work: Work[T]) -> Coroutine[Any, Any, T]:
-        """Do it without blocking the event loop."""
-        return adrive(work, self._aanswer)
-
-    def _answer(self, asked: Read | Write | Invoke | Pause) -> Any:
-        match asked:
-            case Invoke():
-                return invoked(asked)
-            case Write(values):
-                return self._host.attach(values)
-            case Read():
-                return self._readable(self._host.attachments())
-            case Pause(seconds):
-                return self._owner.wait_cancelled(seconds)
-
-    def _aanswer(self, asked: Read | Write | Invoke | Pause) -> Awaitable[Any]:
-        if isinstance(asked, Invoke):
-            return ainvoked(asked)
-        if isinstance(asked, Write):
-            return self._host.aattach(asked.values)
-        if isinstance(asked, Pause):
-            return self._owner.await_cancelled(asked.seconds)
-        return self._aread()
-
-    async def _aread(self) -> Attachments:
-        return self._readable(await self._host.aattachments())
-
-    def _readable(self, kept: Attachments) -> Attachments:
+    async def _read(self, calls: Calls) -> Attachments:
         """What is kept, if all of it is open: a step that looks absent would run again."""
+        kept = await calls.read(self._host)
         for value in kept.everything:
             require_open(value, self._job.id, "steps")
         return kept
 
-    def open(self) -> Work[str | None]:
+    async def open(self, calls: Calls) -> str | None:
         """Read what is kept with the job; the handler may not begin, or have its result already."""
-        kept: Attachments = yield from self.patiently(Read())
+        kept = await self._patiently(calls, self._read, calls)
         self.kept, consent = kept, Consent(kept)
         if (why := consent.refusal) is not None:
             raise Declined(why)
@@ -158,14 +132,14 @@ class StepRunner:
         self.spending.begin(kept)
         return kept_result(kept.values)
 
-    def ask(self, asked: Snoozed) -> Work[Outcome]:
+    async def ask(self, calls: Calls, asked: Snoozed) -> Outcome:
         """Keep what the handler asks a person, and wait for the answer."""
         if asked.error is None or not self._host.suspends:
             return asked
-        yield from self.write()
+        await self.write(calls)
         kept = Attachments() if self.kept is None else self.kept
         question = Consent(kept).next_question(asked.error)
-        self.require((yield from self.patiently(Write(question.encoded()))))
+        await self.keep(calls, question.encoded())
         return msgspec.structs.replace(
             asked,
             delay_us=self._forever_us(),
@@ -178,38 +152,41 @@ class StepRunner:
 
     # ------------------------------------------------------------------------------------ work
 
-    def step(
+    async def step(
         self,
+        calls: Calls,
         name: str,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        timeout_us: int | None,
-        rule: RetryRule | None,
+        bounds: tuple[int | None, RetryRule | None],
         *,
         durable: bool,
         strict: bool,
-    ) -> Work[Any]:
+    ) -> Any:
         """Call a function once per job, and keep what it returns before going on."""
-        log = self._log or (yield from self._opened())
+        log = self._log or await self._opened(calls)
         number, kept = self._begin(log, name, StepKind.STEP, strict=strict)
         codec = ResultCodec.of_function(f"step {name!r}", function)
         if kept is not None:
             return codec.decode(bytes(kept.value))
+        timeout_us, rule = bounds
         began_us = self._host.now_us()
         timeout_s = None if timeout_us is None else timeout_us / SECOND_US
         asked = Invoke(name, function, args, timeout_s)
-        value = (yield asked) if rule is None else (yield from called(asked, rule))
+        value = await (
+            calls.invoke(asked) if rule is None else called(calls, self._owner, asked, rule)
+        )
         text = codec.encode(value)
         spent_us = self._host.now_us() - began_us
         step = KeptStep(StepKind.STEP, number, value=msgspec.Raw(text), duration_us=spent_us)
         log.keep(name, step)
         if durable:
-            yield from self.write()
+            await self.write(calls)
         return codec.read_back(value, text)
 
-    def sleep(self, name: str, delay_us: int) -> Work[None]:
+    async def sleep(self, calls: Calls, name: str, delay_us: int) -> None:
         """End the attempt, and go on behind this step when the time has come."""
-        log = yield from self._opened()
+        log = await self._opened(calls)
         number, kept = self._begin(log, name, StepKind.SLEEP)
         if kept is not None and kept.state is StepState.DONE:
             return
@@ -220,7 +197,7 @@ class StepRunner:
             return  # written with the next step: asked again, it is over all the same
         if kept is None:
             log.keep(name, step)
-        yield from self.write()
+        await self.write(calls)
         raise Suspend(left_us, waits=ATTACHED_MAX)  # whatever came, it does not end it
 
     def _due(self, kept: KeptStep | None, delay_us: int) -> tuple[int, int]:
@@ -233,9 +210,9 @@ class StepRunner:
             return passed_us + delay_us, delay_us
         return kept.due_us, 0 if self._host.now_us() >= kept.due_us else kept.due_us - passed_us
 
-    def wait_for(self, signal: str, timeout_us: int | None) -> Work[Any]:
+    async def wait_for(self, calls: Calls, signal: str, timeout_us: int | None) -> Any:
         """End the attempt until a signal comes; return its value."""
-        log = yield from self._opened()
+        log = await self._opened(calls)
         name = log.next_wait(signal)
         number, kept = self._begin(log, name, StepKind.WAIT)
         codec = ResultCodec.of_function(f"signal {signal!r}")
@@ -244,32 +221,34 @@ class StepRunner:
             return codec.decode(bytes(kept.value))
         if kept is not None and kept.state is StepState.TIMED_OUT:
             raise _too_late(signal)
-        found: Attachments = yield Read()
+        found = await self._read(calls)
         came, next_one = found.signals.get(signal, ()), log.next_signal(signal)
         step = KeptStep(StepKind.WAIT, number)
         if next_one < len(came):
             log.took_signal(signal)
             log.keep(name, msgspec.structs.replace(step, value=msgspec.Raw(came[next_one])))
-            yield from self.write()
+            await self.write(calls)
             return codec.decode(came[next_one])
         if not self._host.suspends:
             raise UsageError(
                 f"no signal {signal!r} came, and a handler that is called directly cannot wait for "
                 "one: give make_context(signals={...}) what it needs"
             )
-        yield from self._wait(log, name, step, kept, timeout_us, seen=found.delivered)
+        seen = found.delivered
+        raise await self._ended(calls, log, name, step, kept, timeout_us=timeout_us, seen=seen)
 
-    def _wait(
+    async def _ended(
         self,
+        calls: Calls,
         log: StepLog,
         signal_step: str,
         step: KeptStep,
         kept: KeptStep | None,
-        timeout_us: int | None,
         *,
+        timeout_us: int | None,
         seen: int,
-    ) -> Work[None]:
-        """End the attempt, or the wait if its time is over; where it ends is kept first."""
+    ) -> WaitTimeout | Suspend:
+        """What ends the attempt, or the wait if its time is over; where it ends is kept first."""
         due_us, left_us = self._due(kept, FOREVER_US if timeout_us is None else timeout_us)
         over = left_us <= 0
         state = StepState.TIMED_OUT if over else StepState.OPEN
@@ -278,56 +257,60 @@ class StepRunner:
                 step, state=state, due_us=due_us, timeless=timeout_us is None
             )
             log.keep(signal_step, kept)
-        yield from self.write()
+        await self.write(calls)
         if over:
-            raise _too_late(signal_step.rpartition("#")[0])
-        raise Suspend(self._forever_us() if timeout_us is None else left_us, waits=seen)
+            return _too_late(signal_step.rpartition("#")[0])
+        return Suspend(self._forever_us() if timeout_us is None else left_us, waits=seen)
 
-    def write(self) -> Work[None]:
-        """Write what has not been written; tried again while this attempt holds the job."""
+    async def write(self, calls: Calls) -> None:
+        """Write what has not been written."""
         log = self._log
         if log is None or not log.unwritten:
             return
         values, log.unwritten = log.unwritten, {}
         try:
-            self.require((yield from self.patiently(Write(values))))
+            self._require(held=await self._patiently(calls, calls.write, self._host, values))
         except BaseException:
             log.unwritten = {**values, **log.unwritten}
             raise
 
-    def patiently(self, asked: Read | Write) -> Work[Any]:
+    async def keep(self, calls: Calls, values: dict[str, bytes]) -> None:
+        """Keep values before this returns."""
+        self._require(held=await self._patiently(calls, calls.write, self._host, values))
+
+    async def _patiently(self, calls: Calls, ask: Callable[..., Awaitable[T]], *about: Any) -> T:
         """Ask the store again while it cannot be reached and this attempt holds the job."""
         pause_s = _PAUSE_S
         while True:
             try:
-                return (yield asked)
+                return await ask(*about)
             except StoreUnavailable:
                 # What a step did cannot be undone, so that giving up means doing it twice.
-                if self._host.lease_lost() or (yield Pause(pause_s)):
+                if self._host.lease_lost() or await calls.pause(self._owner, pause_s):
                     raise
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Keep values before this returns; on an event loop the store is asked only once."""
-        asked = Write(values)
-        self.require(
-            self._answer(asked) if in_event_loop() else drive(self.patiently(asked), self._answer)
-        )
+        if in_event_loop():
+            self._require(held=self._host.attach(values))
+        else:
+            finished(self.keep(IN_THREAD, values))
 
-    def require(self, held: object) -> None:
+    def _require(self, *, held: bool) -> None:
         if not held:
             problem = "is held by another worker by now, or is over: what this attempt did last"
             told = f"job {self._job.id} {problem} was not kept; stop here"
             raise StepRefused(told, job_id=self._job.id)
 
-    def _opened(self) -> Work[StepLog]:
+    async def _opened(self, calls: Calls) -> StepLog:
         """Read the steps of earlier attempts, if there are any."""
         if self._log is None:
             values: Mapping[str, bytes] = {}
             if self.kept is not None:
                 values = self.kept.values
             elif not self._host.suspends or has_attachments(self._job):
-                values = (yield Read()).values
+                values = (await self._read(calls)).values
             if self._log is None:  # else a step beside this one was faster
                 self._log = StepLog(values)
         return self._log
@@ -348,15 +331,15 @@ class StepRunner:
     ) -> Iterator[T]:
         """Go through items, behind those that an earlier attempt confirmed."""
         cursor = Cursor(name, key, every, size_of(items), self._host.now_us)
-        self.run(self._open_cursor(cursor), "each")
+        self.run(self._open_cursor(IN_THREAD, cursor), "each")
         if cursor.done:
             return
         for item in items:
             if cursor.skips(item):
                 continue
             yield item
-            self.run(self._confirm(cursor, item), "each")
-        self.run(self._finish(cursor), "each")
+            self.run(self._confirm(IN_THREAD, cursor, item), "each")
+        self.run(self._finish(IN_THREAD, cursor), "each")
 
     async def aeach(
         self,
@@ -367,33 +350,33 @@ class StepRunner:
     ) -> AsyncIterator[T]:
         """As `each`, without blocking the event loop."""
         cursor = Cursor(name, key, every, size_of(items), self._host.now_us)
-        await self.arun(self._open_cursor(cursor))
+        await self._open_cursor(ON_LOOP, cursor)
         if cursor.done:
             return
         async for item in asynchronous(items):
             if cursor.skips(item):
                 continue
             yield item
-            await self.arun(self._confirm(cursor, item))
-        await self.arun(self._finish(cursor))
+            await self._confirm(ON_LOOP, cursor, item)
+        await self._finish(ON_LOOP, cursor)
 
-    def _open_cursor(self, cursor: Cursor[Any]) -> Work[None]:
-        log = yield from self._opened()
+    async def _open_cursor(self, calls: Calls, cursor: Cursor[Any]) -> None:
+        log = await self._opened(calls)
         number, kept = self._begin(log, cursor.name, StepKind.EACH)
         cursor.open(number, kept)
 
-    def _confirm(self, cursor: Cursor[T], item: T) -> Work[None]:
-        log = yield from self._opened()
+    async def _confirm(self, calls: Calls, cursor: Cursor[T], item: T) -> None:
+        log = await self._opened(calls)
         log.keep(cursor.name, cursor.confirm(item))
         self._owner.progress(cursor.confirmed, cursor.total)
         if cursor.confirmed % cursor.every == 0:
-            yield from self.write()
+            await self.write(calls)
 
-    def _finish(self, cursor: Cursor[Any]) -> Work[None]:
+    async def _finish(self, calls: Calls, cursor: Cursor[Any]) -> None:
         cursor.require_found()
-        log = yield from self._opened()
+        log = await self._opened(calls)
         log.keep(cursor.name, cursor.kept(StepState.DONE))
-        yield from self.write()
+        await self.write(calls)
 
 
 def _too_late(signal: str) -> WaitTimeout:

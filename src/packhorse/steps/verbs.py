@@ -19,6 +19,7 @@ from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.job import Job, RetryRule
 from packhorse.hosts import AttemptHost
+from packhorse.steps.calls import IN_THREAD, ON_LOOP
 from packhorse.steps.membership import BatchMembership
 from packhorse.steps.runner import StepRunner
 
@@ -94,7 +95,7 @@ class StepVerbs(ABC):
         """
         runner = self._runner
         bounds = _bounds(timeout, retry)
-        work = runner.step(name, fn, args, *bounds, durable=durable, strict=strict)
+        work = runner.step(IN_THREAD, name, fn, args, bounds, durable=durable, strict=strict)
         result: R = runner.run(work, "step")
         return result
 
@@ -138,7 +139,7 @@ class StepVerbs(ABC):
         """As `step`, for coroutine functions; any other is called in a thread."""
         runner = self._runner
         bounds = _bounds(timeout, retry)
-        return runner.arun(runner.step(name, fn, args, *bounds, durable=durable, strict=strict))
+        return runner.step(ON_LOOP, name, fn, args, bounds, durable=durable, strict=strict)
 
     def each(
         self,
@@ -174,11 +175,11 @@ class StepVerbs(ABC):
         start. Neither a retry nor a snooze is used up.
         """
         delay_us = microseconds(delay, setting="delay")
-        self._runner.run(self._runner.sleep(name, delay_us), "sleep")
+        self._runner.run(self._runner.sleep(IN_THREAD, name, delay_us), "sleep")
 
     async def asleep(self, name: str, delay: Duration) -> None:
         """As `sleep`, in coroutines."""
-        await self._runner.arun(self._runner.sleep(name, microseconds(delay, setting="delay")))
+        await self._runner.sleep(ON_LOOP, name, microseconds(delay, setting="delay"))
 
     def wait_for(self, signal: str, timeout: Duration | None = None) -> Any:
         """Return the value of the next `job.signal(signal, value)`; one that came before counts.
@@ -186,11 +187,12 @@ class StepVerbs(ABC):
         Until it comes the attempt has ended and its slot is free. Signals of one name are taken in
         the order of their coming, each by one wait. After `timeout` it raises `WaitTimeout`.
         """
-        return self._runner.run(self._runner.wait_for(signal, _microseconds(timeout)), "wait_for")
+        work = self._runner.wait_for(IN_THREAD, signal, _microseconds(timeout))
+        return self._runner.run(work, "wait_for")
 
     async def await_for(self, signal: str, timeout: Duration | None = None) -> Any:
         """As `wait_for`, in coroutines."""
-        return await self._runner.arun(self._runner.wait_for(signal, _microseconds(timeout)))
+        return await self._runner.wait_for(ON_LOOP, signal, _microseconds(timeout))
 
 
 def _microseconds(timeout: Duration | None) -> int | None:
