@@ -14,8 +14,14 @@ from packhorse.core.job import AttemptError, Job, JobOptions, JobRecord, NewJob,
 from packhorse.core.lifecycle import Limits, rescue, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.settlement import SettlementKind
+from packhorse.events import EventBus
 from packhorse.runtime.supervisor.child_process import Death
-from packhorse.runtime.supervisor.crash_recovery import Cause, RecoveredJob, recover_jobs
+from packhorse.runtime.supervisor.crash_recovery import (
+    Cause,
+    RecoveredJob,
+    emit_recovered,
+    recover_jobs,
+)
 from packhorse.runtime.supervisor.messages import Hello, TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
 from packhorse.stores.memory.store import MemoryStore
@@ -265,3 +271,19 @@ def test_a_last_renewal_that_arrives_late_does_not_hide_the_crash(
 
     assert scene.counted(scene.jobs[0]) == (1, 0, 1, 1, 0)
     assert scene.store.run(scene.store.leases.workers()) == ()
+
+
+def test_what_became_of_jobs_is_counted_as_their_worker_would_have_counted_it() -> None:
+    stuck, crashed = Scene(3), Scene(2)
+    late, in_time, _ahead = stuck.jobs
+    both = [
+        stuck.recover(Cause.STUCK, [(late, 90.0), (in_time, 101.0)]),
+        crashed.recover(Cause.CRASH, [(job, 200.0) for job in crashed.jobs]),
+    ]
+
+    counted = [emit_recovered(EventBus(), HELLO, jobs) for jobs in both]
+
+    assert [(each.failed, each.timed_out, each.retried, each.dead) for each in counted] == [
+        (1, 1, 0, 1),
+        (2, 0, 2, 0),
+    ]

@@ -16,7 +16,7 @@ from packhorse.core.config import WorkerOptions
 from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, until
 from tests.support.twins import ordinarily_on
 
-pytestmark = pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
+pytestmark = pytest.mark.parametrize("store", ordinarily_on("postgres"))
 
 RUNNING: Final = 100
 #: How soon a wish to cancel must be heard.

@@ -11,6 +11,7 @@ import pytest
 
 from packhorse import DeadReason, JobStatus
 from tests.supervisor.yard import JOBS, PATIENCE_S, Yard, lives, until
+from tests.support.twins import ordinarily
 
 POLITE: Final = """
 async def leave(how):
@@ -65,7 +66,7 @@ def source() -> str:
 
 
 @pytest.mark.req("S4-24", "S4-26")
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", ordinarily(WAYS, "exit 0", "sys.exit", "all_tasks"))
 def test_a_job_that_ends_its_worker_politely_has_crashed(yard: Yard, how: str) -> None:
     job = yard.app.tasks["end_politely"].enqueue(how)
     parent = yard.worker()
@@ -103,7 +104,7 @@ def test_a_result_that_was_there_when_the_loop_was_stopped_stands(yard: Yard) ->
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.parametrize("how", ["sys.exit", "loop.stop", "all_tasks"])
+@pytest.mark.parametrize("how", ordinarily(("sys.exit", "loop.stop", "all_tasks"), "loop.stop"))
 def test_it_has_crashed_without_a_parent_too(yard: Yard, how: str) -> None:
     job = yard.app.tasks["end_politely"].enqueue(how)
     (yard.folder / "here.py").write_text(RUN_HERE, encoding="utf-8")
@@ -118,7 +119,7 @@ def test_it_has_crashed_without_a_parent_too(yard: Yard, how: str) -> None:
     assert info.error.code == "WORKER_LOST"
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_child_that_somebody_stops_is_replaced(yard: Yard, processes: int) -> None:
     parent = yard.worker("-p", str(processes))
 

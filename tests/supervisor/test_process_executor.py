@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -192,6 +192,45 @@ def test_a_traceback_that_a_handler_logs_in_its_process_stays_one(yard: Yard) ->
     (line,) = [json.loads(line) for line in programs if "it grumbles" in line]
     assert line["message"] == "it grumbles"
     assert line["exception"].startswith("Traceback (most recent call last):\n")
+
+
+STAND: Final = """
+@app.task
+async def stand(ctx: Context) -> None:
+    say("begun", ctx.job)
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+
+@app.task(executor="process")
+def stand_apart(ctx: Context) -> None:
+    say("begun", ctx.job)
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("source", [JOBS + IN_PROCESSES + STAND])
+def test_jobs_in_processes_and_others_do_not_wait_for_each_others_slots(yard: Yard) -> None:
+    yard.worker("--concurrency", "1", "--process-slots", "1")
+    here = yard.app.tasks["stand"].enqueue()
+    yard.begun(here)
+
+    assert result(yard.app.tasks["wait_a_little"].enqueue()) > 0
+
+    apart = yard.app.tasks["stand_apart"].enqueue()
+    yard.begun(apart)
+    [worker] = [one for one in yard.app.insights.workers() if one.live]
+    assert (worker.running, worker.concurrency) == (2, 2)
+    yard.go()
+    result(here)
+    result(apart)
+    yard.folder.joinpath("go").unlink()
+    apart = yard.app.tasks["stand_apart"].enqueue()
+    yard.begun(apart)
+
+    assert result(yard.app.tasks["add"].enqueue(1)) == 1
+    yard.go()
+    result(apart)
 
 
 def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

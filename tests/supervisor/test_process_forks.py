@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from typing import Any, Final
 
 import pytest
@@ -28,7 +29,7 @@ def plain(number: int) -> str:
 @app.task(executor="process")
 def fork(how: str) -> str:
     if os.fork() == 0:
-        note("forked")
+        note(how)
         if how == "exit":
             sys.exit(0)
         if how == "fail":
@@ -36,7 +37,7 @@ def fork(how: str) -> str:
         if how == "stay":
             time.sleep(600)
         return "from the fork"
-    until_noted("forked")
+    until_noted(how)
     return "from the handler"
 
 @app.task(executor="process")
@@ -149,20 +150,23 @@ def pids(yard: Yard, word: str) -> list[int]:
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def one_forked_and_ended(yard: Yard, word: str) -> None:
+    until("the fork to end", lambda: not any(map(lives, pids(yard, word))))
+    assert len(pids(yard, word)) == 1
+
+
 @pytest.mark.req("S4-24", "S4-27")
-@pytest.mark.parametrize("how", ["return", "exit", "fail", "stay"])
-def test_results_stay_with_their_jobs_when_a_handler_forks(yard: Yard, how: str) -> None:
+def test_results_stay_with_their_jobs_when_a_handler_forks(yard: Yard) -> None:
     plain, fork = yard.app.tasks["plain"], yard.app.tasks["fork"]
-    jobs = [fork.enqueue(how), *(plain.enqueue(number) for number in range(10))]
+    ways = ("return", "exit", "fail", "stay")
+    jobs = [job for how in ways for job in (fork.enqueue(how), *map(plain.enqueue, range(5)))]
     parent = yard.worker("--process-slots", "1")
 
-    assert [result(job) for job in jobs] == [
-        "from the handler",
-        *(f"plain {number}" for number in range(10)),
-    ]
-    assert [job.info().crashes for job in jobs] == [0] * 11
-    until("the fork to end", lambda: not any(map(lives, pids(yard, "forked"))))
-    assert len(pids(yard, "forked")) == 1
+    expected = ["from the handler", *(f"plain {number}" for number in range(5))]
+    assert [result(job) for job in jobs] == expected * len(ways)
+    assert [job.info().crashes for job in jobs] == [0] * len(jobs)
+    for how in ways:
+        one_forked_and_ended(yard, how)
     assert yard.stop(parent) == 0
 
 
@@ -174,26 +178,18 @@ def test_a_coroutine_that_forks_keeps_its_result_too(yard: Yard) -> None:
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.parametrize(
-    ("task", "arguments"),
-    [
-        ("fork_in_a_thread", ("return",)),
-        ("fork_in_a_thread", ("exit",)),
-        ("fork_in_a_thread", ("fail",)),
-        ("fork_on_the_loop", ()),
-    ],
-)
-def test_a_fork_of_the_worker_itself_ends_with_its_handler(
-    yard: Yard, task: str, arguments: tuple[str, ...]
-) -> None:
+def test_a_fork_of_the_worker_itself_ends_with_its_handler(yard: Yard) -> None:
     parent = yard.worker()
-    job = yard.app.tasks[task].enqueue(*arguments)
+    in_thread = yard.app.tasks["fork_in_a_thread"]
+    ways = [(how, in_thread, (how,)) for how in ("return", "exit", "fail")]
 
-    assert result(job) == "from the handler"
-    until("the fork to end", lambda: not any(map(lives, pids(yard, "forked"))))
-    assert len(pids(yard, "forked")) == 1
-    assert result(yard.app.tasks["add"].enqueue(40, 2)) == 42
-    assert (job.info().attempts, job.info().crashes) == (1, 0)
+    for word, task, arguments in (*ways, ("forked", yard.app.tasks["fork_on_the_loop"], ())):
+        job = task.enqueue(*arguments)
+        assert result(job) == "from the handler"
+        one_forked_and_ended(yard, word)
+        assert result(yard.app.tasks["add"].enqueue(40, 2)) == 42
+        assert (job.info().attempts, job.info().crashes) == (1, 0)
+
     assert yard.stop(parent) == 0
 
 
@@ -205,24 +201,31 @@ def test_a_fork_that_exits_has_the_code_it_gave(yard: Yard) -> None:
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.parametrize("how", ["program", "session", "multiprocessing"])
-def test_a_process_that_a_job_leaves_behind_is_ended_and_said(yard: Yard, how: str) -> None:
+def test_a_process_that_a_job_leaves_behind_is_ended_and_said(yard: Yard) -> None:
     parent = yard.worker("--process-slots", "1")
-    job = yard.app.tasks["start"].enqueue(how)
 
-    left = result(job)
+    for how in ("program", "session", "multiprocessing"):
+        job = yard.app.tasks["start"].enqueue(how)
+        ended_and_said(yard, parent, job, result(job))
 
-    until("what was left behind to end", lambda: not lives(left))
-    assert result(yard.app.tasks["plain"].enqueue(1)) == "plain 1"
-    said = until("a word", lambda: [x for x in yard.output(parent).splitlines() if "left" in x])
-    assert job.id in said[0]
-    assert "1 process" in said[0]
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_handler_that_ends_what_it_starts_keeps_its_process(yard: Yard, how: str) -> None:
-    jobs = [yard.app.tasks["use_and_end"].enqueue(how) for _ in range(2)]
+def ended_and_said(
+    yard: Yard, parent: subprocess.Popen[str], job: JobHandle[Any], left: int
+) -> None:
+    until("what was left behind to end", lambda: not lives(left))
+    assert result(yard.app.tasks["plain"].enqueue(1)) == "plain 1"
+    said = until(
+        "a word",
+        lambda: [x for x in yard.output(parent).splitlines() if "left" in x and job.id in x],
+    )
+    assert "1 process" in said[0]
+
+
+def test_a_handler_that_ends_what_it_starts_keeps_its_process(yard: Yard) -> None:
+    use_and_end = yard.app.tasks["use_and_end"]
+    jobs = [use_and_end.enqueue(how) for how in ("fork", "fork", "spawn", "spawn")]
     parent = yard.worker("--process-slots", "1")
 
     assert len({result(job) for job in jobs}) == 1

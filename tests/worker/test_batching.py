@@ -49,6 +49,7 @@ class Held:
 
     stage = Stage.RUNNING
     arrived = 0.0
+    plan = SimpleNamespace(process=False)
 
 
 @pytest.mark.parametrize(

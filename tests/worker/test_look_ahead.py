@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from packhorse.core.job import JobStatus
 from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX, LookAhead
+from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, heard, until
 
 
@@ -107,3 +108,24 @@ async def test_look_ahead_that_cannot_begin_goes_back_for_others_to_run() -> Non
         await until(lambda: yard.status(ahead) is JobStatus.COMPLETED)
 
     assert yard.job(ahead).counters.attempts == 1
+
+
+async def test_a_queue_with_a_limit_is_not_looked_ahead_in_before_any_job_of_it_was_seen() -> None:
+    yard = Yard()
+    held: list[int] = []
+
+    async def short() -> None: ...
+
+    async def bounded() -> None:
+        held.append(sum(yard.status(job) is JobStatus.PROCESSING for job in jobs))
+
+    yard.task(short)
+    yard.task(bounded, queue="bounded")
+    yard.declare(QueueSettings("bounded", concurrency=20))
+    for _ in range(30):  # so short that many would be held ahead
+        yard.submit("short", priority=0)
+    jobs = [yard.submit("bounded", queue="bounded", priority=4) for _ in range(10)]
+
+    await yard.burst(concurrency=1, queues=("default", "bounded"))
+
+    assert held == [1] * 10

@@ -297,3 +297,16 @@ def test_a_schedule_that_no_worker_looks_at_is_overdue(packhorse_app: TestApp) -
     packhorse_app.clock.advance(31 * 60)
 
     assert packhorse_app.schedules.get("hourly").overdue_s == 60
+
+
+async def test_the_next_look_is_when_the_first_of_all_schedules_is_due(
+    packhorse_app: TestApp,
+) -> None:
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("a later one", ran.report.call(), every="2h")
+    packhorse_app.schedule("the first", ran.report.call(), every="1h")
+    one = ran.ticker("one")
+    await one.run_once()
+    packhorse_app.clock.advance(3600 - 1)
+
+    assert await one.run_once() == pytest.approx(1.0)

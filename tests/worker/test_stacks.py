@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +16,7 @@ from click.testing import CliRunner
 from packhorse import Packhorse
 from packhorse.cli.main import root
 from packhorse.client.stacks import aask_stacks
+from packhorse.runtime.worker.processes.runner import ProcessRunner
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
@@ -108,3 +112,21 @@ async def test_a_worker_whose_loop_is_blocked_answers_too(
     assert "coroutine, for" in shown.output
     assert "in blocks" in shown.output
     assert (silent.exit_code, "no live worker is none" in silent.output) == (7, True)
+
+
+async def test_where_handlers_in_processes_are_is_told_once_each_has_said_it() -> None:
+    asked: list[Callable[[], None]] = []
+    none = cast("Any", None)
+    runner = ProcessRunner(none, none, none, none, 1.0, running=none, hand_over=None)
+    process = cast("Any", SimpleNamespace(ask_where=asked.append))
+    runner._running = {cast("Any", name): process for name in ("one", "two")}
+    told: list[bool] = []
+
+    runner.ask_where(lambda: told.append(True))
+
+    one, two = asked
+    one()
+    one()
+    assert told == []
+    two()
+    assert told == [True]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from packhorse.client.registry import Registry
 from packhorse.runtime.supervisor.messages import FromChild, Report, Retire
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.recycling import Recycling, memory_mib
@@ -59,6 +60,7 @@ class Worker:
         self.counters = SimpleNamespace(**counts)
         runtime = SimpleNamespace(
             options=worker_options(**options),
+            env=SimpleNamespace(registry=Registry()),
             monotonic=self.clock.monotonic,
             loop=self.loop,
             shutdown=self.shutdown,

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from packhorse.runtime.worker.attempt import Stage
 from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX
+from packhorse.runtime.worker.slots import Slots
 from packhorse.stores.requests import QueueSettings
-from tests.worker.support import Yard
+from tests.worker.support import PATIENCE_S, HandClock, Yard, until
 
 #: More than one claim brings.
 MANY = CLAIM_BATCH_MAX + 100
@@ -71,3 +77,48 @@ async def test_a_more_urgent_queue_is_served_first_whoever_had_his_turn(yard: Ya
     await yard.burst(queues=("a", "urgent"), concurrency=2)
 
     assert recorded.queues == ["urgent"] * MANY + ["a"] * FEW
+
+
+async def test_a_claim_for_processes_has_its_turn_though_ordinary_ones_never_end(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def noop() -> None: ...
+
+    yard.task(noop)
+    async with yard.running() as worker:
+        await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
+        runtime = worker._runtime
+        assert runtime is not None
+        fetcher, gate, claims = runtime.fetcher, runtime.heartbeat.gate, list[None]()
+
+        async def claim_at_once() -> float:
+            with gate:
+                await asyncio.sleep(0)
+            claims.append(None)
+            return 0.0
+
+        monkeypatch.setattr(fetcher, "run_once", claim_at_once)
+        fetcher.nudge()
+        await until(lambda: len(claims) > FEW)
+
+        apart = asyncio.wait_for(fetcher.claim_only(("apart",), 1), PATIENCE_S)
+
+        assert await apart is not None
+
+
+async def test_less_urgent_jobs_in_processes_take_nothing_of_slots_that_are_kept() -> None:
+    slots = Slots(asyncio.get_running_loop(), HandClock(), 4)
+    for process in (True, False):
+        plan, job = SimpleNamespace(process=process), SimpleNamespace(priority=3)
+        slots.held.add(cast("Any", _Held(plan, job)))
+
+    assert slots.held_below(1) == 1
+
+
+class _Held:
+    """As much of an attempt as slots ask for."""
+
+    stage = Stage.RUNNING
+
+    def __init__(self, plan: object, job: object) -> None:
+        self.plan, self.job = plan, job

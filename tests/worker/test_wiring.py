@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 
 import pytest
 
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.retry import RetryPolicy
+from packhorse.core.process import YOUNG_OBJECTS
 from packhorse.events import JobRetried, JobStarted
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.memory.store import Faults
@@ -120,6 +122,27 @@ async def test_a_shutdown_ends_the_wait_after_a_failing_claim() -> None:
     assert outage.calls["claim"] == 1
 
 
+@pytest.mark.req("S4-2")
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+@pytest.mark.usefixtures("endless_backoff")
+async def test_a_call_that_works_again_ends_the_waits_after_others_that_failed(verb: str) -> None:
+    outage = Outage(verb)
+    yard = failing(outage, retry=RetryPolicy(max_retries=0))
+    job_id = yard.submit("fail")
+
+    async with yard.running() as worker:
+        await until(lambda: outage.calls[verb])
+        await turns()
+        assert worker._runtime is not None
+        health = worker._runtime.health
+        health.failed("renew", ConnectionError("no renewal either"))
+        outage.lasts = False
+        health.worked("renew")
+        await until(lambda: yard.status(job_id) is JobStatus.DEAD)
+
+    assert outage.calls[verb] >= 2
+
+
 @pytest.mark.req("S0-32")
 async def test_each_attempt_has_a_span_of_its_own() -> None:
     yard = failing(retry=RetryPolicy(max_retries=1, initial_delay="1ms", jitter=False))
@@ -132,3 +155,29 @@ async def test_each_attempt_has_a_span_of_its_own() -> None:
     assert {event.job_id for event in started} == jobs
     assert len(started) == 6
     assert len({event.span_id for event in started}) == 6
+
+
+@pytest.mark.parametrize(
+    ("set_before", "meanwhile"), [(700, YOUNG_OBJECTS), (5_000, 5_000), (0, 0)]
+)
+async def test_garbage_is_looked_for_less_often_unless_the_program_says_how_often(
+    set_before: int, meanwhile: int
+) -> None:
+    seen: list[tuple[int, int, int]] = []
+    yard = Yard()
+
+    async def look() -> None:
+        seen.append(gc.get_threshold())
+
+    yard.task(look)
+    before = gc.get_threshold()
+    gc.set_threshold(set_before, 10, 10)
+    try:
+        yard.submit("look")
+        await yard.burst()
+        after = gc.get_threshold()
+    finally:
+        gc.set_threshold(*before)
+
+    assert seen == [(meanwhile, 10, 10)]
+    assert after == (set_before, 10, 10)

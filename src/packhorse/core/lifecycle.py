@@ -96,11 +96,10 @@ def hold_until_us(now_us: int, timeout_us: int) -> int:
 
 def settle(job: Job, outcome: Outcome, limits: Limits, *, roll: float) -> Settlement:
     """Decide what becomes of `job` after one attempt."""
+    if isinstance(outcome, Succeeded):  # nearly always, and a match takes longer
+        result, kind = outcome.result, SettlementKind.COMPLETED
+        return _ending(job, limits, kind, JobStatus.COMPLETED, result=result)
     match outcome:
-        case Succeeded(result):
-            return _ending(
-                job, limits, SettlementKind.COMPLETED, JobStatus.COMPLETED, result=result
-            )
         case Failed(error):
             return _failed(job, outcome, limits, error, roll)
         case TimedOut(error, deadline):
@@ -191,6 +190,21 @@ def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:
     return _counted(job, limits, settled, "WORKER_STOPPED", "its worker stopped it")
 
 
+def release_unbegun(job_id: str, fence: int, retention: Retention) -> Settlement:
+    """Give back a job that its worker holds by the store's word alone: it costs nothing."""
+    return Settlement(
+        job_id=job_id,
+        fence=fence,
+        kind=SettlementKind.RELEASED,
+        status=JobStatus.QUEUED,
+        keep_place=True,
+        ended=False,
+        releases=1,
+        keep_us=retention.finished_us,
+        dead_keep_us=retention.dead_us,
+    )
+
+
 def _limited(job: Job, limits: Limits, retry_after_us: int) -> Settlement:
     """Given back after it began, like a release; its gate is closed, so that it is not next."""
     settled = _ending(job, limits, SettlementKind.LIMITED, JobStatus.QUEUED)
@@ -227,7 +241,7 @@ def _crashed(job: Job, limits: Limits, error: AttemptError) -> Settlement:
     else:
         settled = _ending(job, limits, SettlementKind.FAILED, JobStatus.FAILED)
         delay_us = _rescue_wait_us(job.crashes)
-        settled = msgspec.structs.replace(settled, error=error, delay_us=delay_us)
+        settled = msgspec.structs.replace(settled, error=error, delay_us=delay_us, keep_place=True)
     return msgspec.structs.replace(settled, crashes=1, lone_crashes=1)
 
 

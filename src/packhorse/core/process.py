@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""What this process does just now: it forks, or this thread runs an event loop."""
+"""What this process does just now: fork, run an event loop in this thread, collect garbage."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+#: After how many new objects an interpreter looks for garbage unless told otherwise.
+_DEFAULT_YOUNG: Final = frozenset({700, 2000})
+#: And a worker. Those of a hundred attempts under way are young and alive: each look at them is for
+#: nothing, and with 700 they are looked at several times before they end.
+YOUNG_OBJECTS: Final = 10_000
 
 
 def at_fork(forget: Callable[[], None]) -> None:
@@ -29,3 +38,17 @@ def in_event_loop() -> bool:
         return False
     # Asked at every submit: `get_running_loop` would raise, which costs ten times as much.
     return asyncio.events._get_running_loop() is not None  # noqa: SLF001 - public in `events`
+
+
+@contextmanager
+def fewer_collections() -> Iterator[None]:
+    """Look for young garbage less often meanwhile, unless the program has said how often."""
+    before = gc.get_threshold()
+    changed = before[0] in _DEFAULT_YOUNG
+    if changed:
+        gc.set_threshold(YOUNG_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        if changed and gc.get_threshold()[0] == YOUNG_OBJECTS:
+            gc.set_threshold(*before)

@@ -45,7 +45,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     kind: SettlementKind
     status: JobStatus  #: what the job becomes
     delay_us: int = 0  #: for a job that waits; 0 is queued at once
-    keep_place: bool = False  #: a released or rescued job keeps its place in the line
+    keep_place: bool = False  #: one that was given back or lost keeps its place in the line
     ended: bool = True  #: an execution ended: attempts + 1 and a line of history
     failures: int = 0  #: added to the counter of that name, like the next four
     crashes: int = 0

@@ -154,15 +154,16 @@ def order_gate(job: JobKeys, ordering_key: str) -> Gate:
 
 def concurrency_gate(job: JobKeys) -> Gate:
     """The gate of a task's concurrency: one per key, and one for all its jobs without a key."""
-    return Gate(GateKind.TASK_CONCURRENCY, _keyed(job.task, job.concurrency_key))
+    return Gate(GateKind.TASK_CONCURRENCY, keyed_name(job.task, job.concurrency_key))
 
 
 def rate_gate(job: JobKeys) -> Gate:
     """The gate of a task's rate: one per key, and one for all its jobs without a key."""
-    return Gate(GateKind.TASK_RATE, _keyed(job.task, job.rate_key))
+    return Gate(GateKind.TASK_RATE, keyed_name(job.task, job.rate_key))
 
 
-def _keyed(task: str, key: str | None) -> tuple[str, ...]:
+def keyed_name(task: str, key: str | None) -> tuple[str, ...]:
+    """The name of a gate of a task: with the key, or of all its jobs without one."""
     return (task,) if key is None else (task, key)
 
 
@@ -208,18 +209,18 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 def admit(states: Iterable[GateState], *, job_id: str, weight: int, now_us: int) -> Blocked | None:
-    """The refusal of the first closed gate, or None: the job may go."""
+    """What the first closed gate says, or None: the job may go."""
     asked = tuple(states)
     for index, state in enumerate(asked):
-        refused = refusal(state, job_id=job_id, weight=weight, now_us=now_us)
-        if refused is None:
+        blocked = blocked_by(state, job_id=job_id, weight=weight, now_us=now_us)
+        if blocked is None:
             continue
         if too_heavy(state, weight=weight, now_us=now_us) and any(
-            refusal(other, job_id=job_id, weight=weight, now_us=now_us)
+            blocked_by(other, job_id=job_id, weight=weight, now_us=now_us)
             for other in asked[index + 1 :]
         ):
-            return msgspec.structs.replace(refused, closes=False)
-        return refused
+            return msgspec.structs.replace(blocked, closes=False)
+        return blocked
     return None
 
 
@@ -227,10 +228,10 @@ def too_heavy(state: GateState, *, weight: int, now_us: int) -> bool:
     """Whether a rate that refuses a job would let a lighter one through."""
     if weight == 1 or state.rule is None or state.shut:
         return False
-    return _refused_by_time(state, 1, now_us) is None
+    return _blocked_by_time(state, 1, now_us) is None
 
 
-def refusal(state: GateState, *, job_id: str, weight: int, now_us: int) -> Blocked | None:
+def blocked_by(state: GateState, *, job_id: str, weight: int, now_us: int) -> Blocked | None:
     """What one gate says to a job; None lets it through."""
     gate = state.gate
     if state.shut:
@@ -240,10 +241,10 @@ def refusal(state: GateState, *, job_id: str, weight: int, now_us: int) -> Block
         return None if state.head in (None, job_id) else Blocked(gate, closes=False)
     if state.limit is not None and not has_room(state.running, state.limit):
         return Blocked(gate)
-    return _refused_by_time(state, weight, now_us)
+    return _blocked_by_time(state, weight, now_us)
 
 
-def _refused_by_time(state: GateState, weight: int, now_us: int) -> Blocked | None:
+def _blocked_by_time(state: GateState, weight: int, now_us: int) -> Blocked | None:
     opens_us = max(now_us, state.until_us)
     free_us: int | None = opens_us
     if state.rule is not None:

@@ -23,13 +23,7 @@ from packhorse.core.budgets import Budget
 from packhorse.core.clock import to_datetime
 from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.lifecycle import TASK_TIMEOUT
-from packhorse.core.outcome import (
-    MESSAGE_LENGTH_MAX,
-    Failed,
-    GivenUp,
-    Outcome,
-    TimedOut,
-)
+from packhorse.core.outcome import MESSAGE_LENGTH_MAX, Failed, GivenUp, Outcome, TimedOut
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.outcomes import as_error_object, described, returned_error

@@ -29,14 +29,14 @@ from packhorse.events import JobStarted, LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
-from packhorse.runtime.worker.closing import within_budget
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.outcomes import described, keyless, raised
+from packhorse.runtime.worker.outcomes import described, keyless, raised, within_budget
 from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.signals import JobSignal
+from packhorse.steps import ON_LOOP
 
 #: How much longer than its timeout a fetch may take, to have the store looked at once.
 _FIRST_LOOK_S: Final = 1.0
@@ -154,7 +154,7 @@ class ConsumerRuntime(Runtime):
         """Read what is kept with a job: it may have no budget left, or no answer of a person."""
         steps = self.context(attempt).steps
         try:
-            await steps.arun(steps.open())
+            await steps.open(ON_LOOP)
         except (JobSignal, BudgetExceeded, KeyUnavailable) as error:
             await self.settle(attempt, raised(error))
             return False
@@ -172,7 +172,7 @@ class ConsumerRuntime(Runtime):
             return outcome
         steps = self.context(attempt).steps
         try:
-            return await steps.arun(steps.ask(outcome))
+            return await steps.ask(ON_LOOP, outcome)
         except StepRefused:  # another one has the job by now, as `settle` is told too
             return Released(started=True)
 

@@ -12,21 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from packhorse.artifacts import (
-    RESULT_ARTIFACT_BYTES_MAX,
-    PlaceSource,
-    is_reference,
-    moved_result,
-)
-from packhorse.context import Context, entered_job, job_fields
+from packhorse.artifacts import RESULT_ARTIFACT_BYTES_MAX, PlaceSource, is_reference, moved_result
+from packhorse.context import RUNNING, Context, job_fields
 from packhorse.core.job import DeadReason, JobRecord
 from packhorse.core.job_logs import LOGS_OFF, RunningJob
-from packhorse.core.outcome import (
-    Failed,
-    GivenUp,
-    Outcome,
-    Succeeded,
-)
+from packhorse.core.outcome import Failed, GivenUp, Outcome, Snoozed, Succeeded
 from packhorse.core.references import wanted_results
 from packhorse.core.responses import (
     INVALID_OUTPUT,
@@ -35,24 +25,17 @@ from packhorse.core.responses import (
     failed_answer,
     with_outputs,
 )
-from packhorse.core.sealing import key_of
+from packhorse.core.sealing import require_open
 from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import (
-    ContractError,
-    KeyUnavailable,
-    PayloadError,
-    ShapeError,
-    StoreError,
-)
+from packhorse.errors import ContractError, PayloadError, ShapeError, StoreError
 from packhorse.hosts import AttemptHost
 from packhorse.logs.setup import capture
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.chunks import ChunkEnded, ChunkRun
-from packhorse.runtime.worker.closing import rest_of, within_budget
 from packhorse.runtime.worker.inputs import afill, fill
 from packhorse.runtime.worker.outcomes import (
     described,
@@ -61,15 +44,19 @@ from packhorse.runtime.worker.outcomes import (
     oversized,
     raised,
     returned_error,
+    within_budget,
 )
 from packhorse.runtime.worker.plans import (
     CallPlan,
     UnreadableArguments,
     is_readable,
+    limits_of,
     read_arguments,
     too_large,
 )
-from packhorse.steps import StepRunner
+from packhorse.steps import IN_THREAD, ON_LOOP, StepRunner, finished
+from packhorse.steps.calls import Calls, Work
+from packhorse.steps.publishing import blocking, published
 
 _LOG: Final = logging.getLogger("packhorse.job")
 _NOTHING: Final = Succeeded("null")
@@ -105,8 +92,8 @@ class Executor:
                 outcome = await asyncio.to_thread(self._moved, attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
-            if (work := rest_of(attempt, outcome, self.context)) is not None:
-                return await self.context(attempt).steps.arun(work)
+            if (work := self._rest_of(attempt, outcome, ON_LOOP)) is not None:
+                return await work
             return outcome
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             return raised_in(attempt, error)
@@ -122,13 +109,13 @@ class Executor:
                 await afill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                if (result := await steps.arun(steps.open())) is not None:
+                if (result := await steps.open(ON_LOOP)) is not None:
                     return Succeeded(result)
             return _returned(attempt, await self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):  # lost, they run again
-                    await unwritten.arun(unwritten.write())
+                    await unwritten.write(ON_LOOP)
             if isinstance(error, OtherVersion) and attempt.ending is None:
                 stored = None
                 with suppress(StoreError):
@@ -144,8 +131,8 @@ class Executor:
                 outcome = self._moved(attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
-            if (work := rest_of(attempt, outcome, self.context, threaded=True)) is not None:
-                return self.context(attempt).steps.run(work, "step")
+            if (work := self._rest_of(attempt, outcome, IN_THREAD)) is not None:
+                return finished(work)
             return outcome
         except BaseException as error:  # noqa: BLE001 - as above
             return raised_in(attempt, error)
@@ -160,13 +147,13 @@ class Executor:
                 fill(attempt, wanted, self.context(attempt))
             if attempt.job.options is not None and has_attachments(attempt.job):
                 steps = self.context(attempt).steps
-                if (result := steps.run(steps.open(), "step")) is not None:
+                if (result := finished(steps.open(IN_THREAD))) is not None:
                     return Succeeded(result)
             return _returned(attempt, self._call(attempt))
         except BaseException as error:  # noqa: BLE001 - as above
             if (unwritten := _unwritten(attempt)) is not None:
                 with suppress(Exception):
-                    unwritten.run(unwritten.write(), "step")
+                    finished(unwritten.write(IN_THREAD))
             if isinstance(error, OtherVersion) and attempt.ending is None:
                 stored = None
                 with suppress(StoreError):
@@ -179,9 +166,8 @@ class Executor:
         if attempt.ending is not None:
             raise asyncio.CancelledError
         plan = attempt.plan
-        entered_job(self.running(attempt))
-        if (key := key_of(attempt.job.payload)) is not None:
-            raise KeyUnavailable(attempt.job.id, key=key, what="payload")
+        RUNNING.set(self.running(attempt))
+        require_open(attempt.job.payload, attempt.job.id, "payload")
         if plan.item is not None:
             run = ChunkRun(attempt, self.context(attempt), judged)
             return run.run() if plan.item.is_coroutine else run.run_here()
@@ -189,6 +175,20 @@ class Executor:
         if plan.wants_context:
             return plan.call(plan.function, arguments, self.context(attempt))
         return plan.call(plan.function, arguments)
+
+    def _rest_of(self, attempt: Attempt, outcome: Outcome, calls: Calls) -> Work[Outcome] | None:
+        """What is left to do when a handler is through: write a result elsewhere, keep a question.
+
+        Mostly nothing.
+        """
+        tool = attempt.plan.write_result
+        if tool is not None and isinstance(outcome, Succeeded):
+            rule, context = limits_of(attempt.job, attempt.plan).retry, self.context(attempt)
+            tool = blocking(tool) if calls is IN_THREAD else tool
+            return published(context.steps, calls, context.job, outcome, tool, rule=rule)
+        if isinstance(outcome, Snoozed) and outcome.asks:
+            return self.context(attempt).steps.ask(calls, outcome)
+        return None
 
     def running(self, attempt: Attempt) -> RunningJob:
         """The attempt as its code sees it."""

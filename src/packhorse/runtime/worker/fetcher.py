@@ -90,12 +90,11 @@ class Fetcher:
         self._shutdown = shutdown
         self._health = health
         self._poll_s = options.poll_interval_us / SECOND_US
-        self._claims_apart = 0
+        self._turn = asyncio.Lock()  # ordinary claims may never end; others come between
         self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
         self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
         self._rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
-        caps = options.queue_caps
-        self._caps = QueueCaps(caps, slots.held_of) if caps else None
+        self._caps = QueueCaps(caps, slots.held_of) if (caps := options.queue_caps) else None
         self.urgency = Urgency(options.reserve, options.concurrency, slots.held_below)
         self._store_time = StoreTime()
         self._backoff = Backoff(env.chance)
@@ -145,10 +144,11 @@ class Fetcher:
         while not (self._shutdown.begun or self.finished):
             self._woken.clear()
             try:
-                rest_s = await self.run_once()
+                async with self._turn:
+                    rest_s = await self.run_once()
             except Exception as error:  # noqa: BLE001 - the loop goes on, whatever happened
                 self._health.failed("fetch", error)
-                await self._shutdown.sleep(self._backoff.next_s())
+                await self._health.pause(self._shutdown, self._backoff.next_s())
                 continue
             self._health.worked("fetch")
             ended = self._shutdown.phase > Phase.RUNNING or self.finished
@@ -192,7 +192,7 @@ class Fetcher:
             self._heartbeat.gate.release()
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
-            await self._shutdown.sleep(self._backoff.next_s())
+            await self._health.pause(self._shutdown, self._backoff.next_s())
         else:
             self._after_claim(claimed, asked, limit, mode)
             full = len(claimed.jobs) >= limit
@@ -202,17 +202,18 @@ class Fetcher:
         return 0.0
 
     async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
-        """Claim jobs of these tasks now, beside this loop; None if that is not possible."""
+        """Claim jobs of these tasks beside this loop; None if that is not possible."""
         gate = self._heartbeat.gate
-        if self._quarantine.stands or not self._may_claim() or not gate.acquire(blocking=False):
-            return None
-        self._claims_apart += 1
-        try:
-            request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
-            claimed = await self._claim(request)
-        finally:
-            self._claims_apart -= 1
-            gate.release()
+        async with self._turn:
+            if self.finished or self._quarantine.stands or not self._may_claim():
+                return None
+            if not gate.acquire(blocking=False):
+                return None
+            try:
+                request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
+                claimed = await self._claim(request)
+            finally:
+                gate.release()
         if claimed is not None:
             self._noticed(claimed)
         return claimed
@@ -242,7 +243,8 @@ class Fetcher:
     def _wanted(self) -> int:
         """How many jobs could be held; none ahead where slots are kept for some."""
         slots, ahead = self._slots, self._rotation.ahead and self.urgency.plain
-        return slots.look_ahead.wanted(slots.running, len(slots.waiting), ahead=ahead)
+        running = slots.running - slots.in_processes
+        return slots.look_ahead.wanted(running, len(slots.waiting), ahead=ahead)
 
     def _look_for_room(self) -> None:
         """Less urgent jobs than the last claim asked for may have room by now."""
@@ -367,7 +369,7 @@ class Fetcher:
             return max(_REST_MIN_S, self._look_at - now)
         if outlook.orphaned:
             return _BURST_LOOK_S
-        self.finished = not (self._woken.is_set() or self._claims_apart or self._slots.busy)
+        self.finished = not (self._woken.is_set() or self._slots.busy)
         return 0.0 if self.finished else _REST_MIN_S
 
     async def _admit(self) -> int:

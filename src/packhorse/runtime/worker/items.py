@@ -20,12 +20,7 @@ from packhorse.errors import UsageError
 from packhorse.hosts import AttemptHost, HostTransaction
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.outcomes import oversized, raised
-from packhorse.runtime.worker.plans import (
-    CallPlan,
-    UnreadableArguments,
-    read_arguments,
-    too_large,
-)
+from packhorse.runtime.worker.plans import CallPlan, UnreadableArguments, read_arguments, too_large
 
 #: What a result of a task means.
 Judge = Callable[..., Outcome]

@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 from typing import Final, TypeGuard
 
-from packhorse.context import job_fields
+import msgspec
+
+from packhorse.context import Context, job_fields
 from packhorse.core.job import AttemptError, DeadReason
 from packhorse.core.outcome import (
     Cancelled,
@@ -16,21 +18,15 @@ from packhorse.core.outcome import (
     Outcome,
     Released,
     Snoozed,
+    Succeeded,
     TimedOut,
     asking,
     attempt_error,
 )
 from packhorse.core.policies.retry import qualified_name
-from packhorse.core.responses import (
-    with_outputs,
-)
+from packhorse.core.responses import with_outputs
 from packhorse.core.text import bounded_stack, stack_of, text_of
-from packhorse.errors import (
-    BudgetExceeded,
-    KeyUnavailable,
-    ToolNotAllowed,
-    ToolNotFound,
-)
+from packhorse.errors import BudgetExceeded, KeyUnavailable, ToolNotAllowed, ToolNotFound
 from packhorse.protocol import TaskError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.signals import (
@@ -120,6 +116,19 @@ def returned_error(value: BaseException | TaskError) -> Outcome:
 def oversized(problem: str) -> Outcome:
     """What a result that is too large means: another attempt would return it again."""
     error = attempt_error("PayloadError", problem, "RESULT_TOO_LARGE", reason="result_too_large")
+    return GivenUp(DeadReason.REJECTED, error)
+
+
+def within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
+    """What an attempt comes to that has spent too much, whatever its handler made of that."""
+    if attempt.ending is not None or not context.overspent:
+        return outcome
+    told = context.steps.spending.exceeded()
+    error = attempt_error(
+        type(told).__name__, str(told), told.code, reason="exception:BudgetExceeded"
+    )
+    if isinstance(outcome, Succeeded):
+        error = with_outputs(error, msgspec.json.decode(outcome.result))
     return GivenUp(DeadReason.REJECTED, error)
 
 

@@ -142,12 +142,12 @@ def too_large(plan: CallPlan, outcome: Outcome) -> str | None:
     """What is wrong with a result that is larger than its task may return; None: nothing."""
     if not isinstance(outcome, Succeeded):
         return None
-    result = outcome.result
-    size = len(result) if result.isascii() else len(result.encode())
-    if size <= plan.result_bytes_max:
+    result, most = outcome.result, plan.result_bytes_max
+    # No character has more than four bytes.
+    if 4 * len(result) <= most or (size := len(result.encode())) <= most:
         return None
     return (
-        f"the result of task {plan.name} is {size} bytes, and {plan.result_bytes_max} are allowed: "
+        f"the result of task {plan.name} is {size} bytes, and {most} are allowed: "
         "give the app a place for artifacts, return a reference, or raise the task's "
         "max_result_bytes"
     )

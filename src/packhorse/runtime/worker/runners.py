@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Final, NoReturn
 
-from packhorse.context import entered_job
+from packhorse.context import RUNNING
 from packhorse.core.outcome import Failed, Outcome, Succeeded
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.executor import Executor, raised_in
@@ -87,7 +87,7 @@ class WrappedRunner:
             self._finish(attempt, ended_by_worker(attempt, attempt.ending))
             return
         attempt.start_by = None  # it begins here: middlewares may take their time
-        entered_job(self._executor.running(attempt))
+        RUNNING.set(self._executor.running(attempt))
         try:
             if self._executor.enter is not None:
                 self._executor.enter(attempt)
@@ -137,8 +137,8 @@ class ThreadRunner:
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()  # at most one item per slot
         self._ended: deque[tuple[_Item, Outcome]] = deque()
         self._called = False
-        self._seats: set[_Seat] = set()
-        self._lost: set[_Seat] = set()
+        self._threads: set[_Thread] = set()
+        self._lost: set[_Thread] = set()
         self._growing = False
 
     def start(self, attempt: Attempt) -> None:
@@ -160,74 +160,76 @@ class ThreadRunner:
 
     def abandon(self, attempt: Attempt) -> None:
         """Give up on the thread that runs this; another one takes its place."""
-        seat = next((seat for seat in self._seats if seat.attempt is attempt), None)
-        if seat is not None:  # else it had not begun, and will not
-            seat.dismissed = attempt
-            self._seats.remove(seat)
-            self._lost.add(seat)
+        thread = next((thread for thread in self._threads if thread.attempt is attempt), None)
+        if thread is not None:  # else it had not begun, and will not
+            thread.dismissed = attempt
+            self._threads.remove(thread)
+            self._lost.add(thread)
 
     @property
     def stuck(self) -> int:
         """How many abandoned threads still run what they were abandoned for."""
-        self._lost = {seat for seat in self._lost if seat.stuck}
+        self._lost = {thread for thread in self._lost if thread.stuck}
         return len(self._lost)
 
     def threads(self) -> list[tuple[Attempt, int | None]]:
         """What runs in which thread; callable from any thread."""
-        seats = [(seat.attempt, seat.thread) for seat in list(self._seats) if seat.begun]
-        return [(attempt, thread) for attempt, thread in seats if attempt is not None]
+        running = [(thread.attempt, thread.ident) for thread in list(self._threads) if thread.begun]
+        return [(attempt, ident) for attempt, ident in running if attempt is not None]
 
     def stuck_threads(self) -> list[tuple[Attempt, int | None]]:
         """The attempts they were abandoned for, and the threads; callable from any thread."""
         lost = list(self._lost)
-        return [(seat.dismissed, seat.thread) for seat in lost if seat.dismissed and seat.stuck]
+        return [
+            (thread.dismissed, thread.ident) for thread in lost if thread.dismissed and thread.stuck
+        ]
 
     def close(self) -> None:
         """Let idle threads end; those that run a handler end after it."""
         self._size = 0
-        for _ in self._seats:
+        for _ in self._threads:
             self._queue.put(None)
-        self._seats.clear()
+        self._threads.clear()
 
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
-        if not self._growing and len(self._seats) < self._size:
+        if not self._growing and len(self._threads) < self._size:
             self._growing = True
-            self._loop.call_later(_PATIENCE_S if self._seats else 0, self._grow)
+            self._loop.call_later(_PATIENCE_S if self._threads else 0, self._grow)
 
     def _grow(self) -> None:
         """Start threads for what still waits for one."""
         self._growing = False
-        room = self._size - len(self._seats)
+        room = self._size - len(self._threads)
         for _ in range(min(room, self._queue.qsize())):
-            seat = _Seat()
-            thread = threading.Thread(
-                target=self._work, args=(seat,), name="packhorse-handler", daemon=True
+            thread = _Thread()
+            started = threading.Thread(
+                target=self._work, args=(thread,), name="packhorse-handler", daemon=True
             )
             try:
-                thread.start()
+                started.start()
             except RuntimeError:  # the system has no more of them for now
                 self._growing = True
                 self._loop.call_later(_NO_THREAD_S, self._grow)
                 return
-            self._seats.add(seat)
+            self._threads.add(thread)
 
-    def _work(self, seat: _Seat) -> None:
+    def _work(self, thread: _Thread) -> None:
         """What a thread does: one attempt after another, until it is dismissed."""
-        seat.thread = threading.get_ident()
+        thread.ident = threading.get_ident()
         try:
             # An exception that others set into this thread is raised when a call returns. So the
-            # item goes from the queue to the seat without a call between, and is never lost.
-            for seat.item in iter(self._queue.get, None):
-                self._run_item(seat, seat.item)
-                if seat.dismissed is not None:
+            # item goes from the queue to the thread without a call between, and is never lost.
+            for thread.item in iter(self._queue.get, None):
+                self._run_item(thread, thread.item)
+                if thread.dismissed is not None:
                     return
         except BaseException as error:  # noqa: BLE001 - not a handler's, whose errors are values
-            self._call(self._replace, seat, error)
+            self._call(self._replace, thread, error)
 
-    def _run_item(self, seat: _Seat, item: _Item) -> None:
+    def _run_item(self, thread: _Thread, item: _Item) -> None:
         attempt, context, _ = item
-        seat.begun = True
+        thread.begun = True
         if attempt.ending is None and self._too_late(attempt):  # it waited for this thread
             attempt.ending = Ending.TOO_LATE
         outcome = context.run(self._execute, attempt)
@@ -235,7 +237,7 @@ class ThreadRunner:
             leave_copy(outcome)
         self._ended.append((item, outcome))
         del outcome  # the exception in it holds this frame: a cycle that would keep it alive
-        seat.item, seat.begun = None, False
+        thread.item, thread.begun = None, False
         if not self._called:
             self._called = True
             self._call(self._collect)
@@ -261,29 +263,29 @@ class ThreadRunner:
         elif not answer.done():
             answer.set_result(outcome)
 
-    def _replace(self, seat: _Seat, error: BaseException) -> None:
+    def _replace(self, thread: _Thread, error: BaseException) -> None:
         """A thread was ended from outside: what it held is not lost, and another one follows."""
         _LOG.warning(
             "a thread that runs handlers was ended from outside by %s; another takes its place",
             type(error).__name__,
         )
         self._collect()  # also for others: this one may have died between noting and calling
-        self._seats.discard(seat)
-        item, seat.item = seat.item, None
-        if item is not None and seat.begun:
+        self._threads.discard(thread)
+        item, thread.item = thread.item, None
+        if item is not None and thread.begun:
             self._end(item, raised_in(item[0], error))
         elif item is not None:
             self._put(item)
         self._grow()
 
 
-class _Seat:
+class _Thread:
     """One thread: what it runs, and whether it was given up."""
 
-    __slots__ = ("begun", "dismissed", "item", "thread")
+    __slots__ = ("begun", "dismissed", "ident", "item")
 
     def __init__(self) -> None:
-        self.thread: int | None = None
+        self.ident: int | None = None
         self.item: _Item | None = None
         self.begun = False  #: the item's handler may have been called
         self.dismissed: Attempt | None = None

@@ -14,8 +14,8 @@ from typing import Any, Final
 from packhorse.core.config import WorkerOptions
 from packhorse.events import LeaseLost, LeaseRegained
 from packhorse.runtime.services.artifacts import ArtifactSweeper
-from packhorse.runtime.services.foldings import keepers, known_foldings
-from packhorse.runtime.services.groups import JOURNAL_TOPIC, Groups
+from packhorse.runtime.services.batch_folding import BatchFolding
+from packhorse.runtime.services.groups import JOURNAL_TOPIC, Folding, Groups
 from packhorse.runtime.services.history import HistoryKeeper
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import (
@@ -28,6 +28,7 @@ from packhorse.runtime.services.upkeep import (
     Pruner,
     Service,
 )
+from packhorse.runtime.services.workflow_folding import WorkflowFolding, WorkflowKeeper
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.fetcher import Fetcher
@@ -52,6 +53,11 @@ _CANCEL_AGAIN_S: Final = 0.5
 _LISTEN_S: Final = 60.0
 #: Between two wake-ups that are heeded while there is work anyway.
 _WAKE_INTERVAL_S: Final = 0.01
+
+
+def known_foldings(env: Environment, worker: str) -> tuple[Folding, ...]:
+    """One for each kind of group."""
+    return (BatchFolding(env.watchers, env.bus, worker), WorkflowFolding(env.bus, worker))
 
 
 class Runtime:
@@ -80,16 +86,7 @@ class Runtime:
         self.counters = WorkerCounters()
         self.slots = Slots(self.loop, env.clock, concurrency)
         self.progress = ProgressWriter(env.store, env.clock, self.health)
-        self.settler = Settler(
-            env,
-            self.shutdown,
-            self.health,
-            held=self.slots.held,
-            announcer=self.announcer,
-            counters=self.counters,
-            progress=self.progress,
-        )
-        self.settler.connect(self._accepted, self._limited)
+        self.settler = self._settler()
         self.history = HistoryKeeper(
             *(env.store, env.clock, env.chance, worker), totals=self.settler.tallies.totals
         )
@@ -99,13 +96,12 @@ class Runtime:
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
-        self.foldings = known_foldings(env.watchers, env.bus, worker)
         self.groups = Groups(
-            *(env.store, env.clock, env.chance, worker, self.foldings),
+            *(env.store, env.clock, env.chance, worker, known_foldings(env, worker)),
             failed=self.health.failed,
             worked=self.health.worked,
         )
-        self.keepers = keepers(env.store, env.chance, env.bus, worker)
+        self.workflow_keeper = WorkflowKeeper(env.store, env.chance, env.bus, worker)
         self.fetcher.fold = self._fold
         #: Topics of this kind of runtime alone, and what to do when one is heard.
         self.also_heard: dict[str, Callable[[], None]] = {}
@@ -113,6 +109,17 @@ class Runtime:
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
+
+    def _settler(self) -> Settler:
+        settler = Settler(
+            *(self.env, self.shutdown, self.health),
+            held=self.slots.held,
+            announcer=self.announcer,
+            counters=self.counters,
+            progress=self.progress,
+        )
+        settler.connect(self._accepted, self._limited)
+        return settler
 
     def _admitter(self) -> Admitter | None:
         intake, env = self.env.store.intake, self.env
@@ -182,7 +189,7 @@ class Runtime:
             ArtifactSweeper(env.store, env.chance, env.places),
             self.history,
             *self._drainers(),
-            *self.keepers,
+            self.workflow_keeper,
             *more,
         )
         # Its rest ends by a wake-up too; when the worker stops, it is cancelled as they all are.
@@ -195,10 +202,8 @@ class Runtime:
 
     async def _fold(self) -> bool:
         """What a burst folds before it ends; says whether that was any."""
-        moved = await self.groups.fold_all()
-        for keeper in self.keepers:
-            moved |= await keeper.follow()
-        return moved
+        folded = await self.groups.fold_all()
+        return await self.workflow_keeper.follow() or folded
 
     def _drainers(self) -> list[Service]:
         env = self.env
@@ -294,7 +299,7 @@ class Runtime:
                     await self._hear(listener)
             except Exception as error:  # noqa: BLE001 - polling goes on meanwhile
                 self.health.failed("listen", error)
-                await self.shutdown.sleep(backoff.next_s())
+                await self.health.pause(self.shutdown, backoff.next_s())
 
     async def _hear(self, listener: Listener) -> None:
         cancel = f"cancel:{self.worker}"

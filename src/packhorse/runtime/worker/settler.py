@@ -173,7 +173,7 @@ class Settler:
             if await self._write():
                 backoff.reset()
             else:
-                await self._shutdown.sleep(backoff.next_s())
+                await self._health.pause(self._shutdown, backoff.next_s())
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until everything is accepted; False if that takes longer than it may."""

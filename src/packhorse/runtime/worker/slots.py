@@ -37,6 +37,7 @@ class Slots:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, concurrency: int) -> None:
         self.concurrency = concurrency
         self.running = 0
+        self.in_processes = 0  #: of those; they have slots of their own, one a process
         self.started = 0  #: attempts begun since the worker started
         self.waiting: deque[Attempt] = deque()  #: look-ahead
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
@@ -74,9 +75,14 @@ class Slots:
         return sum(each.job.queue == queue for each in self.held if each.stage <= Stage.RUNNING)
 
     def held_below(self, priority: int) -> int:
-        """How many jobs that are less urgent run here, or are about to."""
+        """How many less urgent jobs hold a slot of `concurrency`, or are about to."""
         held = (each for each in self.held if each.stage <= Stage.RUNNING)
-        return sum(each.job.priority > priority for each in held)
+        return sum(each.job.priority > priority and not each.plan.process for each in held)
+
+    @property
+    def free(self) -> int:
+        """How many slots are free for what runs in this process."""
+        return self.concurrency - self.running + self.in_processes
 
     @property
     def busy(self) -> bool:
@@ -89,7 +95,10 @@ class Slots:
         for attempt in attempts:
             attempt.arrived = arrived
             self.held.add(attempt)
-            self.waiting.append(attempt)
+            if attempt.plan.process:  # it was claimed because a process is free
+                self.waiting.appendleft(attempt)
+            else:
+                self.waiting.append(attempt)
         self.turn_soon()
 
     def finish(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -98,6 +107,7 @@ class Slots:
             return  # settled without it; what it came to at last does not count
         attempt.stage = Stage.ENDED
         self.running -= 1
+        self.in_processes -= attempt.plan.process
         if attempt.begun:  # else it was told to stop, or was too late, before it began
             attempt.duration = duration = self._monotonic() - attempt.started
             self.look_ahead.measured(duration)
@@ -107,6 +117,9 @@ class Slots:
         if attempt.ending is Ending.TOO_LATE:
             self.started -= 1  # `max_jobs` does not count what its limit let go too early
         self._settle(attempt, outcome)
+        if attempt.context is not None:  # it holds the attempt: a cycle, which keeps the payload
+            attempt.context.let_go()
+            attempt.context = None
         if attempt.plan.counted:
             self.freed = True
         self.turn_soon()
@@ -121,7 +134,7 @@ class Slots:
                 attempt.task.cancel()
         self.held.clear()
         self.waiting.clear()
-        self.running = 0
+        self.running = self.in_processes = 0
 
     def turn_soon(self) -> None:
         """Have a turn, because something changed."""
@@ -164,13 +177,14 @@ class Slots:
         self._turn_due = False
         waiting = self.waiting
         may_start = waiting and self.open and self._may_start()
-        while may_start and waiting and self.running < self.concurrency:
+        while may_start and waiting and (self.free > 0 or waiting[0].plan.process):
             attempt = waiting.popleft()
             if attempt.job.deadline_us is not None and self._is_over(attempt):
                 self._release(attempt)  # the store puts it away as expired
                 continue
             attempt.stage = Stage.STARTING
             self.running += 1
+            self.in_processes += attempt.plan.process
             self.started += 1
             self._run(attempt)
         self._after_turn()

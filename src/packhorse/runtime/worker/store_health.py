@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from packhorse.core.clock import Chance, Clock
 from packhorse.events import EventBus, StoreRecovered, StoreTrouble
+from packhorse.runtime.worker.shutdown import Shutdown
 
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 5.0
@@ -40,6 +42,7 @@ class StoreHealth:
         self._worker = worker
         self._failing: set[str] = set()  # at most one entry per kind of call
         self._since = 0.0
+        self._back = asyncio.Event()  # a call that failed works again
 
     @property
     def failing(self) -> tuple[str, ...]:
@@ -66,6 +69,20 @@ class StoreHealth:
         if operation not in self._failing:
             return
         self._failing.remove(operation)
+        self._back.set()
         if not self._failing:
             seconds = self._clock.monotonic() - self._since
             self._bus.emit(StoreRecovered(worker=self._worker, seconds=seconds))
+
+    async def pause(self, shutdown: Shutdown, seconds: float) -> None:
+        """Wait after a call that failed, until another that failed works again or a stop begins."""
+        self._back.clear()
+        waits = [
+            asyncio.create_task(self._back.wait()),
+            asyncio.create_task(shutdown.sleep(seconds)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

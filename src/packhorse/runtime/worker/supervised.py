@@ -20,6 +20,7 @@ from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import Hello, Left, Report, Retire, Stuck, TaskRules
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.processes.runner import process_slots
 from packhorse.runtime.worker.recycling import Recycling
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import stack_of_task, stack_of_thread
@@ -42,6 +43,8 @@ class SupervisorReporter:
         self.memory = link.memory
         self._link = link
         self._runtime = runtime
+        self._slots = runtime.options.concurrency
+        self._slots += process_slots(runtime.env.registry, runtime.options)
         self._recycling = Recycling(runtime.options)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._tallies = runtime.settler.tallies
@@ -150,7 +153,7 @@ class SupervisorReporter:
             blocked=self._blocked,
             ahead=len(runtime.slots.waiting),
             unsettled=runtime.settler.backlog,
-            slots=runtime.options.concurrency,
+            slots=self._slots,
         )
         now = runtime.monotonic()
         series = self._tallies.changed() if self._link.counting else ()
@@ -194,7 +197,7 @@ def hello_of(worker: str, env: Environment, options: WorkerOptions) -> Hello:
         queues=options.queues,
         tasks={name: _rules(env.registry, name) for name in env.registry.names},
         lease_us=options.lease_us,
-        concurrency=options.concurrency,
+        concurrency=options.concurrency + process_slots(env.registry, options),
         version=env.version,
         host=socket.gethostname(),
         stop_grace_us=options.stop_grace_us,

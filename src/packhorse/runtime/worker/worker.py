@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
+from packhorse.core.process import fewer_collections
 from packhorse.errors import StoreError
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
@@ -72,7 +73,8 @@ class Worker:
             runtime.shutdown.request(reason)
         runtime.told_quiet = lambda on: self._signalled(runtime, on=on)
         handled = runtime.shutdown.signals(runtime.told_quiet)
-        with handled if self._options.handle_signals else contextlib.nullcontext():
+        signals = handled if self._options.handle_signals else contextlib.nullcontext()
+        with signals, fewer_collections():
             async with entered(self._env.lifespans, self._env.app) as state:
                 runtime.contexts.state = state
                 report = await self._run(runtime)

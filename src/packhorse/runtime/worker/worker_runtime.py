@@ -23,6 +23,7 @@ from packhorse.runtime.worker.processes.runner import (
     ProcessRunner,
     origin_of,
     process_runner,
+    process_slots,
     process_tasks,
 )
 from packhorse.runtime.worker.runners import LoopRunner, ThreadRunner, WrappedRunner
@@ -32,6 +33,7 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of_thread
 from packhorse.runtime.worker.stopping import Stopper, Watchdog
 from packhorse.runtime.worker.supervised import SupervisorReporter
+from packhorse.stores.requests import Renewal
 
 
 class WorkerRuntime(Runtime):
@@ -154,6 +156,9 @@ class WorkerRuntime(Runtime):
             processes=self.processes.pool.limits.slots,
             poll_s=self.options.poll_interval_us / SECOND_US,
         )
+
+    def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
+        return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
 
     def _run_in_process(self, attempt: Attempt) -> Awaitable[Outcome]:
         if self.processes is None:

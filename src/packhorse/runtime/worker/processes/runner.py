@@ -178,6 +178,15 @@ def process_tasks(registry: Registry) -> frozenset[str]:
     return frozenset(name for name, task in found if task is not None and task.kind == "process")
 
 
+def process_slots(registry: Registry, options: WorkerOptions) -> int:
+    """How many jobs run in processes at once, beside those that `concurrency` bounds."""
+    return _most_processes(options) if process_tasks(registry) else 0
+
+
+def _most_processes(options: WorkerOptions) -> int:
+    return options.process_slots or min(os.cpu_count() or 1, options.concurrency)
+
+
 def process_runner(
     worker: str,
     origin: Origin,
@@ -207,7 +216,7 @@ def process_runner(
         recycle_on=options.recycle_on,
     )
     limits = ProcessLimits(
-        slots=min(options.process_slots or os.cpu_count() or 1, options.concurrency),
+        slots=_most_processes(options),
         max_jobs=options.process_max_jobs,
         max_failures=options.process_max_failures,
         recycle_mib=options.process_recycle_mib,
@@ -245,7 +254,8 @@ def _main_file() -> str | None:
 class ProcessFetcher:
     """Claim jobs for processes, never more than there are free processes.
 
-    They are claimed apart from the others, so that jobs that wait for a process hold no slots.
+    They are claimed apart from the others and have slots of their own: neither kind keeps the
+    other waiting, however many jobs of it there are and however long they take.
     """
 
     def __init__(
@@ -286,7 +296,7 @@ class ProcessFetcher:
 
     async def _claim(self) -> float:
         """Claim once if a process is free; return how long to wait."""
-        free = min(self._free, self._slots.concurrency - self._slots.running)
+        free = self._free
         if free < 1:
             return self._poll_s
         claimed = await self._fetcher.claim_only(self._tasks, free)
