@@ -288,7 +288,7 @@ def test_what_is_spooled_is_sealed_too(keyed_app: NewApp, tmp_path: Path) -> Non
     assert key_of(waiting.jobs[0].payload) == "k1"
     app = keyed_app(K1)
     declare(app)
-    app.store.run(app.store.jobs.submit(waiting.jobs))  # as the courier does
+    app.store.run(app.store.jobs.submit(waiting.jobs))  # as the delivery does
     app.run(burst=True)
     assert app.job(waiting.jobs[0].id).result(timeout=0) == SECRET[::-1]
 

@@ -28,12 +28,7 @@ from packhorse.batches.reading import (
 from packhorse.client.connection import Connection
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.waiting import WAIT_FLOOR_S
-from packhorse.core.batches import (
-    BATCH_KIND,
-    BatchDocument,
-    batch_group,
-    read_batch,
-)
+from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, read_batch
 from packhorse.core.clock import SECOND_US, new_id, pass_idle
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.records import Record, RecordId

@@ -22,14 +22,7 @@ import msgspec
 from packhorse.app import Packhorse
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import AttemptError, Job, JobOptions, NewJob
-from packhorse.core.outcome import (
-    Crashed,
-    Failed,
-    GivenUp,
-    Outcome,
-    Succeeded,
-    TimedOut,
-)
+from packhorse.core.outcome import Crashed, Failed, GivenUp, Outcome, Succeeded, TimedOut
 from packhorse.core.redaction import Redact, redacted_text
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.errors import ConfigError

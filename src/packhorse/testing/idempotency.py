@@ -31,6 +31,7 @@ from packhorse.core.process import in_event_loop
 from packhorse.core.text import counted
 from packhorse.errors import UsageError
 from packhorse.signals import RateLimited, Retry, Snooze, Suspend
+from packhorse.steps import ON_LOOP
 from packhorse.task import Task
 from packhorse.testing.effects import (
     Delivery,
@@ -333,7 +334,7 @@ class _Trial:
         except BaseException as error:  # noqa: BLE001 - judged below
             if not (delivery.dead or delivery.stale) and context.unwritten_steps is not None:
                 with suppress(Exception):  # as in a worker: lost, they run again
-                    await context.unwritten_steps.arun(context.unwritten_steps.write())
+                    await context.unwritten_steps.write(ON_LOOP)
             return _settles(watch, delivery, error)
         return True
 

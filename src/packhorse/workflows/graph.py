@@ -16,13 +16,7 @@ from packhorse.call import Call, CallWithResults
 from packhorse.core.job import JobOptions, NewJob
 from packhorse.core.policies.journal import Group
 from packhorse.core.references import ArgumentPlace, Reference, inputs_of
-from packhorse.core.workflows import (
-    NodeDocument,
-    OnFailure,
-    check_graph,
-    node_job_id,
-    numbers_text,
-)
+from packhorse.core.workflows import NodeDocument, OnFailure, check_graph, node_job_id, numbers_text
 from packhorse.errors import ConfigError, UsageError
 
 R = TypeVar("R")

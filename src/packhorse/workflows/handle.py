@@ -14,12 +14,7 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import Explanation
 from packhorse.core.policies.journal import Group
 from packhorse.core.process import in_event_loop
-from packhorse.core.workflows import (
-    HeadDocument,
-    WorkflowState,
-    node_job_id,
-    numbers_in,
-)
+from packhorse.core.workflows import HeadDocument, WorkflowState, node_job_id, numbers_in
 from packhorse.errors import ResultTimeout, UsageError
 from packhorse.group_errors import WorkflowFailed, WorkflowNotFound
 from packhorse.handle import JobHandle

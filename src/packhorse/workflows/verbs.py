@@ -27,11 +27,7 @@ from packhorse.core.options import name_text
 from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import Record
 from packhorse.core.process import in_event_loop
-from packhorse.core.workflows import (
-    NAME_BYTES_MAX,
-    name_id,
-    numbers_text,
-)
+from packhorse.core.workflows import NAME_BYTES_MAX, name_id, numbers_text
 from packhorse.errors import ConfigError
 from packhorse.group_errors import WorkflowNotFound
 from packhorse.stores.plan import Asking

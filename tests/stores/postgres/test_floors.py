@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
+import msgspec
 import psycopg
 import pytest
 
+from packhorse.core.job import AttemptError
+from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.outcome import Crashed
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.postgres.floors import (
+    FLOOR_TOPIC,
     LAG_S,
     PIECE_S,
+    REST_S_MAX,
     SWEEP_EVERY_S,
     SWEEP_REST,
     Floor,
@@ -21,6 +27,8 @@ from packhorse.stores.postgres.floors import (
 )
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.postgres.wakeups import short
+from packhorse.stores.requests import QueueSettings
 from packhorse.stores.sql.rows import PASSES
 from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
 from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting, until
@@ -142,6 +150,21 @@ def test_looks_from_the_front_rest_in_proportion_to_what_they_take() -> None:
     assert look.piece is None
     assert trial.floor.again(look) is None
     trial.time.now += 2 * _STEP_S
+
+    assert trial.floor.begin().piece is not None
+
+
+def test_no_rest_is_longer_than_half_a_minute_though_the_server_stood_still() -> None:
+    trial = Trial()
+    trial.claim(5)
+    trial.time.now += SWEEP_EVERY_S
+    assert trial.claim(6, took_s=3.0, later_s=0.0) == _FRONT
+    while trial.floor.begin().piece is not None:  # it was divided, as if that would have helped
+        trial.claim(took_s=0.0, later_s=0.0)
+
+    trial.time.now += REST_S_MAX - _STEP_S
+    assert trial.floor.begin().piece is None
+    trial.time.now += _STEP_S
 
     assert trial.floor.begin().piece is not None
 
@@ -286,6 +309,29 @@ def test_a_job_that_commits_late_does_not_wait_for_the_backlog(
 
     within_s = LAG_S if after == "a moment" else SWEEP_EVERY_S + _STEP_S
     assert "late" in found[: _BATCH * (1 + round(within_s / _STEP_S))]
+
+
+@pytest.mark.parametrize("concurrency", [None, 1_000])
+def test_others_are_told_when_a_lost_job_is_ready_again_in_its_old_place(
+    url: str, store: PostgresStore, concurrency: int | None
+) -> None:
+    store.run(store.queues.declare([QueueSettings(QUEUE, concurrency=concurrency)]))
+    store.run(submitting(store, "lost"))
+    [job] = store.run(store.jobs.claim(claiming())).jobs
+    crash = Crashed(AttemptError("ProcessDied", "killed", code="PROCESS_CRASHED"))
+    lost = settle(job, crash, Limits(), roll=0.5)
+    assert lost.keep_place
+    store.run(store.jobs.settle([msgspec.structs.replace(lost, delay_us=0)]))
+    promoter = postgres_store(url)
+
+    with psycopg.connect(store._settings.conninfo, autocommit=True) as listening:
+        listening.execute(f'listen "{store._channel}"'.encode())
+        [again] = promoter.run(promoter.jobs.claim(claiming())).jobs
+        promoter.close()
+        told = [notice.payload.split() for notice in listening.notifies(timeout=0.2)]
+
+    assert again.id == "lost"
+    assert [short(FLOOR_TOPIC)] in told
 
 
 def test_claims_under_an_old_snapshot_read_no_more_the_longer_it_lasts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from tests.stores.postgres.support import ask, claiming, postgres_store, renewin
 _FEW: Final = 1_000
 _MANY: Final = 10 * _FEW
 _GROWTH_MAX: Final = 1.3
+_TRIES: Final = 2
 _BATCH: Final = 10
 _CLAIMS: Final = 10
 #: Tasks in the order of their names before and behind the one that waits, or that one alone.
@@ -52,25 +54,31 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 @pytest.mark.parametrize("tasks", _TASKS.values(), ids=_TASKS)
 @pytest.mark.parametrize("way", ["unlimited", "limited", "shared"])
-def test_claims_read_no_more_the_more_foreign_jobs_wait(
-    url: str, store: PostgresStore, way: str, tasks: Sequence[str]
-) -> None:
-    if way == "limited":
-        store.run(store.queues.declare([QueueSettings(QUEUE, concurrency=1000)]))
-    tenant = "acme" if way == "shared" else ""
-    read = []
-    for count in (_FEW, _MANY - _FEW):
-        crowd(url, store, count)
-        names = [f"{count}-{number}" for number in range(_CLAIMS * _BATCH)]
+def test_claims_read_no_more_the_more_foreign_jobs_wait(way: str, tasks: Sequence[str]) -> None:
+    # A snapshot that another test holds meanwhile has claims read what is dead: the least counts.
+    few, many = (
+        min(_read_by_claims(count, way, tasks) for _ in range(_TRIES)) for count in (_FEW, _MANY)
+    )
+
+    assert many <= _GROWTH_MAX * few
+
+
+def _read_by_claims(foreign: int, way: str, tasks: Sequence[str]) -> int:
+    """How many entries of indexes are read by claims of all known jobs behind so many others."""
+    with own_place(postgres_url(), Path) as url, closing(postgres_store(url)) as store:
+        store.migrate()
+        store.run(store.leases.renew(renewing()))
+        if way == "limited":
+            store.run(store.queues.declare([QueueSettings(QUEUE, concurrency=1000)]))
+        crowd(url, store, foreign)
+        tenant = "acme" if way == "shared" else ""
+        names = [f"job-{number}" for number in range(_CLAIMS * _BATCH)]
         store.run(store.jobs.submit([new_job(name, tenant=tenant) for name in names]))
         before = _entries_read(url, store)
         found = [name for _ in range(_CLAIMS) for name in claimed(store, tasks)]
         assert found == names
         assert claimed(store, tasks) == []
-        read.append(_entries_read(url, store) - before)
-
-    few, many = read
-    assert many <= _GROWTH_MAX * few
+        return _entries_read(url, store) - before
 
 
 def test_jobs_between_foreign_ones_are_handed_out_in_their_order(

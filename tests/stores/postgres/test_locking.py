@@ -9,8 +9,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import psycopg
+
 from packhorse.core.job import Job, JobStatus, NewJob, UniqueRule
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import (
     ClaimRequest,
@@ -18,7 +21,8 @@ from packhorse.stores.requests import (
     Renewal,
     TaskSettings,
 )
-from tests.stores.postgres.support import ask, postgres_store
+from packhorse.stores.sql.rows import CODE
+from tests.stores.postgres.support import PATIENCE_S, ask, postgres_store, until
 
 _CLIENTS: Final = 4
 _TURNS: Final = 25
@@ -166,3 +170,33 @@ def test_a_queue_that_becomes_limited_is_limited_for_claims_already_under_way(
         one.close()
 
     assert given <= max(running, 1)
+
+
+def test_what_follows_the_holder_of_a_unique_key_was_not_created_before_that_ended(
+    url: str, store: PostgresStore
+) -> None:
+    """A submit that waits for the row of a holder that just ends began before that ended."""
+
+    def single(name: str) -> NewJob:
+        return NewJob(name, "free", b"1", "plain", unique=UniqueRule("u"))
+
+    store.run(store.jobs.submit([single("first")]))
+    jobs = f'"{store._settings.schema}".jobs'
+    with (
+        psycopg.connect(PostgresSettings.from_url(url).conninfo) as ending,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        ending.execute(f"select from {jobs} where id = 'first' for update".encode())
+        submit = threads.submit(store.run, store.jobs.submit([single("second")]))
+        until(lambda: ask(url, "select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        ending.execute(
+            f"update {jobs} set status = %s, finished_us = "
+            "(extract(epoch from clock_timestamp()) * 1000000)::bigint where id = 'first'".encode(),
+            (CODE[JobStatus.COMPLETED],),
+        )
+        ending.commit()
+        submit.result(PATIENCE_S)
+
+    [(ended_us,)] = ask(url, f"select finished_us from {jobs} where id = 'first'")
+    [(created_us,)] = ask(url, f"select created_us from {jobs} where id = 'second'")
+    assert created_us >= ended_us

@@ -27,8 +27,8 @@ from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.statements import sql as queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
+from packhorse.stores.sql.claim import merged
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
-from packhorse.stores.sql.merging import merged
 from packhorse.stores.sql.search import CONDITIONS
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.places import drop_schema
@@ -72,7 +72,7 @@ NARROW: Final = {
     "records_in_order": r"kind = ",
     "records_expiring": r"expires_us <= ",
     "deadlines_pkey": r"deadline_us <= ",
-    "tags_pkey": r"\btag = |tag >= .*ROW\(tag, seq\) < ",
+    "tags_pkey": r"\btag = |tag >= .*ROW\(tag, seq\) < |tag <= .*ROW\(tag, seq\) > ",
     "tags_of": r"\bseq = ",
     "keys_pkey": r"kind = .*tenant = .*task = .*key = ",
     "keys_of": r"\bseq = ",
@@ -96,9 +96,10 @@ WIDE: Final = {
     "queues": "names the queues of all jobs, for people",
     "dead_queues": "goes from queue to queue, each by the index",
     "search_floor": "reads a bounded number from the end of the index",
+    "search_ceiling": "reads a bounded number from the beginning of the index",
     "search_standing": "reads a bounded number of a lane",
     "search": "pages through all jobs, newest first, for people",
-    "chosen_finished": "pages through all jobs, for people",
+    "chosen_finished": "pages through a bounded number of jobs, oldest first",
     "carry_out": "pages through all jobs, to copy them",
 }
 #: The parts of statements that are put together when they are run.

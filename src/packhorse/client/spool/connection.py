@@ -12,7 +12,7 @@ import msgspec
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
 from packhorse.client.sealer import Sealer
-from packhorse.client.spool.courier import Courier
+from packhorse.client.spool.delivery import SpoolDelivery
 from packhorse.client.spool.file import SpoolFile
 from packhorse.core.clock import Clock
 from packhorse.core.job import JobStatus, NewJob
@@ -74,7 +74,7 @@ class SpoolingConnection(Connection):
 
     def close(self) -> Store | None:
         """As `Connection.close`; what is spooled stays in the file for the next start."""
-        self._courier.stop()
+        self._delivery.stop()
         self._looked = False
         return super().close()
 
@@ -109,14 +109,14 @@ class SpoolingConnection(Connection):
         if self._sealer is not None:  # the file is no place for plain values either
             jobs = self._sealer.seal_jobs(jobs)
         self.spool.append([_timed(job, now_us) for job in jobs], now_us=now_us)
-        self._courier.start()
+        self._delivery.start()
 
     def _tell(self, jobs: Sequence[NewJob]) -> None:
         # Outside the lock: an observer may submit something itself.
         self.bus.emit(JobsSpooled(jobs=len(jobs), path=str(self.spool.path)))
 
     def _emptied(self) -> bool:
-        """The courier found nothing more; look again under the lock, which every submit takes."""
+        """The delivery found nothing more; look again under the lock, which every submit takes."""
         with self._order:
             self._behind = bool(self.spool.first(1))
             return not self._behind
@@ -125,10 +125,10 @@ class SpoolingConnection(Connection):
         return super().submit(jobs, wait_us=0)
 
     def _set_up(self) -> None:
-        """A lock and a courier of this process; neither comes along in a fork."""
+        """A lock and a delivery of this process; neither comes along in a fork."""
         self._order = threading.Lock()
         self._looked = False
-        self._courier = Courier(
+        self._delivery = SpoolDelivery(
             self.spool, self._deliver, bus=self.bus, clock=self.clock, emptied=self._emptied
         )
 

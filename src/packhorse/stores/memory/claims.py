@@ -41,7 +41,7 @@ def gates_for(access: Access, row: JobRow) -> tuple[Gate, ...]:
     return gates_of(new, state.settings(new.queue), state.tasks.get(new.task), state.shut)
 
 
-def standing_of(access: Access, gate: Gate, row: JobRow) -> GateState:
+def state_of(access: Access, gate: Gate, row: JobRow) -> GateState:
     """How one gate of a job stands."""
     state = access.state
     queue, task = state.settings(row.new.queue), state.tasks.get(row.new.task)
@@ -92,47 +92,47 @@ class Turnstile:
         gates = gates_for(self._access, row)
         if not gates:
             return True
-        standings = {gate: self._standing(gate, row) for gate in gates}
-        refused = admit(
-            standings.values(),
+        states = {gate: self._state(gate, row) for gate in gates}
+        blocked = admit(
+            states.values(),
             job_id=row.new.id,
             weight=row.new.weight,
             now_us=self._access.now_us,
         )
-        if refused is not None:
-            self._remember(refused)
+        if blocked is not None:
+            self._remember(blocked)
             return False
-        for gate, standing in standings.items():
-            self._count(gate, standing, row)
+        for gate, state in states.items():
+            self._count(gate, state, row)
         return True
 
-    def _standing(self, gate: Gate, row: JobRow) -> GateState:
-        standing = standing_of(self._access, gate, row)
+    def _state(self, gate: Gate, row: JobRow) -> GateState:
+        state = state_of(self._access, gate, row)
         # What is current is written even when nothing is granted; see `rate_limit.current`.
-        log = self.logs.setdefault(gate, standing.log) if standing.rule is not None else ()
+        log = self.logs.setdefault(gate, state.log) if state.rule is not None else ()
         return msgspec.structs.replace(
-            standing,
-            shut=standing.shut or gate in self._closed,
-            running=standing.running + self._taken[gate],
+            state,
+            shut=state.shut or gate in self._closed,
+            running=state.running + self._taken[gate],
             log=log,
         )
 
-    def _remember(self, refused: Blocked) -> None:
-        if refused.closes:
-            self._closed.add(refused.gate)
-        if refused.reopens_us is not None:
+    def _remember(self, blocked: Blocked) -> None:
+        if blocked.closes:
+            self._closed.add(blocked.gate)
+        if blocked.reopens_us is not None:
             earliest = self.reopens_us
             self.reopens_us = (
-                refused.reopens_us if earliest is None else min(earliest, refused.reopens_us)
+                blocked.reopens_us if earliest is None else min(earliest, blocked.reopens_us)
             )
 
-    def _count(self, gate: Gate, standing: GateState, row: JobRow) -> None:
+    def _count(self, gate: Gate, state: GateState, row: JobRow) -> None:
         self._taken[gate] += 1
-        if standing.rule is not None:
+        if state.rule is not None:
             self.rated.add(row.new.id)
             self.logs[gate] = granted(
-                standing.log,
-                standing.rule,
+                state.log,
+                state.rule,
                 row.new.weight,
                 self._access.now_us,
                 allowance_us=self._allowance_us,

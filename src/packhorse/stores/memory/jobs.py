@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core import lifecycle
-from packhorse.core.job import TERMINAL, JobRecord, JobStatus, NewJob
+from packhorse.core.job import LOOK_MAX, TERMINAL, JobRecord, JobStatus, NewJob
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retention import Retention
@@ -34,11 +34,13 @@ from packhorse.stores.plan import Plan, looking_for
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
+    Deleted,
     JobFilter,
     ProgressNote,
     RedriveAnswer,
     Submitted,
 )
+from packhorse.stores.transfer import cursor_of
 
 _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
@@ -86,17 +88,13 @@ class MemoryJobs:
         )
         return plan("redrive", work, named=named)
 
-    @on_state()
-    def delete(self, access: Access, chosen: JobFilter, *, limit: int) -> int:
-        meant = (
-            row
-            for row in access.state.jobs.values()
-            if row.status in TERMINAL and chosen_by(chosen, row)
+    def delete(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX
+    ) -> Plan[Deleted]:
+        behind = cursor_of(after)
+        return plan(
+            "delete", partial(_delete, chosen=chosen, limit=limit, behind=behind, most=most)
         )
-        doomed = list(islice(meant, max(0, limit)))
-        for row in doomed:
-            forget(access, row)
-        return len(doomed)
 
     @on_state()
     def await_finish(self, access: Access, job_id: str) -> JobRecord | None:
@@ -106,6 +104,18 @@ class MemoryJobs:
         # Interest in a job that has finished would never be answered, and never be forgotten.
         row.awaited = row.status not in TERMINAL
         return as_record(row, access.now_us)
+
+
+def _delete(access: Access, chosen: JobFilter, limit: int, behind: int, most: int) -> Deleted:
+    rows = (row for row in access.state.jobs.values() if row.sequence > behind)
+    looked = list(islice(rows, most + 1))
+    meant = (row for row in looked[:most] if row.status in TERMINAL and chosen_by(chosen, row))
+    doomed = list(islice(meant, max(0, limit)))
+    for row in doomed:
+        forget(access, row)
+    if len(doomed) >= limit:
+        return Deleted(len(doomed), str(doomed[-1].sequence if doomed else behind))
+    return Deleted(len(doomed), str(looked[most - 1].sequence) if len(looked) > most else None)
 
 
 def _settle(access: Access, settlement: Settlement) -> Verdict:

@@ -24,12 +24,7 @@ from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.fairness import Rank
 from packhorse.core.policies.retention import may_prune
 from packhorse.core.settlement import SettlementKind
-from packhorse.stores.requests import (
-    JobFilter,
-    Renewal,
-    Totals,
-    WorkerRecord,
-)
+from packhorse.stores.requests import JobFilter, Renewal, Totals, WorkerRecord
 
 #: Of a long history, as many attempts are kept from its beginning, and as many from its end.
 HISTORY_KEPT: Final = 25

@@ -237,18 +237,7 @@ def release_held(access: Access, rows: Iterable[JobRow]) -> int:
     released = list(rows)
     for row in released:
         retention = access.state.settings(row.new.queue).retention or Retention()
-        settlement = Settlement(
-            job_id=row.new.id,
-            fence=row.fence,
-            kind=SettlementKind.RELEASED,
-            status=JobStatus.QUEUED,
-            keep_place=True,
-            ended=False,
-            releases=1,
-            keep_us=retention.finished_us,
-            dead_keep_us=retention.dead_us,
-        )
-        apply(access, row, settlement)
+        apply(access, row, lifecycle.release_unbegun(row.new.id, row.fence, retention))
     return len(released)
 
 

@@ -15,6 +15,7 @@ from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.postgres.fast_paths import attaching, completions
+from packhorse.stores.postgres.floors import FLOOR_TOPIC
 from packhorse.stores.postgres.locking import ALL, LockLevel, write_constrained
 from packhorse.stores.postgres.rows import (
     HANDED_COLUMNS,
@@ -29,6 +30,7 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Lock, Send, Together, sql
 from packhorse.stores.requests import ClaimRequest
+from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -38,7 +40,6 @@ from packhorse.stores.sql.dialect import (
     Promoted,
     scope,
 )
-from packhorse.stores.sql.merging import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -215,6 +216,9 @@ class _Postgres:
         return oldest
 
     # ------------------------------------------------------------------------------------ moves
+
+    def back_in_place(self) -> Steps[None]:
+        yield Wake(FLOOR_TOPIC)
 
     def promote(self, jobs: Sequence[Promoted], now_us: int) -> Send:
         where = {

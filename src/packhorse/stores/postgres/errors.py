@@ -7,13 +7,7 @@ from typing import Final
 
 from psycopg import DataError, Error, InterfaceError, OperationalError
 
-from packhorse.errors import (
-    ConfigError,
-    PackhorseError,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from packhorse.errors import ConfigError, PackhorseError, StoreError, StoreRefused, StoreUnavailable
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Again
 

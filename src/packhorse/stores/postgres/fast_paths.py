@@ -25,8 +25,7 @@ from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
 from packhorse.stores.postgres.statements import Once, Short, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import FEW, verdicts_of
-from packhorse.stores.sql.claim import PROMOTE_MAX
-from packhorse.stores.sql.merging import merged, merged_tasks
+from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
 _LEAVE: Final = "on conflict (id) do nothing"
@@ -233,7 +232,7 @@ def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
     due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": PASSES}
     [(kept,)] = yield Once(sql("promote_fast"), due)
     if kept:
-        floors.forget()
+        yield from floors.give_up()
 
 
 def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:
@@ -341,8 +340,9 @@ def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[s
 
 def attach_in_one(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...] | None]:
     """As `AttachmentStore.attach`, if none of the jobs has much; None if one has."""
+    asked = attaching(kept, FEW)
     text = sql("attach", answer=_HELD)
-    [(number, ids)] = yield Once(text, {**attaching(kept, FEW), "count": len(kept)})
+    [(number, ids)] = yield Once(text, {**asked, "count": len(asked["names"])})
     return None if number > FEW else verdicts_of(kept, ids)
 
 
@@ -355,6 +355,7 @@ def attaching(kept: Sequence[Attaching], most: int = 2**62) -> dict[str, Any]:
     return {
         "ids": ids,
         "fences": " ".join([str(one.fence) for one, _ in rows]),
+        "numbers": " ".join([str(len(one.values)) for one, _ in rows]),
         "names": [name for _, (name, _) in rows],
         "values": [value for _, (_, value) in rows],
         "most": most,

@@ -13,10 +13,11 @@ The whole rule:
    commits, or that is unlocked, within `LAG_S` of the claim that passed it by is never below.
 3. What comes later than that (a long transaction), or goes back to its old place (a release, a
    rescue, a parked job), is found by a *sweep* of all that lies below the floors. One begins with
-   the next claim when a verb says that a job goes back; with any claim after `SWEEP_EVERY_S`; and
-   with one that found nothing. The last two keep away for `SWEEP_REST` times as long as the last
-   sweep took, so that sweeps take no more than 1 / `SWEEP_REST` of the time, however many rows are
-   dead.
+   the next claim when a verb says that a job goes back, or is ready again in its old place; with
+   any claim after `SWEEP_EVERY_S`; and with one that found nothing. The last two keep away for
+   `SWEEP_REST` times as long as the last sweep took, so that sweeps take no more than
+   1 / `SWEEP_REST` of the time, however many rows are dead; but for `REST_S_MAX` at most, since a
+   sweep may have taken long because the server stood still.
 4. A sweep goes piece by piece, lowest places first: each claim looks at the next piece and from
    the floors. A piece that takes longer than usual claims by `PIECE_S` is divided, and neighbours
    that take little are joined, so that no claim waits long for the dead rows below. A claim that
@@ -25,8 +26,8 @@ The whole rule:
    there, and if that job lay below a floor, the floor goes down to it.
 
 So a job that a claim could hand out waits below a floor for at most `SWEEP_EVERY_S`, or for
-`SWEEP_REST` walks past the dead rows if that is longer, and for the claims of one sweep, whether
-claims are filled or not.
+`SWEEP_REST` walks past the dead rows if that is longer (`REST_S_MAX` at most), and for the claims
+of one sweep, whether claims are filled or not.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ LAG_S: Final = 0.1
 SWEEP_EVERY_S: Final = 1.0
 #: How many times as long as it took no other sweep begins unasked.
 SWEEP_REST: Final = 200
+#: The longest rest, in seconds.
+REST_S_MAX: Final = 30.0
 #: How much longer than others a claim may take that looks at a piece.
 PIECE_S: Final = 0.01
 #: Into how many a piece is divided at once, and how many there are at most.
@@ -274,7 +277,7 @@ class Sweep:
         return (self._ends[at - 1] if at else _FIRST), self._ends[at]
 
     def _rested(self, now: float) -> bool:
-        return now - self._ended >= SWEEP_REST * self._took
+        return now - self._ended >= min(SWEEP_REST * self._took, REST_S_MAX)
 
 
 def _levels(

@@ -24,10 +24,7 @@ from packhorse.stores.sql.rows import (
     trace_of,
 )
 from packhorse.stores.sql.statements import Rows
-from packhorse.stores.sql.submit import (
-    due_us_of,
-    is_keyed,
-)
+from packhorse.stores.sql.submit import due_us_of, is_keyed
 
 #: What a worker is handed, in the order of `packhorse.core.job.Job`, once its row is claimed.
 HANDED_COLUMNS: Final = (

@@ -107,8 +107,8 @@ class _Tries:
         raise translated(error, self._context.settings, maybe_stored=ambiguous) from error
 
 
-class SyncRunner:
-    """Runs plans in the caller's thread."""
+class _Runner:
+    """What both runners have."""
 
     def __init__(
         self, pools: Pools, context: StoreContext, stop_preparing: Callable[[], None]
@@ -116,6 +116,10 @@ class SyncRunner:
         self._pools = pools
         self._context = context
         self._new_tries = partial(_Tries, context, SystemChance(), stop_preparing)
+
+
+class SyncRunner(_Runner):
+    """Runs plans in the caller's thread."""
 
     def run(self, plan: Plan[T]) -> T:
         pool = self._pools.of(plan.verb)
@@ -135,15 +139,8 @@ class SyncRunner:
                 threading.Event().wait(pause_s)
 
 
-class AsyncRunner:
+class AsyncRunner(_Runner):
     """Runs plans in the caller's event loop, without blocking it."""
-
-    def __init__(
-        self, pools: Pools, context: StoreContext, stop_preparing: Callable[[], None]
-    ) -> None:
-        self._pools = pools
-        self._context = context
-        self._new_tries = partial(_Tries, context, SystemChance(), stop_preparing)
 
     async def run(self, plan: Plan[T]) -> T:
         pool = self._pools.of_loop(plan.verb)

@@ -44,11 +44,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
-from packhorse.stores.postgres.transactions import (
-    LentToLoop,
-    LentToThread,
-    PostgresTransactions,
-)
+from packhorse.stores.postgres.transactions import LentToLoop, LentToThread, PostgresTransactions
 from packhorse.stores.postgres.verbs import PostgresAttachments, PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
 from packhorse.stores.sql.inspection import SqlInspection

@@ -209,10 +209,12 @@ def _array(items: Sequence[Any]) -> tuple[bytes, int]:
         return b"{" + b",".join([b"NULL"] * len(items)) + b"}", _UNKNOWN
     oid, dump = _DUMP.get(type(first)) or _dump_of(first)
     missing = None in items
-    if oid == _BIGINT and not missing:
+    if missing:
+        body = b"".join([_NULL if item is None else _sized(dump(item)) for item in items])
+    elif oid == _BIGINT:
         body = b"".join([_sized_long(8, item) for item in items])
     else:
-        body = b"".join([_NULL if item is None else _sized(dump(item)) for item in items])
+        body = b"".join([_size(len(value)) + value for value in map(dump, items)])
     return _head(1, int(missing), oid, len(items), 1) + body, _ARRAY[oid]
 
 

@@ -21,11 +21,7 @@ from typing import Any, Final
 import hiredis
 from redis import exceptions
 from redis.backoff import NoBackoff
-from redis.connection import (
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.crc import key_slot
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry

@@ -7,13 +7,7 @@ import re
 from types import MappingProxyType
 from typing import Final
 
-from packhorse.errors import (
-    ConfigError,
-    PackhorseError,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from packhorse.errors import ConfigError, PackhorseError, StoreError, StoreRefused, StoreUnavailable
 
 
 class Lost(Exception):

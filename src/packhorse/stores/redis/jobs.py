@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.job import Job, JobRecord, NewJob
+from packhorse.core.job import LOOK_MAX, Job, JobRecord, NewJob
 from packhorse.core.lifecycle import TASK_TIMEOUT, CancelAnswer
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.plan import Plan, Steps, looking_for, planned
@@ -21,16 +21,18 @@ from packhorse.stores.redis.rows import (
     read_definition,
     read_state,
 )
-from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.scripts import LOOKED_AT, Argument, Script
 from packhorse.stores.redis.submit import submit_steps
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
+    Deleted,
     JobFilter,
     ProgressNote,
     RedriveAnswer,
     Submitted,
 )
+from packhorse.stores.transfer import cursor_of
 
 #: Scripts of one claim: each sets aside a bounded number of lines that are held back.
 _LOOKS_MAX: Final = 100
@@ -87,18 +89,11 @@ class RedisJobs:
         )
         return Plan("redrive", steps, named=named)
 
-    @planned()
-    def delete(self, chosen: JobFilter, *, limit: int) -> Steps[int]:
-        """In parts: each script looks at some jobs, and goes on where the last one ended."""
-        text = filter_text(chosen)
-        removed, after = 0, "0"
-        while removed < limit:
-            count, end = yield Script("delete", [limit - removed, after, text])
-            removed += count
-            if end == -1:
-                break
-            after = end.decode()
-        return removed
+    def delete(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX
+    ) -> Plan[Deleted]:
+        behind = str(cursor_of(after))
+        return Plan("delete", partial(_delete, filter_text(chosen), limit, behind, most))
 
     @planned()
     def await_finish(self, job_id: str) -> Steps[JobRecord | None]:
@@ -210,6 +205,21 @@ def seen_by(tenant: str | None) -> tuple[int, str]:
 def _cancel(job_id: str, tenant: str | None) -> Steps[CancelAnswer]:
     reply = yield Script("cancel", [job_id, *seen_by(tenant)])
     return CancelAnswer(reply.decode())
+
+
+def _delete(text: bytes, limit: int, behind: str, most: int) -> Steps[Deleted]:
+    """In parts: each script looks at some jobs, and goes on where the last one ended."""
+    removed = 0
+    for looked in range(0, most, LOOKED_AT):
+        if removed >= limit:
+            break
+        at_once = min(LOOKED_AT, most - looked)
+        count, end = yield Script("delete", [limit - removed, behind, text, at_once])
+        removed += count
+        if end is None:
+            return Deleted(removed)
+        behind = end.decode()
+    return Deleted(removed, behind)
 
 
 def _redrive(

@@ -20,6 +20,9 @@ from typing import Any, Final, NamedTuple, Self
 #: What Redis takes as one argument.
 Argument = str | bytes | int | float
 
+#: Jobs that one script looks at: the server does nothing else meanwhile.
+LOOKED_AT: Final = 500
+
 _SECTION: Final = re.compile(r"^-- (?P<kind>script|fast): (?P<name>[a-z_]+)$", re.MULTILINE)
 _NEEDS: Final = re.compile(r"^-- needs: (?P<libraries>[a-z_]+(?: [a-z_]+)*)$", re.MULTILINE)
 #: A table of constants, one of its entries, and a use such as `KEY.job`.

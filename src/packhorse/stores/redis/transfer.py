@@ -35,7 +35,7 @@ from packhorse.stores.redis.rows import (
     read_state,
     signature_of,
 )
-from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.scripts import LOOKED_AT, Argument, Script
 from packhorse.stores.redis.submit import SUBMITTED_MAX, arguments_of, is_member
 from packhorse.stores.transfer import (
     CarriedJob,
@@ -51,8 +51,6 @@ from packhorse.stores.transfer import (
 )
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-#: Jobs that one script looks at: the server does nothing else meanwhile.
-_LOOKED_AT: Final = 500
 
 
 class RedisTransfer:
@@ -72,7 +70,7 @@ class RedisTransfer:
         beyond, wanted = cursor_of(after), max(0, limit)
 
         def steps() -> Steps[CarriedPage]:
-            asked = ("after", beyond, wanted, max(wanted, _LOOKED_AT))
+            asked = ("after", beyond, wanted, max(wanted, LOOKED_AT))
             now_us, reached, found = yield Script("carry_out", asked)
             jobs = tuple([_carried(one, now_us) for one in found])
             return CarriedPage(jobs, after=None if reached is None else reached.decode())

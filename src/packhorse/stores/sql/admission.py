@@ -28,7 +28,9 @@ from packhorse.stores.sql.finish import give_up
 from packhorse.stores.sql.keys import (
     Holder,
     holder_of,
+    holds,
     keys_wanted,
+    last_holder,
     never_taken,
     take_keys,
     take_new_keys,
@@ -193,7 +195,8 @@ def _admit(
         yield from note_bytes(dialect, queues, held)
     yield from refuse_queues(dialect, [job], queues)
     holder = yield from _same(dialect, job)
-    holder = holder or (yield from _rival(dialect, job, now_us, level))
+    if holder is None:
+        holder, now_us = yield from _rival(dialect, job, now_us, level)
     if holder is not None:
         return holder, True
     yield from insert_jobs(dialect, [job], queues, now_us, level)
@@ -218,11 +221,20 @@ def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
     return holder.id
 
 
-def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Isolation) -> Steps[str | None]:
-    """The holder of the unique key, once it has been dealt with as the new job's rule says."""
-    holder: Holder | None = yield from holder_of(dialect, "unique", unique_identity(job))
+def _rival(
+    dialect: Dialect, job: NewJob, now_us: int, level: Isolation
+) -> Steps[tuple[str | None, int]]:
+    """The holder of the unique key, dealt with as the new job's rule says, and the time it is.
+
+    The row of a job that just ends is waited for, so it may have ended after `now_us` was read: no
+    job that follows it was created before that.
+    """
+    holder = yield from last_holder(dialect, "unique", unique_identity(job))
     if holder is None or job.unique is None:
-        return None
+        return None, now_us
+    now_us = max(now_us, holder.finished_us or 0)
+    if not holds("unique", holder, now_us):
+        return None, now_us
     level.allow([holder.queue])
     met = conflict(job.unique.on_conflict, STATUS[holder.status])
     if met is Conflict.STASH:
@@ -234,7 +246,7 @@ def _rival(dialect: Dialect, job: NewJob, now_us: int, level: Isolation) -> Step
         yield dialect.write(dialect.sql("payload_replace"), replaced)
         if met is Conflict.RESCHEDULE:
             yield from _reschedule(dialect, holder, job, now_us)
-    return holder.id
+    return holder.id, now_us
 
 
 def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> Steps[None]:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,12 +14,12 @@ import msgspec
 from packhorse.core.job import Job
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
-from packhorse.stores.sql.dialect import Dialect, Isolation, Promoted
+from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, Promoted, scope
 from packhorse.stores.sql.limit_state import task_settings
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.ordering import join_lines, read_gate, unblock
 from packhorse.stores.sql.rows import PASSES, Lane, queue_settings
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Queries, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
 #: Pages of candidates that one claim asks the gates of, and how many more than it wants each has.
@@ -25,8 +27,11 @@ _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64
 #: Behind every rank.
 _RANK_MAX: Final = 2**63 - 1
-#: Before every rank and place.
-_BEGINNING: Final = (-1, -1)
+#: Before every rank and place; `BEGINNING` says it as parameters.
+_FIRST: Final = (-1, -1)
+BEGINNING: Final = MappingProxyType(dict(zip(("rank", "after"), _FIRST, strict=True)))
+#: Tasks of a worker whose ready jobs are merged; a worker with more walks past those it ignores.
+_MERGED_MAX: Final = 32
 #: Suspects of a queue whose gates are asked, to say whether one could be run.
 _SUSPECTS_MAX: Final = 1000
 
@@ -137,7 +142,7 @@ def _take_gated(
     """Asks every job's gates; who is refused is held back, outside quarantine."""
     now_us: int = yield NOW
     jobs: list[Job] = []
-    after = _BEGINNING
+    after = _FIRST
     for _ in range(_ROUNDS_MAX):
         picked, goes_on = yield from _pick(request, queue, book, limit - len(jobs), after)
         if picked:
@@ -145,7 +150,7 @@ def _take_gated(
         released = yield from book.replenish()
         if len(jobs) >= limit or not (goes_on or released):
             break
-        after = _BEGINNING if released else goes_on or _BEGINNING
+        after = _FIRST if released else goes_on or _FIRST
     return jobs
 
 
@@ -170,13 +175,13 @@ def _pick(
             break
         job = ReadyJob.of(row)
         after = (job.rank, job.place)
-        refused = yield from book.ask(job, queue)
-        if refused is None:
+        blocked = yield from book.ask(job, queue)
+        if blocked is None:
             picked.append(job.seq)
         elif not request.quarantine:
-            held = yield from book.block(job, refused, queue, picked)
+            held = yield from book.block(job, blocked, queue, picked)
             if held != "job":
-                return picked, _BEGINNING if held == "others" else None
+                return picked, _FIRST if held == "others" else None
     return picked, after if len(rows) == page else None
 
 
@@ -240,15 +245,15 @@ def _suspects(
 ) -> Steps[tuple[bool, int | None]]:
     """Whether some suspect could be run alone now; if not, when time opens the first gate."""
     book: LimitBook = yield from open_limits(dialect, request.tasks, now_us)
-    rank, place = _BEGINNING
+    rank, place = _FIRST
     for one in survey:
         settings = queue_settings(one.queue, one.settings)
         chosen = _chosen(dialect, request, one.queue, now_us, Lane.SUSPECT)
         asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}
         rows = yield dialect.candidates(request, asked)
         for row in rows:
-            refused = yield from book.ask(ReadyJob.of(row), settings)
-            if refused is None:
+            blocked = yield from book.ask(ReadyJob.of(row), settings)
+            if blocked is None:
                 return True, None
     return False, book.reopens_us
 
@@ -311,6 +316,7 @@ def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> S
     for kept, group in groupby(due, key=lambda one: one.kept_place is not None):
         if kept:
             standing = [_back(one) for one in group]
+            yield from dialect.back_in_place()
         else:
             standing = yield from _newcomers(dialect, queue, list(group), now_us)
         yield dialect.promote(standing, now_us)
@@ -335,3 +341,36 @@ def _newcomers(
         Promoted(one.seq, one.suspect, rank, place)
         for one, rank, place in zip(due, ranks, places, strict=True)
     ]
+
+
+def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:
+    """The tasks whose ready jobs are read without walking past those of others, as parameters.
+
+    An index has the ready jobs of each queue and task in the order of claiming; a query for each
+    task, put together, is merged by the stores in that order. None when there are too many, or
+    all, or where a claim is not about ready jobs, or about more than their tasks.
+    """
+    named = dict.fromkeys(request.tasks)
+    all_or_many = EVERY_TASK in named or len(named) > _MERGED_MAX
+    if lane != Lane.READY or request.narrow or all_or_many:
+        return {}
+    return {f"task_{number}": task for number, task in enumerate(named)}
+
+
+@cache
+def merged(sql: Queries, name: str, count: int, columns: str = "") -> str:
+    """A query of jobs of one task, put together for so many, as a part of another query."""
+    each = [f":task_{number}" for number in range(count)]
+    return "\nunion all\n".join([sql.filled(name, task=task, columns=columns) for task in each])
+
+
+def candidates(sql: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
+    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
+    tasks = merged_tasks(request, chosen["lane"])
+    if not tasks:
+        return Rows(sql("claim_candidates", scope=scope(request)), chosen)
+    following = merged(sql, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)
+    return Rows(
+        sql("claim_candidates_of_tasks", next=following),
+        {**chosen, "window": chosen["limit"], **tasks},
+    )

@@ -169,6 +169,10 @@ class Moves(Protocol):
         """The step that makes due jobs ready."""
         ...
 
+    def back_in_place(self) -> Steps[None]:
+        """Jobs are ready in places that claims may have passed."""
+        ...
+
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         """Complete those jobs that are held with these fences; says how many."""
         ...

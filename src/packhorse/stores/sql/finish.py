@@ -15,13 +15,7 @@ from packhorse.core.policies.uniqueness import idempotency_identity
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Column, Dialect, Needs
 from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
-from packhorse.stores.sql.ordering import (
-    Keys,
-    advance_lines,
-    gate_text,
-    other_gates,
-    unblock,
-)
+from packhorse.stores.sql.ordering import Keys, advance_lines, gate_text, other_gates, unblock
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.submit import insert_jobs, known_jobs

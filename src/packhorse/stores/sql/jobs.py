@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from packhorse.core.job import TERMINAL, JobStatus
+from packhorse.core.job import LOOK_MAX, TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Named, Plan, Steps, Wake, planned
-from packhorse.stores.requests import JobFilter, ProgressNote, RedriveAnswer, TaskSettings
+from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
@@ -22,6 +23,7 @@ from packhorse.stores.sql.search import chosen_finished
 from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
+from packhorse.stores.transfer import cursor_of
 
 
 class SqlJobs:
@@ -77,13 +79,21 @@ class SqlJobs:
             named=named,
         )
 
-    @planned()
-    def delete(self, chosen: JobFilter, *, limit: int) -> Steps[int]:
-        dialect = self._dialect
-        yield from dialect.lock_all()
-        rows = yield chosen_finished(dialect, chosen, limit)
-        removed: int = yield from remove_steps(dialect, [seq for (seq,) in rows])
-        return removed
+    def delete(
+        self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX
+    ) -> Plan[Deleted]:
+        behind = cursor_of(after)
+        return Plan("delete", partial(delete_steps, self._dialect, chosen, limit, behind, most))
+
+
+def delete_steps(
+    dialect: Dialect, chosen: JobFilter, limit: int, behind: int, most: int
+) -> Steps[Deleted]:
+    """See `JobStore.delete`."""
+    yield from dialect.lock_all()
+    seqs, end = yield from chosen_finished(dialect, chosen, max(0, limit), behind, most)
+    removed: int = yield from remove_steps(dialect, seqs)
+    return Deleted(removed, None if end is None else str(end))
 
 
 def cancel_steps(

@@ -27,21 +27,26 @@ class Holder(NamedTuple):
     tenant: str
     suspect: bool
     extra: str | None
+    finished_us: int | None
 
 
 def holder_of(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:
     """The job that holds a key, by its own rule."""
+    now_us: int = yield NOW
+    last = yield from last_holder(dialect, kind, identity)
+    return last if last is not None and holds(kind, last, now_us) else None
+
+
+def last_holder(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:
+    """The last job that took a key, whether or not it still holds it."""
     if identity is None:
         return None
-    now_us: int = yield NOW
     rows = yield Rows(dialect.sql("key_holder"), (kind, *identity))
-    if not rows:
-        return None
-    holder = Holder(*rows[0])
-    return holder if _holds(kind, holder, now_us) else None
+    return Holder(*rows[0]) if rows else None
 
 
-def _holds(kind: str, holder: Holder, now_us: int) -> bool:
+def holds(kind: str, holder: Holder, now_us: int) -> bool:
+    """Whether the last job that took a key holds it, by its own rule."""
     extra, status, created_us = read_extra(holder.extra), STATUS[holder.status], holder.created_us
     if kind == "unique":
         rule = extra.unique

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.core.job import JobStatus
-from packhorse.core.lifecycle import Orphan
-from packhorse.core.settlement import Settlement, SettlementKind
+from packhorse.core.lifecycle import Orphan, release_unbegun
 from packhorse.stores.plan import Steps, planned
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, WorkerRecord
 from packhorse.stores.sql.dialect import Dialect
@@ -65,27 +63,15 @@ def release_unknown(
 ) -> Steps[int]:
     """Give back what the store thinks this worker holds and the worker does not; how much."""
     rows = yield Rows(dialect.sql("held_rows"), (worker,))
-    lost = [_release(*row) for row in rows if (row[0], row[1]) not in known]
+    lost = [
+        release_unbegun(job_id, fence, retention_of(settings))
+        for job_id, fence, settings in rows
+        if (job_id, fence) not in known
+    ]
     if lost:
         yield from settle_each(dialect, lost, now_us, by_owner=False)
         yield from aftermath(dialect, "id", [one.job_id for one in lost])
     return len(lost)
-
-
-def _release(job_id: str, fence: int, settings: str | None) -> Settlement:
-    """Release a job that no worker began: it costs nothing."""
-    retention = retention_of(settings)
-    return Settlement(
-        job_id=job_id,
-        fence=fence,
-        kind=SettlementKind.RELEASED,
-        status=JobStatus.QUEUED,
-        keep_place=True,
-        ended=False,
-        releases=1,
-        keep_us=retention.finished_us,
-        dead_keep_us=retention.dead_us,
-    )
 
 
 def read_orphan(row: Sequence[Any], now_us: int) -> Orphan:

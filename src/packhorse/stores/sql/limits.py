@@ -17,8 +17,10 @@ from packhorse.core.policies.gates import (
     GateState,
     QueueLimits,
     TaskLimits,
+    blocked_by,
     gates_of,
-    refusal,
+    limit_of,
+    rule_of,
     too_heavy,
 )
 from packhorse.core.policies.rate_limit import RateLog, current, granted, latest_end_us
@@ -77,7 +79,7 @@ class LimitBook:
         self._shut = shut
         self._running = running
         self._known = known  # the tasks of the claim, if light jobs must not pass heavy ones
-        self._standings: dict[Gate, GateState] = {}
+        self._states: dict[Gate, GateState] = {}
         self._gates_by_keys: dict[tuple[Keys, str], tuple[Gate, ...]] = {}
         # What rates still let through, and grants that are not in their logs yet: both, so that
         # a log is worked out once for a claim and not for every job.
@@ -98,17 +100,17 @@ class LimitBook:
         return bool(self._tasks or self._shut) or queue.limited
 
     def ask(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
-        """The refusal of the first closed gate; or None, and what the job uses up is counted."""
+        """What the first closed gate says; or None, and what the job uses up is counted."""
         self._served.setdefault(queue.name, queue)
         gates = self._gates(job, queue)
         if self._lets_all_through(gates, job.weight):
-            refused = None
+            blocked = None
         else:
-            refused = yield from self._first_refusal(job, queue)
-        if refused is None:
+            blocked = yield from self._first_block(job, queue)
+        if blocked is None:
             for gate in gates:
                 self._use(gate, job)
-        return refused
+        return blocked
 
     def _lets_all_through(self, gates: Sequence[Gate], weight: int) -> bool:
         """Whether all gates are rates of the whole queue that are known to have room."""
@@ -117,37 +119,37 @@ class LimitBook:
             gate.kind is GateKind.QUEUE_RATE and weight <= room.get(gate, 0) for gate in gates
         )
 
-    def _first_refusal(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
+    def _first_block(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
         """As `policies.gates.admit`; gates are read only as far as they are asked."""
         gates = self._gates(job, queue)
         for index, gate in enumerate(gates):
             yield from self._ask_heavier(gate, job)
-            standing, refused = yield from self._answer(gate, job, queue)
-            if refused is None:
+            state, blocked = yield from self._answer(gate, job, queue)
+            if blocked is None:
                 continue
-            if too_heavy(standing, weight=job.weight, now_us=self._now_us):
-                elsewhere = yield from self._any_refuses(gates[index + 1 :], job, queue)
-                refused = msgspec.structs.replace(refused, closes=refused.closes and not elsewhere)
-            self._refused(standing, refused)
-            return refused
+            if too_heavy(state, weight=job.weight, now_us=self._now_us):
+                elsewhere = yield from self._any_blocks(gates[index + 1 :], job, queue)
+                blocked = msgspec.structs.replace(blocked, closes=blocked.closes and not elsewhere)
+            self._note(state, blocked)
+            return blocked
         return None
 
-    def _any_refuses(
+    def _any_blocks(
         self, gates: Sequence[Gate], job: ReadyJob, queue: QueueSettings
     ) -> Steps[bool]:
-        refusals = []
+        blocks = []
         for gate in gates:
-            _, refused = yield from self._answer(gate, job, queue)
-            refusals.append(refused is not None)
-        return any(refusals)
+            _, blocked = yield from self._answer(gate, job, queue)
+            blocks.append(blocked is not None)
+        return any(blocks)
 
     def _answer(
         self, gate: Gate, job: ReadyJob, queue: QueueSettings
     ) -> Steps[tuple[GateState, Blocked | None]]:
         task = self._tasks.get(job.keys.task)
-        standing: GateState = yield from self._standing(gate, job, queue, task)
-        refused = refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us)
-        return standing, refused
+        state: GateState = yield from self._state(gate, job, queue, task)
+        blocked = blocked_by(state, job_id=job.id, weight=job.weight, now_us=self._now_us)
+        return state, blocked
 
     def _gates(self, job: ReadyJob, queue: QueueSettings) -> tuple[Gate, ...]:
         found = self._gates_by_keys.get((job.keys, queue.name))
@@ -168,8 +170,8 @@ class LimitBook:
         waiting = self._heavy[gate]  # asking one may ask others of them
         while heavy := next((one for one in waiting if self._precedes(one, job)), None):
             waiting.remove(heavy)
-            refused = yield from self._first_refusal(heavy, self._served[heavy.keys.queue])
-            if refused is None:
+            blocked = yield from self._first_block(heavy, self._served[heavy.keys.queue])
+            if blocked is None:
                 yield self.dialect.write_each(self.dialect.sql("blocked_ready"), [heavy.seq])
 
     def _read_heavy(self, gate: Gate, known: Sequence[str]) -> Steps[list[ReadyJob]]:
@@ -194,13 +196,13 @@ class LimitBook:
         task = self._tasks.get(job.keys.task)
         found = []
         for gate in gates_of(job.keys, queue, task, self._shut):
-            standing = yield from self._read(gate, job.keys, queue, task)
+            state = yield from self._read(gate, job.keys, queue, task)
             if gate.kind is GateKind.ORDER:
                 heads = yield Rows(self.dialect.sql("order_first"), (gate_text(gate),))
-                standing = GateState(gate, head=heads[0][0] if heads else None)
-            refused = refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us)
-            if refused is not None:
-                found.append((standing, refused))
+                state = GateState(gate, head=heads[0][0] if heads else None)
+            blocked = blocked_by(state, job_id=job.id, weight=job.weight, now_us=self._now_us)
+            if blocked is not None:
+                found.append((state, blocked))
         return found
 
     def turn_page(self) -> None:
@@ -208,7 +210,7 @@ class LimitBook:
         self._lines_held.clear()
 
     def block(
-        self, job: ReadyJob, refused: Blocked, queue: QueueSettings, picked: Sequence[int]
+        self, job: ReadyJob, blocked: Blocked, queue: QueueSettings, picked: Sequence[int]
     ) -> Steps[Literal["queue", "job", "others"]]:
         """Write down who is held back, with its line, and let go those it kept away.
 
@@ -218,26 +220,26 @@ class LimitBook:
         while `others` are ready now that may come before those that follow. A job that only a
         heavier one keeps back in this claim is not written down: the next may not ask that one.
         """
-        if refused.gate.kind in _QUEUE_WIDE and refused.closes:
+        if blocked.gate.kind in _QUEUE_WIDE and blocked.closes:
             return "queue"
-        if self._only_outweighed(job, refused):
+        if self._only_outweighed(job, blocked):
             return "job"
-        dialect, gate = self.dialect, gate_text(refused.gate)
-        line = job.line if job.order_line is None and refused.closes else None
+        dialect, gate = self.dialect, gate_text(blocked.gate)
+        line = job.line if job.order_line is None and blocked.closes else None
         if not self._held_with_its_line(gate, line):
             yield dialect.write(dialect.sql("block"), (gate, job.seq))
             if line is not None:
                 rest = {"gate": gate, "line": line, "limit": _LINE_MAX}
                 rest["picked"] = dialect.many(picked)
                 yield dialect.write(dialect.sql("block_line"), rest)
-        if refused.reopens_us is not None:
+        if blocked.reopens_us is not None:
             yield dialect.write(
-                dialect.sql("reopen_keep"), (gate, refused.reopens_us, self._now_us)
+                dialect.sql("reopen_keep"), (gate, blocked.reopens_us, self._now_us)
             )
-        open_gates = yield from self._still_open(job, refused, queue)
+        open_gates = yield from self._still_open(job, blocked, queue)
         released = 0
-        for standing in open_gates:
-            text, heaviest = gate_text(standing.gate), self._heaviest(standing)
+        for state in open_gates:
+            text, heaviest = gate_text(state.gate), self._heaviest(state)
             released += yield from unblock(dialect, text, 1, heaviest=heaviest)
         return "others" if released else "job"
 
@@ -246,31 +248,31 @@ class LimitBook:
         self._lines_held[gate, line] += 1
         return line is not None and self._lines_held[gate, line] % (_LINE_MAX + 1) != 1
 
-    def _heaviest(self, standing: GateState) -> int | None:
+    def _heaviest(self, state: GateState) -> int | None:
         """How heavy a job may be to pass a rate; heavier ones are not let go in vain."""
-        rule = standing.rule
+        rule = state.rule
         if rule is None:
             return None
-        return rule.max - sum(weight for _, weight in current(standing.log, rule, self._now_us))
+        return rule.max - sum(weight for _, weight in current(state.log, rule, self._now_us))
 
-    def _only_outweighed(self, job: ReadyJob, refused: Blocked) -> bool:
-        if refused.gate.kind not in _NARROW_RATES:
+    def _only_outweighed(self, job: ReadyJob, blocked: Blocked) -> bool:
+        if blocked.gate.kind not in _NARROW_RATES:
             return False
-        standing = msgspec.structs.replace(self._known_standing(refused.gate), shut=False)
-        return refusal(standing, job_id=job.id, weight=job.weight, now_us=self._now_us) is None
+        state = msgspec.structs.replace(self._known_state(blocked.gate), shut=False)
+        return blocked_by(state, job_id=job.id, weight=job.weight, now_us=self._now_us) is None
 
     def _still_open(
-        self, job: ReadyJob, refused: Blocked, queue: QueueSettings
+        self, job: ReadyJob, blocked: Blocked, queue: QueueSettings
     ) -> Steps[list[GateState]]:
-        """The other gates of a refused job that would let another job through in its stead."""
+        """The other gates of a blocked job that would let another job through in its stead."""
         task = self._tasks.get(job.keys.task)
         found = []
         for gate in gates_of(job.keys, queue, task, self._shut):
-            if gate == refused.gate or gate.kind is GateKind.ORDER or gate.kind in _QUEUE_WIDE:
+            if gate == blocked.gate or gate.kind is GateKind.ORDER or gate.kind in _QUEUE_WIDE:
                 continue
-            standing = yield from self._standing(gate, job, queue, task)
-            if refusal(standing, job_id="", weight=1, now_us=self._now_us) is None:
-                found.append(standing)
+            state = yield from self._state(gate, job, queue, task)
+            if blocked_by(state, job_id="", weight=1, now_us=self._now_us) is None:
+                found.append(state)
         return found
 
     def replenish(self) -> Steps[int]:
@@ -290,60 +292,58 @@ class LimitBook:
     def _has_room(self, gate: Gate) -> bool:
         if gate.kind not in _NARROW_RATES:
             return False
-        standing = self._known_standing(gate)
-        return refusal(standing, job_id="", weight=1, now_us=self._now_us) is None
+        state = self._known_state(gate)
+        return blocked_by(state, job_id="", weight=1, now_us=self._now_us) is None
 
     def keep(self) -> Steps[None]:
         """Write down what was granted."""
         gates = {**self._granted, **dict.fromkeys(self._set_back)}
-        logs = [(gate_text(gate), json_text(self._known_standing(gate).log)) for gate in gates]
+        logs = [(gate_text(gate), json_text(self._known_state(gate).log)) for gate in gates]
         if logs:
             yield ChangeMany(self.dialect.sql("rate_keep"), logs)
 
-    def _refused(self, standing: GateState, refused: Blocked) -> None:
-        if refused.reopens_us is not None:
-            self.reopens_us = min(self.reopens_us or refused.reopens_us, refused.reopens_us)
-        if refused.closes:
-            self._standings[standing.gate] = msgspec.structs.replace(standing, shut=True)
-            self._room.pop(standing.gate, None)
+    def _note(self, state: GateState, blocked: Blocked) -> None:
+        if blocked.reopens_us is not None:
+            self.reopens_us = min(self.reopens_us or blocked.reopens_us, blocked.reopens_us)
+        if blocked.closes:
+            self._states[state.gate] = msgspec.structs.replace(state, shut=True)
+            self._room.pop(state.gate, None)
 
     def _use(self, gate: Gate, job: ReadyJob) -> None:
-        standing = self._standings.get(gate)
-        if standing is None:  # a line of order: nothing is used up
+        state = self._states.get(gate)
+        if state is None:  # a line of order: nothing is used up
             return
-        if gate.kind in _RATES and standing.rule is not None:
+        if gate.kind in _RATES and state.rule is not None:
             if gate in self._room:
                 self._room[gate] -= job.weight
             self._owed[gate] += job.weight
             self.rated.add(job.id)
             self._granted[gate] += 1
-        elif standing.limit is not None:
-            running = standing.running + 1
-            self._standings[gate] = msgspec.structs.replace(standing, running=running)
+        elif state.limit is not None:
+            running = state.running + 1
+            self._states[gate] = msgspec.structs.replace(state, running=running)
 
-    def _standing(
+    def _state(
         self, gate: Gate, job: ReadyJob, queue: QueueLimits, task: TaskLimits | None
     ) -> Steps[GateState]:
         if gate.kind is GateKind.ORDER:
             return GateState(gate, head=job.id)  # only heads are in the ready lane
-        if gate in self._standings:
-            return self._known_standing(gate)
+        if gate in self._states:
+            return self._known_state(gate)
         known: GateState = yield from self._read(gate, job.keys, queue, task)
-        self._standings[gate] = known
+        self._states[gate] = known
         if known.rule is not None and known.until_us <= self._now_us:
             self._room[gate] = self._heaviest(known) or 0
         return known
 
-    def _known_standing(self, gate: Gate) -> GateState:
+    def _known_state(self, gate: Gate) -> GateState:
         """A gate that was read, with all that was granted since in its log."""
-        standing = self._standings[gate]
+        state = self._states[gate]
         owed = self._owed.pop(gate, 0)
-        if owed and standing.rule is not None:
-            log = granted(
-                standing.log, standing.rule, owed, self._now_us, allowance_us=self.allowance_us
-            )
-            standing = self._standings[gate] = msgspec.structs.replace(standing, log=log)
-        return standing
+        if owed and state.rule is not None:
+            log = granted(state.log, state.rule, owed, self._now_us, allowance_us=self.allowance_us)
+            state = self._states[gate] = msgspec.structs.replace(state, log=log)
+        return state
 
     def _read(
         self, gate: Gate, keys: Keys, queue: QueueLimits, task: TaskLimits | None
@@ -351,12 +351,12 @@ class LimitBook:
         match gate.kind:
             case GateKind.TASK_CONCURRENCY:
                 running = self._running.get((keys.task, keys.concurrency_key), 0)
-                return GateState(gate, limit=task.concurrency if task else None, running=running)
+                return GateState(gate, limit=limit_of(gate, queue, task), running=running)
             case GateKind.QUEUE_CONCURRENCY:
                 [(running,)] = yield Rows(self.dialect.sql("running_in_queue"), (keys.queue,))
                 return GateState(gate, limit=queue.concurrency, running=running)
             case GateKind.TASK_RATE | GateKind.TENANT_RATE | GateKind.QUEUE_RATE:
-                rule = _rule(gate.kind, queue, task)
+                rule = rule_of(gate, queue, task)
                 log = yield from read_log(self.dialect, gate)
                 log = self._as_of_now(gate, log, rule)
                 until_us = self._shut.get(gate) or 0
@@ -370,9 +370,3 @@ class LimitBook:
             return log
         self._set_back.add(gate)
         return current(log, rule, self._now_us)
-
-
-def _rule(kind: GateKind, queue: QueueLimits, task: TaskLimits | None) -> RateRule | None:
-    if kind is GateKind.TASK_RATE:
-        return None if task is None else task.rate
-    return queue.tenant_rate if kind is GateKind.TENANT_RATE else queue.rate

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.lifecycle import Resolved, attempt_status, resolve
-from packhorse.core.policies.gates import Gate, GateKind, holds_line
+from packhorse.core.policies.gates import Gate, GateKind, holds_line, keyed_name
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
@@ -100,7 +100,8 @@ def _settle_all(
 ) -> Steps[tuple[Verdict, ...]]:
     now_us: int = yield NOW
     completed = [one for one in settlements if _is_completion(one)]
-    others = [one for one in settlements if not _is_completion(one)]
+    alike = len(completed) == len(settlements)  # as nearly always
+    others = [] if alike else [one for one in settlements if not _is_completion(one)]
     if len({one.job_id for one in settlements}) < len(settlements):
         others = list(settlements)  # one job twice: only one by one is the order kept
     elif completed:
@@ -113,6 +114,8 @@ def _settle_all(
     yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
     if len(others) == len(settlements):
         return tuple(each)
+    if not others:
+        return (Verdict.APPLIED,) * len(settlements)
     verdicts = iter(each)
     return tuple(
         [Verdict.APPLIED if _is_completion(one) else next(verdicts) for one in settlements]
@@ -156,7 +159,7 @@ def settle_each(
             yield from keep_counted(dialect, job.seq, one.counted)
         change = yield from _change(dialect, one, job, resolved, now_us)
         if one.kind is SettlementKind.LIMITED:
-            gate = gate_text(Gate(GateKind.TASK_RATE, _rate_name(job)))
+            gate = gate_text(Gate(GateKind.TASK_RATE, keyed_name(job.task, job.rate_key)))
             yield from dialect.shut_until(gate, job.task, now_us + one.limit_us)
         if not by_owner:
             change["settled"] = job.settled
@@ -168,10 +171,6 @@ def settle_each(
     for topic in _topics(changes):
         yield Wake(topic)
     return verdicts
-
-
-def _rate_name(job: _Held) -> tuple[str, ...]:
-    return (job.task,) if job.rate_key is None else (job.task, job.rate_key)
 
 
 def _applies(one: Settlement, job: _Held, now_us: int) -> bool:

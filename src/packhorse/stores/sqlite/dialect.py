@@ -18,6 +18,7 @@ from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
+from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -29,7 +30,6 @@ from packhorse.stores.sql.dialect import (
     scope,
 )
 from packhorse.stores.sql.finish import lifetimes
-from packhorse.stores.sql.merging import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
@@ -303,6 +303,9 @@ class _Sqlite:
         return oldest
 
     # ------------------------------------------------------------------------------------ moves
+
+    def back_in_place(self) -> Steps[None]:
+        yield from ()  # claims look from the front
 
     def promote(self, jobs: Sequence[Promoted], now_us: int) -> ChangeMany:
         rows = [

@@ -33,12 +33,7 @@ from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
-from packhorse.stores.sqlite.verbs import (
-    SqliteInspection,
-    SqliteJobs,
-    SqliteLeases,
-    SqliteRecords,
-)
+from packhorse.stores.sqlite.verbs import SqliteInspection, SqliteJobs, SqliteLeases, SqliteRecords
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 T = TypeVar("T")

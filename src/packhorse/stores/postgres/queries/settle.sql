@@ -104,31 +104,41 @@ where
 
 -- name: attach
 -- Keep values with those jobs that are processing with these fences, and tell how much each has then;
--- keep nothing, where one of them has more than so much. What must hold stands in a case, as above.
-with given as materialized (
-    select * from unnest(
-        string_to_array(:ids, e'\x1e'), string_to_array(:fences, ' ')::bigint[],
-        :names::text[], :values::bytea[]
-    ) as given (id, fence, name, value)
-),
-held as materialized (
+-- keep nothing, where one of them has more than so much. What must hold stands in a case, as above. Who
+-- writes holds the row of the job, so that a name that is not there comes from no other: should one have
+-- come while we waited for the row, which this statement does not see, it fails, and is run again.
+-- (`on conflict` would ask the index twice, and write each row twice.)
+with held as materialized (
     select
-        job.id, job.seq,
-        asked.number + (select count(*) from {attachments} as kept where kept.seq = job.seq) as number
-    from {jobs} as job
-    join (select id, fence, count(name) as number from given group by id, fence) as asked
-        on asked.id = job.id
+        job.id, job.seq, given.name, given.value, given.number + had.number as number, had.known
+    from unnest(
+        string_to_array(:ids, e'\x1e'), string_to_array(:fences, ' ')::bigint[],
+        string_to_array(:numbers, ' ')::bigint[], :names::text[], :values::bytea[]
+    ) as given (id, fence, number, name, value)
+    join {jobs} as job on job.id = given.id
+    cross join lateral (
+        select
+            count(*) as number,
+            count(*) filter (where kept.name = given.name and kept.number = 0) > 0 as known
+        from {attachments} as kept
+        where kept.seq = job.seq
+    ) as had
     where
         job.id = any(string_to_array(:ids, e'\x1e'))
-        and case when job.status = {status.processing} and job.fence = asked.fence then true else false end
+        and case when job.status = {status.processing} and job.fence = given.fence then true else false end
     order by job.id for update of job
 ),
-kept as (
+added as (
     insert into {attachments} (seq, name, number, value)
-    select held.seq, given.name, 0, given.value
-    from given
-    join held on held.id = given.id
-    where given.name is not null and (select coalesce(max(number), 0) from held) <= :most::bigint
-    on conflict (seq, name, number) do update set value = excluded.value
+    select seq, name, 0, value from held
+    where name is not null and not known and (select max(number) from held) <= :most::bigint
+),
+renewed as (
+    update {attachments} as kept set value = held.value
+    from held
+    where
+        kept.seq = any(array(select seq from held where known))  -- mostly none, and then nothing is read
+        and kept.seq = held.seq and kept.name = held.name and kept.number = 0
+        and (select max(number) from held) <= :most::bigint
 )
 select <answer> from held

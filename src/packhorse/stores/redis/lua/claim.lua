@@ -43,22 +43,22 @@ local function hand_over(job, definition, payload)
   given = given + 1
 end
 
--- Where the line of a refused job waits, and from when on it is worth a look.
-local function waiting_group(refused, weight)
-  if refused.heavy or refused.never then
-    return '#' .. weight .. ':' .. refused.gate.name, refused.never and 'inf' or 0
+-- Where the line of a blocked job waits, and from when on it is worth a look.
+local function waiting_group(blocked, weight)
+  if blocked.heavy or blocked.never then
+    return '#' .. weight .. ':' .. blocked.gate.name, blocked.never and 'inf' or 0
   end
-  return refused.gate.name, gates.opens(refused.gate)
+  return blocked.gate.name, gates.opens(blocked.gate)
 end
 
--- Whether a refusal holds for all jobs of the queue.
-local function whole_queue(refused)
-  local kind = string.sub(refused.gate.name, 1, 1)
-  return refused.closes and (kind == GATE.queue_concurrency or kind == GATE.queue_rate)
+-- Whether a block holds for all jobs of the queue.
+local function whole_queue(blocked)
+  local kind = string.sub(blocked.gate.name, 1, 1)
+  return blocked.closes and (kind == GATE.queue_concurrency or kind == GATE.queue_rate)
 end
 
 -- Give out the head of a line and those behind it that come before `bound`. Returns the jobs that
--- have left the line, and the refusal that ended it.
+-- have left the line, and what blocked its head.
 local function serve_line(source, bound)
   local head = jobs.load(keys.ranked_id(source.first[2]))
   local line, left = keys.line(source.queue, source.task, head.signature), {}
@@ -81,9 +81,9 @@ local function serve_line(source, bound)
       refusals = refusals + 1 -- upkeep ends it; until then it is out of the way
       index.set_late(job)
     else
-      local refused = gates.pass(turnstile, job)
-      if refused then
-        return head.signature, left, refused
+      local blocked = gates.pass(turnstile, job)
+      if blocked then
+        return head.signature, left, blocked
       end
       index.unready(job)
       hand_over(job, found[2], found[3])
@@ -99,15 +99,15 @@ local function serve_first(all)
   if not source then
     return false
   end
-  local signature, left, refused = serve_line(source, bound)
+  local signature, left, blocked = serve_line(source, bound)
   if #left > 0 then
     pending.many('ZREM', keys.line(source.queue, source.task, signature), left)
   end
-  if refused and whole_queue(refused) then
+  if blocked and whole_queue(blocked) then
     lines.place_head(source.queue, source.task, signature)
     return false
-  elseif refused then
-    local group, from = waiting_group(refused, signatures.read(signature).weight)
+  elseif blocked then
+    local group, from = waiting_group(blocked, signatures.read(signature).weight)
     lines.place_head(source.queue, source.task, signature, group, from)
     lines.open_group(source.queue, source.task, group, from)
     refusals = refusals + 1

@@ -142,7 +142,7 @@ function gates.gates_of(queue, task, signature)
 end
 
 -- The state of a gate before the first job of this claim.
-local function standing(name, queue, task, signature)
+local function state_of(name, queue, task, signature)
   local kind, gate = string.sub(name, 1, 1), {name = name, closes_until = 0}
   local conf, limits = queues.get(queue).conf, queues.task(task) or {}
   local until_text = shut_until(name)
@@ -168,7 +168,7 @@ local function standing(name, queue, task, signature)
   return gate
 end
 
-local function refused_by_time(gate, weight)
+local function blocked_by_time(gate, weight)
   local free = math.max(clock.now, gate.until_us)
   if gate.rule then
     free = rate_limit.next_free_us(gate.log, gate.rule, weight, free)
@@ -181,7 +181,7 @@ local function refused_by_time(gate, weight)
 end
 
 -- What one gate says to a job; nil lets it through.
-local function refusal(gate, id, weight)
+local function blocked_by(gate, id, weight)
   if gate.shut or gate.closed then
     return {gate = gate, closes = true}
   elseif gate.head and gate.head ~= id then
@@ -189,7 +189,7 @@ local function refusal(gate, id, weight)
   elseif gate.limit and gate.running >= gate.limit then
     return {gate = gate, closes = true}
   end
-  return refused_by_time(gate, weight)
+  return blocked_by_time(gate, weight)
 end
 
 -- Whether a rate that refuses a job would let a lighter one through.
@@ -197,21 +197,21 @@ local function too_heavy(gate, weight)
   if weight == 1 or not gate.rule or gate.shut or gate.closed then
     return false
   end
-  return refused_by_time(gate, 1) == nil
+  return blocked_by_time(gate, 1) == nil
 end
 
--- The refusal of the first closed gate, or nil: the job may go.
+-- What the first closed gate says, or nil: the job may go.
 function gates.admit(asked, id, weight)
   for at, gate in ipairs(asked) do
-    local refused = refusal(gate, id, weight)
-    if refused then
-      refused.heavy = too_heavy(gate, weight)
-      for other = at + 1, refused.heavy and #asked or at do
-        if refusal(asked[other], id, weight) then
-          refused.closes = false
+    local blocked = blocked_by(gate, id, weight)
+    if blocked then
+      blocked.heavy = too_heavy(gate, weight)
+      for other = at + 1, blocked.heavy and #asked or at do
+        if blocked_by(asked[other], id, weight) then
+          blocked.closes = false
         end
       end
-      return refused
+      return blocked
     end
   end
 end
@@ -220,9 +220,9 @@ end
 function gates.closed(asked, id, weight)
   local found = {}
   for _, gate in ipairs(asked) do
-    local refused = refusal(gate, id, weight)
-    if refused then
-      found[#found + 1] = refused
+    local blocked = blocked_by(gate, id, weight)
+    if blocked then
+      found[#found + 1] = blocked
     end
   end
   return found
@@ -241,7 +241,7 @@ function gates.asked(turnstile, queue, task, signature)
   if not list then
     list = {}
     for at, name in ipairs(gates.gates_of(queue, task, signature)) do
-      turnstile.gates[name] = turnstile.gates[name] or standing(name, queue, task, signature)
+      turnstile.gates[name] = turnstile.gates[name] or state_of(name, queue, task, signature)
       list[at] = turnstile.gates[name]
     end
     turnstile.lists[line] = list
@@ -249,20 +249,20 @@ function gates.asked(turnstile, queue, task, signature)
   return list
 end
 
--- The refusal of a job, or nil: then it counts from now on.
+-- What blocks a job, or nil: then it counts from now on.
 function gates.pass(turnstile, job)
   local asked = gates.asked(turnstile, job.queue, job.task, job.signature)
   if #asked == 0 then
     return
   end
   local weight = signatures.read(job.signature).weight
-  local refused = gates.admit(asked, job.id, weight)
-  if refused then
-    refused.gate.closed = refused.gate.closed or refused.closes
-    if refused.reopens then
-      turnstile.reopens = math.min(turnstile.reopens or refused.reopens, refused.reopens)
+  local blocked = gates.admit(asked, job.id, weight)
+  if blocked then
+    blocked.gate.closed = blocked.gate.closed or blocked.closes
+    if blocked.reopens then
+      turnstile.reopens = math.min(turnstile.reopens or blocked.reopens, blocked.reopens)
     end
-    return refused
+    return blocked
   end
   local rated = false
   for _, gate in ipairs(asked) do
@@ -284,8 +284,8 @@ function gates.opens(gate)
   if gate.shut or gate.limit or gate.head then
     return 'inf'
   end
-  local refused = refused_by_time(gate, 1)
-  return refused and (refused.reopens or 'inf') or 0
+  local blocked = blocked_by_time(gate, 1)
+  return blocked and (blocked.reopens or 'inf') or 0
 end
 
 -- Keep the logs, with what was granted; also when nothing was, see `rate_limit.current`.

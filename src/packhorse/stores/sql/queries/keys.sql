@@ -1,6 +1,6 @@
 -- name: key_holder
 -- The last job that took a key.
-select seq, id, status, created_us, queue, priority, tenant, suspect, extra
+select seq, id, status, created_us, queue, priority, tenant, suspect, extra, finished_us
 from {jobs} as job
 where seq = (select seq from {keys} where kind = ? and tenant = ? and task = ? and key = ?)
 {lock job}

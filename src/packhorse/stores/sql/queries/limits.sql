@@ -112,3 +112,13 @@ delete from {shut} where gate = ?
 -- name: shut_passed
 -- Gates that were shut for a time that has passed.
 select gate from {shut} where until_us <= :now order by until_us limit :limit
+
+-- name: blocked_first
+-- The first jobs of a queue and a task under a gate, save those whose deadline has passed.
+select seq from {jobs}
+where
+    blocked_by = :gate and queue = :queue and task = :task and {unindexed lane} = {lane.blocked}
+    and (deadline_us is null or deadline_us > :now)
+    and ({number :heaviest} is null or weight <= {number :heaviest})
+order by rank, place
+limit :count

@@ -37,7 +37,7 @@ create table packhorse_attachments (
     number integer not null,                 -- 0: a value; others: signals, in the order of coming
     value blob not null,
     primary key (seq, name, number)
-);
+) without rowid;
 
 -- Large payloads, beside the rows that claim and settle write again. In such a row the payload is empty.
 create table packhorse_bodies (job_seq integer primary key, body text not null);

@@ -13,16 +13,6 @@ with recursive held (gate) as (
 )
 select gate from held where gate is not null
 
--- name: blocked_first
--- The first jobs of a queue and a task under a gate, save those whose deadline has passed.
-select seq from {jobs}
-where
-    blocked_by = :gate and queue = :queue and task = :task and +lane = {lane.blocked}
-    and (deadline_us is null or deadline_us > :now)
-    and (:heaviest is null or weight <= :heaviest)
-order by rank, place
-limit :count
-
 -- name: blocked_kinds
 -- The queues and tasks with jobs under a gate: from one to the next.
 with recursive kind (queue, task) as (

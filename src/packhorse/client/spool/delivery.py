@@ -34,7 +34,7 @@ class _Went(Enum):
     BADLY = auto()  # the store, or the file, is away
 
 
-class Courier:
+class SpoolDelivery:
     """Delivers until the spool is empty, then ends; the next spooled submission starts it again."""
 
     def __init__(
