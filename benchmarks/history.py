@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What the history costs: pages over a week and a month of it, and a drain with and without.
 
-    python -m benchmarks.history pages [--store sqlite] [--tasks 20] [--asks 40]
+    python -m benchmarks.history pages [--store sqlite] [--days 30] [--tasks 20] [--asks 40]
     python -m benchmarks.history drain [--jobs 20000] [--rounds 5]
 
-`pages` writes 30 days through the code of workers on a virtual clock, every five minutes, the last
-two hours every minute, and asks for each page at each range in this process; what was kept of the
-last look is forgotten before each. `drain` runs jobs that do nothing on SQLite by turns, with
+`pages` writes some days through the code of workers on a virtual clock, every five minutes, the
+last two hours every minute, and asks for each page at each range in this process; what was kept of
+the last look is forgotten before each. `drain` runs jobs that do nothing on SQLite by turns, with
 counting and writing and with neither, and says what a job takes.
 """
 
@@ -34,7 +34,6 @@ from packhorse.stores import open_store
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.web.support import Web, declare, token
 
-_DAYS: Final = 30
 _STEP_S: Final = 300
 _LAST_S: Final = 2 * 3_600
 _QUEUES: Final = 10
@@ -46,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.history")
     parser.add_argument("what", choices=("pages", "drain"))
     parser.add_argument("--store", choices=("sqlite", "postgres", "redis"), default="sqlite")
+    parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--asks", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=10_000)
@@ -95,13 +95,15 @@ async def _pages(url: str, chosen: argparse.Namespace) -> None:
     keeper = HistoryKeeper(
         *(store, clock, SystemChance(), new_id()), totals=lambda: tuple(worker.totals())
     )
-    began, end_s = time.perf_counter(), _DAYS * 86_400
+    began, end_s = time.perf_counter(), chosen.days * 86_400
     while clock.monotonic() < end_s:
         worker.work()
         await keeper.run_once()
         clock.advance(_STEP_S if clock.monotonic() < end_s - _LAST_S else 60)
     await keeper.run_once()
-    told = f"{chosen.store}, {_DAYS} days, {chosen.tasks} tasks, load {os.getloadavg()[0]:.1f}"
+    told = (
+        f"{chosen.store}, {chosen.days} days, {chosen.tasks} tasks, load {os.getloadavg()[0]:.1f}"
+    )
     sys.stdout.write(f"{told}; written in {time.perf_counter() - began:.0f} s; milliseconds\n")
     await _sizes(app)
     web = Web(app, token=token(app, "admin"))

@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     singles: int = 4_000  #: submitted one at a time
     many: int = 20_000  #: submitted a thousand at a time
     naps: int = 8_000  #: jobs that sleep, for one process against two
-    stepped: int = 5_000  #: jobs with steps, and as many without
+    stepped: int = 10_000  #: jobs with steps, and as many without
     mixed_naps: int = 10_000  #: jobs that sleep for times of all lengths
     pickup_seconds: int = 20  #: at ten jobs a second
     idle_seconds: int = 20
