@@ -90,6 +90,7 @@ MAPPED: Final = (
     "tests/stores/test_artifacts.py",
     "tests/stores/test_bulk.py",
     "tests/stores/test_consumer_contracts.py",
+    "tests/stores/test_tenancy.py",
     "tests/stores/test_topics.py",
     "tests/stores/test_versions.py",
     "tests/telemetry/test_alerts.py",

@@ -34,6 +34,7 @@ BESIDE: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         "supervisor/probes": ("test_probes", "test_metrics"),
         "supervisor/fleet": ("test_metrics", "test_probes"),
         "supervisor/": ("test_children", "test_stuck", "test_quiet", "test_polite_endings"),
+        "worker/processes/child": ("test_process_forks", "test_process_executor"),
         "worker/processes/": ("test_process_pool", "test_process_executor", "test_process_forks"),
         "worker/supervised": ("test_metrics", "test_recycling", "test_stuck"),
         "worker/recycling": ("test_recycling",),

@@ -106,9 +106,7 @@ class TestMap:
 
 def made_map(tests: Sequence[str], again: Sequence[str] | None, at_once: int) -> TestMap:
     """Read the map, or make it by running tests; `again`: of these files, of all if it is empty."""
-    if not _MAP.exists():
-        _make(tests, at_once)
-    elif again is not None:
+    if again is not None or not _MAP.exists():
         _make(again or tests, at_once)
     read = json.loads(_MAP.read_text("utf-8"))
     names: list[str] = read["tests"]
@@ -132,7 +130,7 @@ def _make(tests: Sequence[str], at_once: int) -> None:
     variables = {**os.environ, "MUTANTS_MAP": str(folder)}
     runs = [
         subprocess.Popen([*command, *tests[number::at_once]], cwd=ROOT, env=variables)  # noqa: S603
-        for number in range(at_once)
+        for number in range(min(at_once, len(tests)))  # without a file, pytest would run all
     ]
     for run in runs:
         run.wait()

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import pytest
 
+from scripts import mutants_map
 from scripts.mutants import AREAS, TESTS
-from scripts.mutants_map import TestMap
+from scripts.mutants_map import TestMap, made_map
 from scripts.mutants_plugin import change, functions
 from scripts.mutants_report import NAMED, ByHand, Trial, by_hand, judged, keep, kept, page
 from scripts.mutations import Mutant, drawn, is_in_function, left_out_calls, statement
@@ -88,6 +91,44 @@ def test_tests_are_mapped_again_in_place_of_what_was_known_of_their_files() -> N
 
     assert known.seconds == {"a.py::one": 1.0, "b.py::new": 3.0}
     assert known.lines == {"m.py": {1: {"a.py::one"}, 2: {"b.py::new"}}}
+
+
+def test_where_there_is_no_map_one_of_some_files_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[list[str]] = []
+
+    def make(tests: Sequence[str], _at_once: int) -> None:
+        made.append(list(tests))
+        empty: dict[str, object] = {"tests": [], "seconds": {}, "lines": {}, "texts": {}}
+        (tmp_path / "map.json").write_text(json.dumps(empty), "utf-8")
+
+    monkeypatch.setattr(mutants_map, "_MAP", tmp_path / "map.json")
+    monkeypatch.setattr(mutants_map, "_make", make)
+
+    for again in (["b.py"], None, []):
+        made_map(["a.py", "b.py"], again, 1)
+
+    assert made == [["b.py"], ["a.py", "b.py"]]
+
+
+def test_no_more_runs_learn_than_there_are_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def start(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(mutants_map, "FOLDER", tmp_path)
+    monkeypatch.setattr(mutants_map, "_MAP", tmp_path / "map.json")
+    monkeypatch.setattr(mutants_map, "read_raw", lambda *_: ({}, {}))
+    monkeypatch.setattr("subprocess.Popen", start)
+
+    made_map((), ["a.py"], 2)
+
+    assert [command[-1] for command in commands] == ["a.py"]  # without one, pytest takes all
 
 
 def test_a_line_belongs_to_the_head_of_its_statement() -> None:
