@@ -19,7 +19,7 @@ WORKERS = 3
 PROBES = 4
 
 
-@pytest.mark.parametrize("store", ordinarily_on("sqlite", "redis"))
+@pytest.mark.parametrize("store", ordinarily_on("redis"))
 def test_the_whole_fleet_probes_one_call_at_a_time(world: World, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()

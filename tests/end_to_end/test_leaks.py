@@ -41,7 +41,7 @@ TIMEOUT_S: Final = 150
 
 @pytest.mark.req("S2-19")
 @pytest.mark.timeout(TIMEOUT_S + 10)
-@pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_nothing_is_left_of_jobs_retries_cancels_and_connections(store: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.leaks.counting", "--store", store, "--jobs", JOBS],

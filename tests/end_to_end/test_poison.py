@@ -40,7 +40,7 @@ class Keeper:
 
 
 @pytest.mark.req("S4-26", "S2-10")
-@pytest.mark.parametrize("store", ordinarily_on("sqlite", "postgres"))
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_a_job_that_kills_its_worker_ends_dead_and_the_innocent_finish(world: World) -> None:
     with world.app() as app:
         innocent = [app.tasks["nap"].enqueue(0.02) for _ in range(20)]

@@ -19,7 +19,7 @@ from packhorse import (
     UsageError,
 )
 from packhorse.core.clock import SECOND_US, to_datetime
-from packhorse.events import JobCancelled, JobCancelling
+from packhorse.events import JobCancelled, JobCancelling, JobReleased
 from packhorse.runtime.worker.attempt import Attempt
 from tests.unit.consumer_support import Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S, until
@@ -188,6 +188,8 @@ async def test_closing_ends_a_wait_at_once_and_gives_back_what_is_open(depot: De
     record = depot.record("open")
     assert record.status is JobStatus.QUEUED
     assert (record.counters.releases, record.counters.failures) == (1, 0)
+    assert [each.status for each in depot.history("open")] == [JobStatus.QUEUED]
+    assert [event.job_id for event in depot.told(JobReleased)] == ["open"]
     assert depot.store.run(depot.store.leases.workers()) == ()
     with pytest.raises(UsageError, match="closed"):
         await consumer.fetch()

@@ -155,9 +155,10 @@ class LimitedLife(RuleBasedStateMachine):
     @rule(prune=st.booleans())
     def keep_up(self, *, prune: bool) -> None:
         store = self.trial.store
-        self.trial.run(
-            store.upkeep.prune(limit=5) if prune else store.jobs.delete(JobFilter(), limit=1)
-        )
+        if prune:
+            self.trial.run(store.upkeep.prune(limit=5))
+        else:
+            self.trial.run(store.jobs.delete(JobFilter(), limit=1))
 
     @rule(seconds=st.sampled_from([0.25, 1, 5, 16, 64]))
     def wait(self, seconds: float) -> None:

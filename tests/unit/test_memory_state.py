@@ -109,12 +109,11 @@ class MemoryLife(RuleBasedStateMachine):
     @rule(limit=few, prune=st.booleans())
     def remove(self, limit: int, *, prune: bool) -> None:
         store, before = self.trial.store, len(state_of(self.trial).jobs)
-        verb = (
-            store.upkeep.prune(limit=limit)
-            if prune
-            else store.jobs.delete(JobFilter(queue="mail"), limit=limit)
-        )
-        count = self.trial.run(verb)
+        if prune:
+            count = self.trial.run(store.upkeep.prune(limit=limit))
+        else:
+            mail = JobFilter(queue="mail")
+            count = self.trial.run(store.jobs.delete(mail, limit=limit)).removed
         gone = before - len(state_of(self.trial).jobs)
         assert gone <= count <= limit
         self.removed += gone

@@ -17,6 +17,7 @@ from packhorse.core.policies.gates import (
     GateKind,
     GateState,
     admit,
+    blocked_by,
     check_on_dead,
     checked_concurrency,
     gates_of,
@@ -25,7 +26,6 @@ from packhorse.core.policies.gates import (
     key_pause,
     limit_of,
     rate_gate,
-    refusal,
     rule_of,
     tenant_pause,
 )
@@ -47,8 +47,8 @@ def job(**changes: Any) -> Any:
     return new_job("job", queue="mail", task="send", **changes)
 
 
-def asked(standing: GateState, *, weight: int = 1, now_us: int = 1_000) -> Blocked | None:
-    return refusal(standing, job_id="job", weight=weight, now_us=now_us)
+def asked(state: GateState, *, weight: int = 1, now_us: int = 1_000) -> Blocked | None:
+    return blocked_by(state, job_id="job", weight=weight, now_us=now_us)
 
 
 # ---------------------------------------------------------------------------------- which gates
@@ -135,9 +135,9 @@ def test_a_gate_that_is_shut_refuses_everybody() -> None:
 @pytest.mark.req("S1-21")
 @given(st.integers(0, 5), st.integers(1, 5))
 def test_a_concurrency_gate_is_open_while_fewer_run_than_may(running: int, limit: int) -> None:
-    standing = GateState(BUSY, limit=limit, running=running)
+    state = GateState(BUSY, limit=limit, running=running)
 
-    assert (asked(standing) is None) == (running < limit) == has_room(running, limit)
+    assert (asked(state) is None) == (running < limit) == has_room(running, limit)
 
 
 def test_a_rate_gate_says_when_time_opens_it() -> None:
@@ -191,11 +191,11 @@ def test_jobs_let_through_never_exceed_any_limit_they_share(
         if ends and running[gates[0]]:
             running.subtract(gates)
             continue
-        standings = [
+        states = [
             GateState(gate, limit=limit_of(gate, queue, task), running=running[gate])
             for gate in gates
         ]
-        if admit(standings, job_id="job", weight=1, now_us=0) is None:
+        if admit(states, job_id="job", weight=1, now_us=0) is None:
             running.update(gates)
         assert running[gates[0]] <= 1
         assert running[Gate(GateKind.QUEUE_CONCURRENCY, ("mail",))] <= 2

@@ -8,13 +8,16 @@ import os
 import resource
 import select
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any, cast
 
 import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.lease import trusted_for_us
+from packhorse.runtime.supervisor import child_process
 from packhorse.runtime.supervisor.child_process import ChildProcess, Death, ProcessSlot
 from packhorse.runtime.supervisor.liveness import restart_delay_s
 from packhorse.runtime.supervisor.messages import (
@@ -256,3 +259,19 @@ async def test_of_a_process_that_died_no_lease_is_kept(
     assert await lease.looked() == 0
     assert lease.memory.trusted_until == 0
     lease.client.close()
+
+
+def test_on_macos_the_peak_of_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "child_process_on_macos"
+    spec = spec_from_file_location(name, child_process.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    there = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, there)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    spec.loader.exec_module(there)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+
+    death = there.Death.reaped(0, usage, io.BytesIO())
+
+    assert death.memory_mib == usage.ru_maxrss / 1024**2

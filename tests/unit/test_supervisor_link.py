@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -197,3 +198,15 @@ def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(signal, "getsignal", lambda _, found=handler: found)
         assert (signal.SIGHUP in posix.stop_signals()) is handled
         assert {signal.SIGTERM, signal.SIGINT} <= set(posix.stop_signals())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux lets processes adopt")
+def test_a_process_that_adopts_orphans_says_so() -> None:
+    before = posix.adopts_orphans()
+    posix._prctl(posix._PR_SET_CHILD_SUBREAPER, 0)
+    try:
+        assert not posix.adopts_orphans()
+        posix.adopt_orphans()
+        assert posix.adopts_orphans()
+    finally:
+        posix._prctl(posix._PR_SET_CHILD_SUBREAPER, int(before))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from packhorse import ConfigError, Context, Packhorse, PayloadError, Unique
+from packhorse.client import publishing
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import NewJob
 from packhorse.core.releases import Release
@@ -19,9 +20,11 @@ from packhorse.core.topics import (
     declared,
     doubted,
     event_jobs,
+    put_subscriber,
     reached,
 )
 from packhorse.runtime.services.subscribers import Subscribers
+from packhorse.stores.memory import MemoryStore
 from packhorse.testing import TestApp
 
 MINUTE_US = 60 * SECOND_US
@@ -228,3 +231,23 @@ def test_apps_keep_their_subscribers_apart() -> None:
 
 def print_nothing() -> None:
     """Does nothing."""
+
+
+def test_a_publish_reads_no_further_than_the_subscribers_of_its_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publishing, "_PAGE", 2)
+    verbs: list[str] = []
+    app = Packhorse(store=MemoryStore(faults=lambda verb, when: verbs.append(f"{verb} {when}")))
+    for topic, tasks in (("order.paid", "m"), ("order.sent", "nopqrst")):
+        for task in tasks:
+            subscriber = msgspec.structs.replace(stored(task), topic=topic)
+            app.store.run(app.store.records.change([put_subscriber(subscriber, 0)]))
+
+    def published(topic: str) -> tuple[int, int]:
+        """How many jobs an event has, and how often the store was asked for subscribers."""
+        verbs.clear()
+        return len(app.topic(topic).publish({})), verbs.count("records before")
+
+    assert published("order.paid") == (1, 1)
+    assert published("order.sent") == (7, 4)
