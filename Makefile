@@ -21,6 +21,9 @@ MUTATORS := $(VENV)/.mutators
 BROWSER := $(VENV)/.browser
 FUZZER := $(VENV)/.fuzzer
 
+# Each process of a run of tests would compile again what no earlier one may write down.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser api-fuzz deploy-check container redis-versions coverage clean
