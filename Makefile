@@ -35,7 +35,7 @@ demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop
 	@$(BIN)/python examples/shop/demo.py $(STORE)
 
 test: $(TOOLS) ## Run every test but the slow ones, and those of make check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --ignore tests/tidy --ignore tests/docs
+	$(BIN)/python -m scripts.second_try -n $(WORKERS) --dist loadgroup -m "not slow" --ignore tests/tidy --ignore tests/docs
 
 test-slow: $(TOOLS) ## Run the slow tests, the conformance suite with both runners of each store, and workers on all stores
 	$(BIN)/python -m pytest -m slow --timeout 1800
