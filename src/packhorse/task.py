@@ -165,8 +165,8 @@ class Task(Generic[P, R]):
         return [self._call(item) for item in items]
 
     def _call(self, item: Call[R] | Mapping[str, Any]) -> Call[R]:
-        if isinstance(item, Mapping):
-            payload = self.definition.encode((), dict(item))
+        if type(item) is dict or isinstance(item, Mapping):  # most are, and that is known sooner
+            payload = self.definition.encode((), item if type(item) is dict else dict(item))
             return Call(self.definition, payload, self._choices)
         if not isinstance(item, Call):
             raise UsageError(f"{item!r} is neither a call of {self.name} nor arguments by name")

@@ -76,7 +76,8 @@ class Submission:
         """
         calls = list(calls)
         made, wait_us, ids_are_new, within = self._batch(calls, tx)
-        connection, handles = self.connection, list[JobHandle[Any]]()
+        connection = self.connection
+        handles: list[JobHandle[Any]] = []
         with self.around(made) as jobs:
             if within is not None:
                 for written in map(within.written, parts(jobs, atomic=False)):
@@ -104,7 +105,8 @@ class Submission:
         """As `submit`, without blocking the event loop."""
         calls = list(calls)
         made, wait_us, ids_are_new, within = self._batch(calls, tx)
-        connection, handles = self.connection, list[JobHandle[Any]]()
+        connection = self.connection
+        handles: list[JobHandle[Any]] = []
         with self.around(made) as jobs:
             if within is not None:
                 store = await connection.astore()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -35,6 +36,8 @@ _CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
 _DEFINITION: Final = re.compile(
     r"(?ms)^(?:(?:local )?function |local (?=\w+ = \{\n))(?P<name>[\w.]+).*?^(?:end|\})\n"
 )
+#: Locals that are given values without a call, on one line.
+_LOCALS: Final = re.compile(r"^local (?P<names>\w+(?:, \w+)*) = [^()\n]*[^()\n{]\n", re.MULTILINE)
 #: Comments on lines of their own; others may be part of a text.
 _COMMENT: Final = re.compile(r"^\s*(?:--.*)?\n", re.MULTILINE)
 
@@ -91,14 +94,19 @@ def _with_needs(text: str, known: set[str]) -> str:
 
 
 def _used_part(text: str) -> str:
-    """The text without functions and tables that are not used in it: each costs every call."""
+    """The text without functions, tables and values that are not used in it: each costs a call."""
     definitions = {found["name"]: found[0] for found in _DEFINITION.finditer(text)}
     used, looked_at = set[str](), [_DEFINITION.sub("", text)]
     while looked_at:
         found = definitions.keys() & set(re.findall(r"\w+(?:\.\w+)*", looked_at.pop())) - used
         used |= found
         looked_at += [definitions[name] for name in found]
-    return _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)
+    text = _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)
+    words = Counter(re.findall(r"\w+", text))
+    return _LOCALS.sub(
+        lambda each: each[0] if any(words[name] > 1 for name in each["names"].split(", ")) else "",
+        text,
+    )
 
 
 @cache

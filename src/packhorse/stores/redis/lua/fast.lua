@@ -18,13 +18,13 @@ local function known_ids(queue, names)
 end
 
 -- Store jobs of one kind, unless an id is known, the queue is a shelf or the store was copied.
-local function submit_fast()
-  local queue, task, priority, timeout, shared = unpack(ARGV, 3, 7)
+local function submit_fast(given)
+  local queue, task, priority, timeout, shared = unpack(given, 3, 7)
   local first, parts, names = 8, shared ~= '' and 2 or 3, {}
-  for at = first, #ARGV, parts do
-    names[#names + 1] = keys.job(ARGV[at])
+  for at = first, #given, parts do
+    names[#names + 1] = keys.job(given[at])
   end
-  if queues.get(queue).constrained or queues.get(queue).closed or known_ids(queue, names) then
+  if not queues.is_plain(queue) or known_ids(queue, names) then
     return nil
   end
   local now, rank = clock.now, tonumber(priority)
@@ -34,26 +34,29 @@ local function submit_fast()
     failures = 0, crashes = 0, lone_crashes = 0, snoozes = 0,
   })
   local own = {created_us = now, due_us = now, rank = rank, pass_number = 0, releases = 0}
+  local pass, line = keys.enc(own.pass_number), keys.line(queue, task, '')
   local number, all, places = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names, {}, {}
   for at, name in ipairs(names) do
     local arg = first + (at - 1) * parts
+    local id = given[arg]
     number = number + 1
-    own.id, own.sequence, own.place, own.line_number = ARGV[arg], number, number, number
+    own.sequence, own.place, own.line_number = number, number, number
     redis.call('HSET', name, FIELD.state, state, FIELD.own, pack_own(own),
-      FIELD.definition, shared ~= '' and shared or ARGV[arg + 2], FIELD.payload, ARGV[arg + 1])
-    all[2 * at - 1], all[2 * at] = number, own.id
-    places[2 * at - 1], places[2 * at] = priority, keys.ranked(own)
+      FIELD.definition, shared ~= '' and shared or given[arg + 2], FIELD.payload, given[arg + 1])
+    all[2 * at - 1], all[2 * at] = number, id
+    places[2 * at - 1], places[2 * at] = priority, pass .. keys.enc(number) .. id
   end
   pending.many('ZADD', tag .. KEY.all, all)
-  pending.many('ZADD', keys.line(queue, task, ''), places)
+  pending.many('ZADD', line, places)
   redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), #names)
-  lines.place_head(queue, task, '')
-  wakes.queue(queue)
-  wakes.flush()
+  if redis.call('ZRANGE', line, 0, 0)[1] == places[2] then -- else its head is the same as before
+    lines.place(queue, task, '', line, priority, places[2])
+  end
+  wakes.only_queue(queue)
   return 'ok'
 end
 
-local answer = ARGV[2] == '1' and submit_fast()
+local answer = ARGV[2] == '1' and submit_fast(ARGV)
 if answer then
   return answer
 end

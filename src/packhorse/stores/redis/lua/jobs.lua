@@ -49,7 +49,7 @@ end
 -- Of several changes to one member the last counts.
 local pending = {}
 local ARGUMENTS_MAX = 2000 -- of one command; Lua cannot unpack many more
-local sets, counts, running, suspended, weighed, named = {}, {}, {}, {}, {}, {}
+local sets, counted, running, suspended, weighed, named = {}, {}, {}, {}, {}, {}
 
 -- Put a member into a sorted set. `registry` is a set that names the sorted sets which are not
 -- empty, and `name` what it calls this one.
@@ -73,7 +73,7 @@ end
 -- Count jobs of a queue in a status.
 function pending.count(queue, status, by)
   local field = keys.count(queue, status)
-  counts[field] = (counts[field] or 0) + by
+  counted[field] = (counted[field] or 0) + by
 end
 
 -- Count running jobs that share a gate of concurrency.
@@ -139,7 +139,7 @@ function pending.flush()
     sets[key] = nil
     flush_set(key, set)
   end
-  flush_counts(tag .. KEY.counts, counts)
+  flush_counts(tag .. KEY.counts, counted)
   flush_counts(tag .. KEY.running, running)
   flush_counts(tag .. KEY.suspended, suspended)
   flush_counts(tag .. KEY.bytes, weighed)
@@ -181,4 +181,9 @@ function wakes.flush()
   for _, topic in ipairs(topics) do
     redis.call('PUBLISH', tag .. channel(topic), topic)
   end
+end
+
+-- Wake the workers of one queue, by a script that wakes no others.
+function wakes.only_queue(queue)
+  redis.call('PUBLISH', tag .. KEY.wake .. 'queue:' .. queue, 'queue:' .. queue)
 end

@@ -63,16 +63,15 @@ local function forget_line(queue, task, signature)
   end
 end
 
--- Update the head of a line: in the group it is in, or in that of `gate` from now on. Returns whether
--- the line has a head.
-function lines.place_head(queue, task, signature, gate, from)
-  local line, pair = keys.line(queue, task, signature), keys.pair(queue, task)
+-- Write which job heads a line, or that none does: in the group it is in, or in that of `gate` from
+-- now on. Returns whether the line has a head.
+function lines.place(queue, task, signature, line, score, member, gate, from)
+  local pair = keys.pair(queue, task)
   local text = redis.call('HGET', tag .. KEY.heads .. pair, signature)
   local old_gate, old_member
   if text then
     old_gate, old_member = cmsgpack.unpack(text)
   end
-  local score, member = head_of(queue, task, signature, line)
   local group = gate or old_gate or ''
   if member and member == old_member and group == old_gate then
     return true
@@ -96,6 +95,13 @@ function lines.place_head(queue, task, signature, gate, from)
     redis.call('SADD', tag .. KEY.task_queues .. task, queue)
   end
   return member ~= nil
+end
+
+-- Find the head of a line, and place it.
+function lines.place_head(queue, task, signature, gate, from)
+  local line = keys.line(queue, task, signature)
+  local score, member = head_of(queue, task, signature, line)
+  return lines.place(queue, task, signature, line, score, member, gate, from)
 end
 
 -- Update the head of a job's line at the next flush.
