@@ -73,12 +73,12 @@ def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Su
 
 def are_of_one_kind(jobs: Sequence[NewJob]) -> bool:
     """Whether the jobs share queue, task, priority and timeout and are unconstrained."""
-    if not all([job_constraints(new) in _KNOWN and not is_member(new) for new in jobs]):
+    if not all(job_constraints(new) in _KNOWN and not is_member(new) for new in jobs):
         return False
     if len(jobs) == 1:
         return True
     kind = _kind_of(jobs[0])
-    alike = all([_kind_of(new) == kind for new in jobs])
+    alike = all(_kind_of(new) == kind for new in jobs)
     return alike and len({new.id for new in jobs}) == len(jobs)
 
 
@@ -91,7 +91,7 @@ def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
     first = jobs[0]
     details = _details_of(first)
     shared = len(jobs) == 1 or all(
-        [new.trace_id == own_trace_id(new.id) and _details_of(new) == details for new in jobs]
+        new.trace_id == own_trace_id(new.id) and _details_of(new) == details for new in jobs
     )
     timeout = "" if first.timeout_us is None else first.timeout_us
     args: list[Argument] = [1, first.queue, first.task, int(first.priority), timeout]

@@ -6,15 +6,12 @@
 -- fast: submit
 -- needs: lines
 local function known_ids(queue, names)
-  local CHUNK = 1000 -- names that go in one command
-  for from = 1, #names, CHUNK do
-    local last = math.min(from + CHUNK - 1, #names)
-    if redis.call('EXISTS', tag .. KEY.shelf .. queue, tag .. KEY.copied, tag .. KEY.queue,
-      unpack(names, from, last)) > 0 then -- KEY.queue alone: settings of the store itself
-      return true
-    end
+  local found, CHUNK = 0, 1000 -- names that go in one command
+  for from = 1, #names, CHUNK do -- KEY.queue alone: settings of the store itself
+    found = found + redis.call('EXISTS', tag .. KEY.shelf .. queue, tag .. KEY.copied,
+      tag .. KEY.queue, unpack(names, from, math.min(from + CHUNK - 1, #names)))
   end
-  return false
+  return found > 0
 end
 
 -- Store jobs of one kind, unless an id is known, the queue is a shelf or the store was copied.
