@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.constraints import Constraint, are_alike, job_constraints
+from packhorse.core.constraints import UNCONSTRAINED, Constraint, are_alike, job_constraints
 from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
@@ -29,8 +29,8 @@ from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
 _LEAVE: Final = "on conflict (id) do nothing"
-#: Constraints that the fast path of a submit knows.
-_KNOWN: Final = Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS
+#: Constraints that the fast path of a submit does not know.
+_FOREIGN: Final = ~(Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS)
 #: How much the job has that has most, and which were held, if not all.
 _HELD: Final = (
     "coalesce(max(number), 0), "
@@ -48,7 +48,10 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     To look for known ids costs a third of the insert, so it is done only when one was met.
     """
     constrained = memory.constrained
-    if not jobs or not are_alike(jobs) or job_constraints(jobs[0]) & ~_KNOWN:
+    if not jobs or not are_alike(jobs):
+        return None
+    constraints = job_constraints(jobs[0])
+    if constraints is not UNCONSTRAINED and constraints & _FOREIGN:  # flags are slow to compare
         return None
     if not constrained.queues.isdisjoint((THE_STORE, jobs[0].queue)):
         return None
@@ -58,7 +61,7 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     row = _row(jobs)
     if row is None:
         return None
-    if _is_rare(jobs[0]):
+    if constraints is not UNCONSTRAINED:
         text, row = sql("submit_fast", conflict=""), {**row, **_rare(jobs)}
         return Short(text, row, topics, partial(_read_rare, jobs), counts=False)
     return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
@@ -89,12 +92,6 @@ def submit_in_one(jobs: Sequence[NewJob], level: LockLevel) -> Steps[tuple[Submi
     if added is None:
         return tuple([Submitted(job.id, False, status) for job in jobs])
     return None  # an id is known, and nothing was stored: the careful way says what that means
-
-
-def _is_rare(job: NewJob) -> bool:
-    """Whether it has more than the statement for most jobs knows of."""
-    later = job.delay_us or job.scheduled_us is not None
-    return bool(later or job.deadline_us is not None or job.tags)
 
 
 def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
