@@ -17,7 +17,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -269,39 +269,56 @@ class StepRunner:
             return
         values, log.unwritten = log.unwritten, {}
         try:
-            self._require(held=await self._patiently(calls, calls.write, self._host, values))
+            try:
+                held = await calls.write(self._host, values)  # as most do, without one more layer
+            except StoreUnavailable as met:
+                held = await self._patiently(calls, calls.write, self._host, values, met=met)
+            if not held:
+                self._refuse()
         except BaseException:
             log.unwritten = {**values, **log.unwritten}
             raise
 
     async def keep(self, calls: Calls, values: dict[str, bytes]) -> None:
         """Keep values before this returns."""
-        self._require(held=await self._patiently(calls, calls.write, self._host, values))
+        if not await self._patiently(calls, calls.write, self._host, values):
+            self._refuse()
 
-    async def _patiently(self, calls: Calls, ask: Callable[..., Awaitable[T]], *about: Any) -> T:
-        """Ask the store again while it cannot be reached and this attempt holds the job."""
+    async def _patiently(
+        self,
+        calls: Calls,
+        ask: Callable[..., Awaitable[T]],
+        *about: Any,
+        met: StoreUnavailable | None = None,
+    ) -> T:
+        """Ask the store again while it cannot be reached and this attempt holds the job.
+
+        `met` is what asking came to just now, if it was asked.
+        """
         pause_s = _PAUSE_S
         while True:
             try:
+                if met is not None:
+                    raise met
                 return await ask(*about)
             except StoreUnavailable:
                 # What a step did cannot be undone, so that giving up means doing it twice.
                 if self._host.lease_lost() or await calls.pause(self._owner, pause_s):
                     raise
-                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+                pause_s, met = min(_PAUSE_S_MAX, 2 * pause_s), None
 
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Keep values before this returns; on an event loop the store is asked only once."""
         if in_event_loop():
-            self._require(held=self._host.attach(values))
+            if not self._host.attach(values):
+                self._refuse()
         else:
             finished(self.keep(IN_THREAD, values))
 
-    def _require(self, *, held: bool) -> None:
-        if not held:
-            problem = "is held by another worker by now, or is over: what this attempt did last"
-            told = f"job {self._job.id} {problem} was not kept; stop here"
-            raise StepRefused(told, job_id=self._job.id)
+    def _refuse(self) -> NoReturn:
+        problem = "is held by another worker by now, or is over: what this attempt did last"
+        told = f"job {self._job.id} {problem} was not kept; stop here"
+        raise StepRefused(told, job_id=self._job.id)
 
     async def _opened(self, calls: Calls) -> StepLog:
         """Read the steps of earlier attempts, if there are any."""
