@@ -48,8 +48,9 @@ _OPTION: Final = re.compile(r"[a-z_]{1,40}")
 _SHOWN: Final = frozenset({"sslmode", "target_session_attrs", "application_name"})
 _PLACED: Final = frozenset({"user", "password", "host", "port", "dbname"})
 #: How long a transaction of ours may stand still between two of its statements, in seconds. One
-#: that stops there (a stopped process, a cut wire) holds its locks, and all others wait for them.
-_STANDS_STILL_S: Final = 3.0
+#: that stops there (a stopped process, a cut wire) holds its locks, and all others wait for them:
+#: rescues too, which have 5 s beyond a lease, and several may stop one after the other.
+_STANDS_STILL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
