@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
@@ -25,7 +26,7 @@ def test_without_suspects_all_is_normal() -> None:
     quarantine.claimed(Mode.NORMAL, jobs=0, suspects=False)
 
     assert quarantine.mode(0.0, busy=False, idle=True) is Mode.NORMAL
-    assert quarantine.next_change(0.0) is None
+    assert quarantine.next_change(0.0) == inf
 
 
 def test_an_idle_worker_takes_suspects_at_once() -> None:

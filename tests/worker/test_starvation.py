@@ -9,7 +9,7 @@ from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, Priority
 from packhorse.events import QueueStarving
 from packhorse.runtime.services.upkeep import _REST_PER_COST, Starvation
-from packhorse.stores.requests import Claimed, Counts
+from packhorse.stores.requests import Counts
 from tests.worker.support import Even, HandClock, Yard
 
 
@@ -19,8 +19,11 @@ class Shift:
     def __init__(self, clock: SystemClock | None = None) -> None:
         self.yard = Yard()
         self.yard.record()
+        self.served: dict[str, tuple[Job, int]] = {}
         self.starvation = Starvation(
-            *(self.yard.store, clock or SystemClock(), Even(), self.yard.bus), "me"
+            *(self.yard.store, clock or SystemClock(), Even(), self.yard.bus),
+            worker="me",
+            served=self.served,
         )
 
     def passes(self, seconds: int) -> None:
@@ -28,7 +31,9 @@ class Shift:
 
     def serve_one(self) -> Job:
         job = self.yard.claim_by_hand("me", "work", lease_us=3_600 * SECOND_US)
-        self.starvation.served(Claimed((job,), self.yard.store_clock.now_us()))
+        known, _ = self.served.get(job.queue, (job, 0))
+        lowest = min(job, known, key=lambda each: each.ready_us)
+        self.served[job.queue] = (lowest, self.yard.store_clock.now_us())
         return job
 
     async def told(self) -> list[QueueStarving]:

@@ -162,6 +162,12 @@ class Signature:
         leading = [given.pop(name) for name in self.position_only if name in given]
         return function(*injected, *leading, **given)
 
+    def by_name(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as one that takes every argument by its name."""
+        if not self.position_only:
+            return function
+        return lambda *injected, **arguments: self.call(function, arguments, *injected)
+
     def encode_result(self, value: Any) -> str:
         """A result as JSON text that reads back as annotated, or a `PayloadError`."""
         return self.results.encode(value)

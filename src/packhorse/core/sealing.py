@@ -22,14 +22,15 @@ LOOSE: Final = "~"
 #: A sealed value without its frame: how it stands in a document, whatever is around it.
 _TOKEN: Final = re.compile(r"(?P<key>[A-Za-z0-9._-]{1,64})(?P<loose>~?):(?P<data>[A-Za-z0-9_=-]+)")
 
-_BEGIN: Final = '{"$enc":"'
+#: How every sealed value begins.
+SEALED: Final = '{"$enc":"'
 _END: Final = '"}'
-_BEGINNINGS: Final = frozenset({_BEGIN, _BEGIN.encode()})  # of text of either kind
+_BEGINNINGS: Final = frozenset({SEALED, SEALED.encode()})  # of text of either kind
 
 
 def sealed(token: str) -> str:
     """A token as the JSON text that is stored."""
-    return f"{_BEGIN}{token}{_END}"
+    return f"{SEALED}{token}{_END}"
 
 
 def is_sealed(text: str | bytes) -> bool:
@@ -49,13 +50,13 @@ def token_of(text: str | bytes) -> re.Match[str] | None:
         if not text.startswith(b'{"$enc":"'):
             return None
         text = text.decode(errors="replace")
-    if not text.startswith(_BEGIN) or not text.endswith(_END):
+    if not text.startswith(SEALED) or not text.endswith(_END):
         return None
-    return _TOKEN.fullmatch(text, len(_BEGIN), len(text) - len(_END))
+    return _TOKEN.fullmatch(text, len(SEALED), len(text) - len(_END))
 
 
 def require_open(text: Text, job_id: str, what: str) -> Text:
     """The text, if it is plain; else `KeyUnavailable` says which key it needs."""
-    if text[: len(_BEGIN)] in _BEGINNINGS and (found := token_of(text)) is not None:
+    if text[: len(SEALED)] in _BEGINNINGS and (found := token_of(text)) is not None:
         raise KeyUnavailable(job_id, key=found["key"], what=what)
     return text

@@ -68,6 +68,7 @@ class ConsumerRuntime(Runtime):
             may_start=lambda: self.lease.trusted,
         )
         self.fetcher.on_look = self._look_ended
+        self.settler.on_accepted = self._accepted
         self.shutdown.watch(self._end_fetches)
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.events import EventBus, JobDead, QueueStarving, TasksParked, dead_event
 from packhorse.stores.intake import ADMITTED_MAX, Intake
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import Claimed, Counts
+from packhorse.stores.requests import Counts
 
 #: How long a service waits after an error, at most: its own interval may be a minute.
 _AFTER_ERROR_S_MAX: Final = 5.0
@@ -251,8 +251,8 @@ class Pruner:
 class Starvation:
     """Report a ready job that waits long while jobs which came later are started.
 
-    Strict priorities starve the low ones under endless high load; `ageing` prevents that. From each
-    claim this notes the job that ranked lowest. Where even that one became ready a minute after the
+    Strict priorities starve the low ones under endless high load; `ageing` prevents that. Of each
+    claim the job that ranked lowest is noted. Where even that one became ready a minute after the
     one that has waited longest, the latter is being overtaken. Queues in which keys or tenants may
     hold single jobs back are left out: there a long wait proves nothing.
     """
@@ -261,7 +261,14 @@ class Starvation:
     interval_s = 15.0
 
     def __init__(
-        self, store: Store, clock: Clock, chance: Chance, bus: EventBus, worker: str
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        bus: EventBus,
+        worker: str,
+        *,
+        served: dict[str, tuple[Job, int]],
     ) -> None:
         self._store = store
         self._monotonic = clock.monotonic
@@ -269,24 +276,19 @@ class Starvation:
         self._bus = bus
         self._worker = worker
         self._left_out: frozenset[str] = frozenset()
-        self._served: dict[str, Job] = {}  # per queue, of those noted the one ready for longest
-        self._now_us = 0  # the store's clock at the last claim
+        # Per queue, of the jobs that ranked lowest in a claim the one ready for longest, and the
+        # store's clock at the last claim; who claims writes it, and every look clears it.
+        self._served = served
         self._told: set[str] = set()  # queues that are starving, as far as was told
 
     def leave_out(self, queues: frozenset[str]) -> None:
         """Do not judge queues in which some jobs may be held back while others go."""
         self._left_out = queues
 
-    def served(self, claimed: Claimed) -> None:
-        """Note the job that ranked lowest among those a claim brought; it brought some."""
-        job, self._now_us = claimed.jobs[-1], claimed.now_us
-        known = self._served.get(job.queue)
-        if known is None or job.ready_us < known.ready_us:
-            self._served[job.queue] = job
-
     async def run_once(self) -> float:
         """Look whether a job waits much longer than those that were claimed."""
-        served, self._served = self._served, {}
+        served = self._served.copy()
+        self._served.clear()
         usual_s = spread(self.interval_s, self._chance)
         if not served:
             return usual_s
@@ -296,13 +298,13 @@ class Starvation:
         took_s = self._monotonic() - began
         for each in counts:
             if each.queue in served:
-                self._judge(each, served[each.queue])
+                self._judge(each, *served[each.queue])
         return max(usual_s, took_s * _REST_PER_COST)
 
     def _read(self) -> tuple[Counts, ...]:
         return self._store.run(self._store.inspection.counts())
 
-    def _judge(self, counts: Counts, served: Job) -> None:
+    def _judge(self, counts: Counts, served: Job, now_us: int) -> None:
         since_us = counts.oldest_ready_us
         starving = since_us is not None and served.ready_us - since_us >= STARVING_US
         if not starving or counts.queue in self._left_out:
@@ -313,7 +315,7 @@ class Starvation:
                 QueueStarving(
                     worker=self._worker,
                     queue=counts.queue,
-                    waited_s=(self._now_us - since_us) / SECOND_US,
+                    waited_s=(now_us - since_us) / SECOND_US,
                     priority=_priority_name(served.priority),
                 )
             )

@@ -155,36 +155,31 @@ class LogWriter:
     def __init__(self, store: Store, redact: Redact) -> None:
         self._store = store
         self._redact = redact
-        self._kept: dict[Attempt, Attaching] = {}
-
-    @property
-    def pending(self) -> bool:
-        """Whether anything waits to be written."""
-        return bool(self._kept)
+        self.kept: dict[Attempt, Attaching] = {}  #: what waits to be written
 
     def take(self, attempt: Attempt) -> None:
         """Keep what an attempt has logged, which has ended, for the next write."""
         logged = logged_by(attempt, self._redact)
         if logged is not None:
-            self._kept[attempt] = logged
+            self.kept[attempt] = logged
 
     def write(self, attempts: Iterable[Attempt]) -> Generator[Plan[Any], Any, None]:
         """Write the lines of these. What a store refuses is left out: a job matters more.
 
         A store that cannot be reached is asked again, when the settlements are.
         """
-        for batch in _batches([each for each in attempts if each in self._kept], self._kept):
+        for batch in _batches([each for each in attempts if each in self.kept], self.kept):
             yield from self._attach(batch)
             for attempt in batch:
-                del self._kept[attempt]
+                del self.kept[attempt]
 
     def forget(self, attempt: Attempt) -> None:
         """Do not write the lines of this one."""
-        self._kept.pop(attempt, None)
+        self.kept.pop(attempt, None)
 
     def _attach(self, batch: Sequence[Attempt]) -> Generator[Plan[Any], Any, None]:
         try:
-            yield self._store.attachments.attach([self._kept[each] for each in batch])
+            yield self._store.attachments.attach([self.kept[each] for each in batch])
             return
         except StoreUnavailable:
             raise

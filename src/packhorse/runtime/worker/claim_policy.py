@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
+from math import inf
 from typing import Final
 
 from packhorse.core.clock import SECOND_US
@@ -265,7 +266,7 @@ class Quarantine:
         """Whether a suspect has the turn or is about to: nothing else may begin."""
         return self._state is not _State.NORMAL
 
-    def next_change(self, now: float) -> float | None:
+    def next_change(self, now: float) -> float:
         """How long until `mode` may differ by time alone."""
         if self._state is _State.DRAINING:
             return max(0.0, self._stood_since + self._drain_s - now)
@@ -273,7 +274,7 @@ class Quarantine:
             return max(0.0, self._alone_since + self._alone_s - now)
         if self._state is _State.NORMAL and self._waiting:
             return max(0.0, self._normal_until - now)
-        return None
+        return inf
 
     def _keep_draining(self, now: float) -> Mode:
         if now - self._stood_since < self._drain_s:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from packhorse.artifacts import RESULT_ARTIFACT_BYTES_MAX, PlaceSource, is_reference, moved_result
 from packhorse.context import RUNNING, Context, job_fields
 from packhorse.core.job import DeadReason, JobRecord
-from packhorse.core.job_logs import LOGS_OFF, RunningJob
 from packhorse.core.outcome import Failed, GivenUp, Outcome, Snoozed, Succeeded
 from packhorse.core.references import wanted_results
 from packhorse.core.responses import (
@@ -25,13 +24,12 @@ from packhorse.core.responses import (
     failed_answer,
     with_outputs,
 )
-from packhorse.core.sealing import require_open
+from packhorse.core.sealing import SEALED, require_open
 from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
 from packhorse.errors import ContractError, PayloadError, ShapeError, StoreError
 from packhorse.hosts import AttemptHost
-from packhorse.logs.setup import capture
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
@@ -68,18 +66,10 @@ class Executor:
     """Calls handlers."""
 
     def __init__(
-        self,
-        make_context: Callable[[Attempt], Context],
-        worker: str = "",
-        places: PlaceSource | None = None,
-        log_level: int = LOGS_OFF,
+        self, make_context: Callable[[Attempt], Context], places: PlaceSource | None = None
     ) -> None:
         self._make_context = make_context
-        self._log_level = log_level
-        if log_level < LOGS_OFF:
-            capture()
         self._places = places
-        self.worker = worker
         #: Told in the handler's own task or thread that it is about to run.
         self.enter: Callable[[Attempt], None] | None = None
         self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
@@ -87,6 +77,8 @@ class Executor:
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
         outcome = await self._run(attempt)
+        if outcome is _NOTHING and attempt.context is None and attempt.plan.write_result is None:
+            return outcome  # as most do: there is nothing to measure, to bound or to pass on
         try:
             if (problem := too_large(attempt.plan, outcome)) is not None:
                 outcome = await asyncio.to_thread(self._moved, attempt, outcome, problem)
@@ -166,15 +158,16 @@ class Executor:
         if attempt.ending is not None:
             raise asyncio.CancelledError
         plan = attempt.plan
-        RUNNING.set(self.running(attempt))
-        require_open(attempt.job.payload, attempt.job.id, "payload")
+        RUNNING.set(attempt.running)
+        if attempt.job.payload.startswith(SEALED):
+            require_open(attempt.job.payload, attempt.job.id, "payload")
         if plan.item is not None:
             run = ChunkRun(attempt, self.context(attempt), judged)
             return run.run() if plan.item.is_coroutine else run.run_here()
         arguments = read_arguments(plan, attempt.job)
         if plan.wants_context:
-            return plan.call(plan.function, arguments, self.context(attempt))
-        return plan.call(plan.function, arguments)
+            return plan.function(self.context(attempt), **arguments)
+        return plan.function(**arguments)
 
     def _rest_of(self, attempt: Attempt, outcome: Outcome, calls: Calls) -> Work[Outcome] | None:
         """What is left to do when a handler is through: write a result elsewhere, keep a question.
@@ -189,14 +182,6 @@ class Executor:
         if isinstance(outcome, Snoozed) and outcome.asks:
             return self.context(attempt).steps.ask(calls, outcome)
         return None
-
-    def running(self, attempt: Attempt) -> RunningJob:
-        """The attempt as its code sees it."""
-        running = attempt.running
-        if running is None:
-            known = (attempt.job, self.worker, attempt.plan.worker_id, self._log_level)
-            running = attempt.running = RunningJob(*known)
-        return running
 
     def _host(self, attempt: Attempt) -> AttemptHost:
         return self.context(attempt).host

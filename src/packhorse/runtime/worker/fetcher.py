@@ -73,7 +73,9 @@ class Fetcher:
         self.own_tasks = request.tasks
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
-        self.on_claimed: Callable[[Claimed], None] = lambda _claimed: None
+        #: Per queue, of the lowest in rank of every claim the one ready for longest, and the
+        #: store's clock at the last claim; `Starvation` judges by it.
+        self.served: dict[str, tuple[Job, int]] = {}
         #: Folds what became of groups, which may submit jobs; says whether there was anything.
         self.fold: Callable[[], Awaitable[bool]] = _nothing_folded
         self._request = request
@@ -124,10 +126,10 @@ class Fetcher:
             # Together with the settlement that makes the room, instead of after its wake-up.
             self._slots.freed = False
             self.wake()
-        elif not self._resting:
-            return
-        elif not self._slots.busy or (not self._empty and self._wanted() > 0):
-            self._woken.set()
+        elif self._resting:
+            idle = not (self._slots.running or self._slots.waiting)
+            if idle or (not self._empty and self._wanted() > 0):
+                self._woken.set()
 
     def set_limited(self, queues: frozenset[str]) -> None:
         """Look ahead in none of these queues."""
@@ -150,7 +152,8 @@ class Fetcher:
                 self._health.failed("fetch", error)
                 await self._health.pause(self._shutdown, self._backoff.next_s())
                 continue
-            self._health.worked("fetch")
+            if self._health.failing:
+                self._health.worked("fetch")
             ended = self._shutdown.phase > Phase.RUNNING or self.finished
             if rest_s > 0 and not (ended or self._woken.is_set()):
                 self._resting = True
@@ -163,21 +166,22 @@ class Fetcher:
         slots, now = self._slots, self._monotonic()
         if not self.urgency.plain:
             self._look_for_room()
-        stale_s, busy, empty = slots.give_back_stale(now), slots.busy, self._empty
+        stale_s, empty = slots.give_back_stale(now), self._empty
+        busy = bool(slots.running or slots.waiting)
         mode = self._quarantine.mode(now, busy=busy, idle=empty and not busy)
         if mode is Mode.NORMAL and empty and now < self._look_at:
-            rest_s = self._rest_s(now, min(stale_s, self._look_at - now))
+            change_s = self._quarantine.next_change(now)
+            rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
             return await self._burst_rest_s(rest_s) if self._options.burst and not busy else rest_s
         asked = self._rotation.ask(now) if mode is Mode.NORMAL else self._rotation.queues
         queues, limit, urgent = self._room(mode, asked)
-        if limit < 1 or not self._may_claim():
+        gate = self._heartbeat.gate  # a renewal that has it ends with a nudge
+        if limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
-            return self._rest_s(now, min(stale_s, self._poll_s))
-        if not self._heartbeat.gate.acquire(blocking=False):
-            # The renewal under way ends with a nudge.
-            return self._rest_s(now, min(stale_s, self._poll_s))
+            change_s = self._quarantine.next_change(now)
+            return max(_REST_MIN_S, min(stale_s, self._poll_s, change_s))
         self.looks += 1
         alone = mode is Mode.SUSPECTS
         tasks = self._request.tasks if alone else self.own_tasks
@@ -189,7 +193,7 @@ class Fetcher:
         try:
             claimed = await self._claim(request)
         finally:
-            self._heartbeat.gate.release()
+            gate.release()
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
             await self._health.pause(self._shutdown, self._backoff.next_s())
@@ -260,7 +264,7 @@ class Fetcher:
         limit = self._wanted()
         if self._options.max_jobs is not None:
             left = self._options.max_jobs - self._slots.started - len(self._slots.waiting)
-            self.finished = left <= 0 and not self._slots.busy
+            self.finished = left <= 0 and not (self._slots.running or self._slots.waiting)
             limit = min(limit, left)
         if self._caps is not None:
             queues, limit = self._caps.within(queues, limit)
@@ -284,8 +288,9 @@ class Fetcher:
             self._health.failed("claim", error)
             self._heartbeat.must_tell = True  # it may have been granted all the same
             return None
-        self._health.worked("claim")
-        self._backoff.reset()
+        if self._health.failing:
+            self._health.worked("claim")
+            self._backoff.reset()
         self._take(claimed, asked_at, epoch, request.allowance_us)
         return claimed
 
@@ -323,7 +328,10 @@ class Fetcher:
         crashes = max((job.crashes for job in jobs), default=0)
         self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
         if jobs:
-            self.on_claimed(claimed)
+            lowest = jobs[-1]
+            known, _ = self.served.get(lowest.queue, (lowest, 0))
+            lowest = lowest if lowest.ready_us < known.ready_us else known
+            self.served[lowest.queue] = (lowest, claimed.now_us)
         if claimed.lease_lost:
             self._heartbeat.must_renew()
         elif mode is Mode.NORMAL:
@@ -369,7 +377,8 @@ class Fetcher:
             return max(_REST_MIN_S, self._look_at - now)
         if outlook.orphaned:
             return _BURST_LOOK_S
-        self.finished = not (self._woken.is_set() or self._slots.busy)
+        busy = self._slots.running or self._slots.waiting
+        self.finished = not (self._woken.is_set() or busy)
         return 0.0 if self.finished else _REST_MIN_S
 
     async def _admit(self) -> int:
@@ -377,11 +386,6 @@ class Fetcher:
         intake = self._store.intake
         admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
         return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)
-
-    def _rest_s(self, now: float, rest_s: float) -> float:
-        """At most so long, less if suspects get their turn by time alone before."""
-        change_s = self._quarantine.next_change(now)
-        return max(_REST_MIN_S, rest_s if change_s is None else min(rest_s, change_s))
 
 
 async def _nothing_folded() -> bool:

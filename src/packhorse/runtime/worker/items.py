@@ -79,8 +79,8 @@ class ItemRunner:
         job = msgspec.structs.replace(whole, payload=payload, trace_id=trace_id)
         arguments = read_arguments(plan, job)
         if not plan.wants_context:
-            return plan.call(plan.function, arguments)
-        return plan.call(plan.function, arguments, self._item_context(index, job))
+            return plan.function(**arguments)
+        return plan.function(self._item_context(index, job), **arguments)
 
     def _item_context(self, index: int, job: Job) -> Context:
         host = cast("AttemptHost", _ItemHost(self._context, index))

@@ -49,9 +49,8 @@ class CallPlan:
     threaded: bool
     wants_context: bool
     whole: bool  #: the payload is the one argument itself
-    function: Callable[..., Any]
+    function: Callable[..., Any]  #: takes all arguments by their names
     decode: Callable[[str | bytes], dict[str, Any]]
-    call: Callable[..., Any]
     encode_result: Callable[[Any], str]
     timeout_s: float  #: for jobs that name none
     limits: Limits  #: for jobs with no options of their own
@@ -246,9 +245,8 @@ class PlanBook:
             is_coroutine=definition.coroutine or definition.kind == "coroutine",
             wants_context=definition.wants_context,
             whole=signature.whole,
-            function=definition.function,
+            function=signature.by_name(definition.function),
             decode=signature.decode,
-            call=signature.call,
             encode_result=definition.encode_result,
             bound=definition.bound,
             versions=definition.versions if definition.version is not None else None,
@@ -313,7 +311,6 @@ def _unknown(task: str) -> CallPlan:
         whole=True,
         function=fail,
         decode=lambda _payload: {},
-        call=lambda function, _arguments: function(),
         encode_result=str,
         timeout_s=1.0,
         limits=Limits(),

@@ -87,7 +87,7 @@ class WrappedRunner:
             self._finish(attempt, ended_by_worker(attempt, attempt.ending))
             return
         attempt.start_by = None  # it begins here: middlewares may take their time
-        RUNNING.set(self._executor.running(attempt))
+        RUNNING.set(attempt.running)
         try:
             if self._executor.enter is not None:
                 self._executor.enter(attempt)

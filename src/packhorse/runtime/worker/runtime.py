@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from packhorse.core.config import WorkerOptions
@@ -95,6 +95,8 @@ class Runtime:
         )
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
+        #: Looks for work now; a worker with processes has more than one who looks.
+        self.wake: Callable[..., None] = self.fetcher.wake
         self.admitter = self._admitter()
         self.groups = Groups(
             *(env.store, env.clock, env.chance, worker, known_foldings(env, worker)),
@@ -118,14 +120,14 @@ class Runtime:
             counters=self.counters,
             progress=self.progress,
         )
-        settler.connect(self._accepted, self._limited)
+        settler.on_limited = self._limited
         return settler
 
     def _admitter(self) -> Admitter | None:
         intake, env = self.env.store.intake, self.env
         if intake is None or intake.admits_by_itself:
             return None
-        return Admitter(env.store, env.clock, env.chance, found=self.wake)
+        return Admitter(env.store, env.clock, env.chance, found=lambda: self.wake(()))
 
     def _fetcher(self, tasks: tuple[str, ...], *, look_ahead: bool) -> Fetcher:
         env, options, plans = self.env, self.options, self.plans
@@ -237,10 +239,6 @@ class Runtime:
             return True
         return start_by is not None and self.fetcher.allowance.is_late(start_by, now)
 
-    def wake(self, topics: Collection[str] = ()) -> None:
-        """Look for work now."""
-        self.fetcher.wake(topics)
-
     def use_settings(self, settings: Settings) -> None:
         """Go by changed settings of queues and tasks."""
         self.plans.use(settings)
@@ -249,9 +247,6 @@ class Runtime:
         )
 
     # --------------------------------------------------------------------- what the parts report
-
-    def _accepted(self, _attempts: Sequence[Attempt], /) -> None:
-        """The store has accepted the settlements of these."""
 
     def _limited(self, attempt: Attempt) -> None:
         """A handler met a rate limit elsewhere: release waiting jobs of its kind."""
@@ -305,7 +300,8 @@ class Runtime:
         cancel = f"cancel:{self.worker}"
         while True:
             heard = await listener.wait(_LISTEN_S)
-            self.health.worked("listen")
+            if self.health.failing:
+                self.health.worked("listen")
             if not heard:
                 continue
             if cancel in heard or "*" in heard:
@@ -319,7 +315,7 @@ class Runtime:
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.wake(heard)
                 self.settings.soon.set()
-            if self.slots.busy:
+            if self.slots.running or self.slots.waiting:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
 
 

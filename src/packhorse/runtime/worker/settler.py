@@ -84,19 +84,16 @@ class Settler:
         self._wrote = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._batch_max = _BATCH_MAX
-        self._accepted: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
-        self._limited: Callable[[Attempt], None] = lambda _attempt: None
+        self._backoff = Backoff(env.chance)
+        #: Told which attempts the store has accepted, where that matters to someone.
+        self.on_accepted: Callable[[Sequence[Attempt]], None] | None = None
+        #: Told which attempt met a limit.
+        self.on_limited: Callable[[Attempt], None] = lambda _attempt: None
         self.tallies = Tallies()  #: by queue and task, of all that was answered
         #: Told of every batch that was answered, where attempts are traced.
         self.told: (
             Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
         ) = None
-
-    def connect(
-        self, accepted: Callable[[Sequence[Attempt]], None], limited: Callable[[Attempt], None]
-    ) -> None:
-        """Say who is told which attempts the store has accepted, and which one met a limit."""
-        self._accepted, self._limited = accepted, limited
 
     @property
     def backlog(self) -> int:
@@ -114,7 +111,9 @@ class Settler:
         job = attempt.job
         plan = attempt.plan
         limits = plan.limits if job.options is None else limits_of(job, plan)
-        settlement = settle(job, outcome, limits, roll=self._chance.roll())
+        # A success, as nearly all are, leaves nothing to chance.
+        roll = 0.0 if type(outcome) is Succeeded else self._chance.roll()
+        settlement = settle(job, outcome, limits, roll=roll)
         if attempt.running is not None and attempt.running.lines is not None:
             self._logs.take(attempt)
         if plan.item is not None:
@@ -129,7 +128,7 @@ class Settler:
         self._settlements.append(settlement)
         self._attempts.append(attempt)
         if type(outcome) is Limited:
-            self._limited(attempt)
+            self.on_limited(attempt)
 
     def _tell_settled(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
         """Its handler completed the job in a transaction, so that nothing is left to write."""
@@ -167,13 +166,10 @@ class Settler:
 
     async def run(self) -> None:
         """Write batches until cancelled."""
-        backoff = Backoff(self._chance)
         while True:
             await self._due.wait()
-            if await self._write():
-                backoff.reset()
-            else:
-                await self._health.pause(self._shutdown, backoff.next_s())
+            if not await self._write():
+                await self._health.pause(self._shutdown, self._backoff.next_s())
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until everything is accepted; False if that takes longer than it may."""
@@ -220,7 +216,7 @@ class Settler:
         try:
             if self._progress.newest:
                 await self._progress.write(attempts)
-            if self._logs.pending:
+            if self._logs.kept:
                 await adrive(self._logs.write(attempts), self._store.arun)
             verdicts = await self._store.arun(self._store.jobs.settle(settlements))
         except StoreRefused as error:
@@ -232,7 +228,9 @@ class Settler:
             return True  # `write_now` has written it too
         self._under_way = ([], [])
         self._batch_max = _BATCH_MAX
-        self._health.worked("settle")
+        if self._health.failing:
+            self._health.worked("settle")
+            self._backoff.reset()
         self._answered(settlements, attempts, verdicts)
         self._wrote.set()
         return True
@@ -308,12 +306,13 @@ class Settler:
         verdicts: Sequence[Verdict],
     ) -> None:
         self._held.difference_update(attempts)
-        self._accepted(attempts)
+        if self.on_accepted is not None:
+            self.on_accepted(attempts)
         self.tallies.count(settlements, attempts, verdicts)
         if self.told is not None:
             self.told(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
-        wants_completed = self._bus.wants(JobCompleted)
+        wants_completed = JobCompleted in self._bus.observers
         counters.execution_s += sum([attempt.duration for attempt in attempts])
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
             if attempt.settling is not None and _is_repeated(attempt.settling, verdict):

@@ -79,16 +79,6 @@ class Slots:
         held = (each for each in self.held if each.stage <= Stage.RUNNING)
         return sum(each.job.priority > priority and not each.plan.process for each in held)
 
-    @property
-    def free(self) -> int:
-        """How many slots are free for what runs in this process."""
-        return self.concurrency - self.running + self.in_processes
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything runs, or is about to."""
-        return self.running > 0 or bool(self.waiting)
-
     def take(self, attempts: Iterable[Attempt]) -> None:
         """Hold what a claim brought, and start what has a slot."""
         arrived = self._monotonic()
@@ -177,8 +167,11 @@ class Slots:
         self._turn_due = False
         waiting = self.waiting
         may_start = waiting and self.open and self._may_start()
-        while may_start and waiting and (self.free > 0 or waiting[0].plan.process):
-            attempt = waiting.popleft()
+        while may_start and waiting:
+            attempt, in_own = waiting[0], self.running - self.in_processes
+            if in_own >= self.concurrency and not attempt.plan.process:
+                break
+            waiting.popleft()
             if attempt.job.deadline_us is not None and self._is_over(attempt):
                 self._release(attempt)  # the store puts it away as expired
                 continue

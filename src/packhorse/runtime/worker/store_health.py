@@ -40,19 +40,15 @@ class StoreHealth:
         self._bus = bus
         self._clock = clock
         self._worker = worker
-        self._failing: set[str] = set()  # at most one entry per kind of call
+        #: The kinds of calls that fail now; replaced as a whole, so that any thread may read it.
+        self.failing: frozenset[str] = frozenset()
         self._since = 0.0
         self._back = asyncio.Event()  # a call that failed works again
 
-    @property
-    def failing(self) -> tuple[str, ...]:
-        """The kinds of calls that fail now; readable from any thread."""
-        return tuple(sorted(self._failing.copy()))
-
     def failed(self, operation: str, error: BaseException) -> None:
         """A call failed; it will be tried again."""
-        first = not self._failing
-        self._failing.add(operation)
+        first = not self.failing
+        self.failing |= {operation}
         if first:
             self._since = self._clock.monotonic()
             self._bus.emit(
@@ -65,12 +61,12 @@ class StoreHealth:
             )
 
     def worked(self, operation: str) -> None:
-        """A call worked."""
-        if operation not in self._failing:
+        """A call worked; need not be told while none fails."""
+        if operation not in self.failing:
             return
-        self._failing.remove(operation)
+        self.failing -= {operation}
         self._back.set()
-        if not self._failing:
+        if not self.failing:
             seconds = self._clock.monotonic() - self._since
             self._bus.emit(StoreRecovered(worker=self._worker, seconds=seconds))
 

@@ -145,7 +145,7 @@ class SupervisorReporter:
             abandoned=len(stuck),
             p95_duration_ms=self._p95_ms(),
             running=runtime.slots.running,
-            trouble=", ".join(runtime.health.failing),
+            trouble=", ".join(sorted(runtime.health.failing)),
             lease=runtime.lease.trusted,
             quiet=runtime.shutdown.quiet,
             stopping=runtime.shutdown.begun,

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
+from packhorse.core.job_logs import LOGS_OFF, RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.events import JobStarted, LoopBlocked, WorkerStarted
+from packhorse.logs.setup import capture
 from packhorse.runtime.services.upkeep import Starvation
 from packhorse.runtime.worker.attempt import Attempt, Ending
 from packhorse.runtime.worker.contexts import ContextFactory
@@ -52,10 +54,14 @@ class WorkerRuntime(Runtime):
         self.thread = threading.get_ident()  #: of the event loop
         self._started = False
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
-        self.starvation = Starvation(env.store, env.clock, env.chance, env.bus, worker)
+        self.starvation = Starvation(
+            *(env.store, env.clock, env.chance, env.bus, worker), served=self.fetcher.served
+        )
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         self.contexts.attachments.beside = self.settler.flush
-        executor = Executor(self.contexts.make, worker, env.places, env.log_level)
+        executor = Executor(self.contexts.make, env.places)
+        if env.log_level < LOGS_OFF:
+            capture()
         self.threads = ThreadRunner(
             *(executor, self._begin, self.slots.finish),
             too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
@@ -63,7 +69,7 @@ class WorkerRuntime(Runtime):
         )
         self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
         self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
-        self._make_processes(executor)
+        self._make_processes()
         chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
         wrapped = WrappedRunner(
             *(executor, chain, self.threads, self._begin, self.slots.finish),
@@ -76,6 +82,8 @@ class WorkerRuntime(Runtime):
             stop_process=self._stop_process,
         )
         self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
+        if self.supervisor is not None or options.burst:
+            self.settler.on_accepted = self._accepted
         self.stacks = StackAnswers(self)
         self.also_heard = dict.fromkeys(HEARD_TOPICS, self.stacks.asked)
         #: Called when it is told through the store to be quiet, or to claim again.
@@ -86,7 +94,6 @@ class WorkerRuntime(Runtime):
             after_turn=self._after_turn,
             may_start=lambda: self.lease.trusted,
         )
-        self.fetcher.on_claimed = self.starvation.served
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
 
@@ -113,12 +120,6 @@ class WorkerRuntime(Runtime):
             self.settler.flush()
         self.wake()
 
-    def wake(self, topics: Collection[str] = ()) -> None:
-        """Look for work now."""
-        self.fetcher.wake(topics)
-        if self.process_fetcher is not None:
-            self.process_fetcher.wake()
-
     def leave_with(self, problem: str) -> None:
         """Leave unasked: there is no going on like this."""
         if self.problem is None:
@@ -132,7 +133,7 @@ class WorkerRuntime(Runtime):
 
     # -------------------------------------------------------------------------------- processes
 
-    def _make_processes(self, executor: Executor) -> None:
+    def _make_processes(self) -> None:
         """Make what runs handlers in processes, if a task wants that."""
         self.processes: ProcessRunner | None = None
         self.process_fetcher: ProcessFetcher | None = None
@@ -142,7 +143,6 @@ class WorkerRuntime(Runtime):
         self.processes = process_runner(
             *(self.worker, origin_of(self.env.app, self.env.origin), self.options, self.progress),
             begin=self._begin,
-            running=executor.running,
             hand_over=self.instruments.handed_over if self.instruments else None,
             finish=self.slots.finish,
             freed=self._process_freed,
@@ -156,6 +156,11 @@ class WorkerRuntime(Runtime):
             processes=self.processes.pool.limits.slots,
             poll_s=self.options.poll_interval_us / SECOND_US,
         )
+        self.wake = self._wake_both
+
+    def _wake_both(self, topics: Collection[str] = ()) -> None:
+        self.fetcher.wake(topics)
+        self._process_freed()
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
@@ -190,9 +195,11 @@ class WorkerRuntime(Runtime):
             attempt.ending = Ending.TOO_LATE
             return
         self.watchdog.begin(attempt, now)
+        seen_as = (attempt.job, self.worker, attempt.plan.worker_id, self.env.log_level)
+        attempt.running = RunningJob(*seen_as)
         if self.supervisor is not None:
             self.supervisor.begin(attempt)
-        if self.env.bus.wants(JobStarted):
+        if JobStarted in self.env.bus.observers:
             self.announcer.started(attempt)
 
     def _extend(self, attempt: Attempt) -> None:
@@ -227,7 +234,8 @@ class WorkerRuntime(Runtime):
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
         if self.supervisor is not None:
             self.supervisor.accepted(attempts)
-        if self.options.burst and not (self.slots.busy or self.settler.backlog):
+        slots = self.slots
+        if self.options.burst and not (slots.running or slots.waiting or self.settler.backlog):
             self.fetcher.nudge()  # there may be nothing left to do
 
     def _stop_starting(self) -> None:

@@ -14,7 +14,6 @@ import contextlib
 import faulthandler
 import functools
 import importlib
-import inspect
 import logging
 import os
 import resource
@@ -32,6 +31,7 @@ from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import NewJob, Progress
+from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
 from packhorse.hosts import HostTransaction
@@ -185,11 +185,12 @@ class _Process:
                 max_tokens=attempt.plan.max_tokens,
             )
 
-        executor = Executor(context, setup.worker, app.places)
+        executor = Executor(context, app.places)
         instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
         while isinstance(message := self._inbox.get(), Run):
             attempt = Attempt(message.job, plans.find(message.job), 0, *message.offsets_us)
             attempt.stage = Stage.RUNNING
+            attempt.running = RunningJob(attempt.job, setup.worker, attempt.plan.worker_id)
             if message.start_by is not None and SystemClock.monotonic() > message.start_by:
                 attempt.ending = Ending.TOO_LATE
             # The worker would not have begun a job with a lost lease.
@@ -209,7 +210,7 @@ class _Process:
     def _executed(self, executor: Executor, attempt: Attempt, runner: asyncio.Runner) -> Outcome:
         outcome: Outcome | None = None
         try:
-            if inspect.iscoroutinefunction(attempt.plan.function):
+            if attempt.plan.is_coroutine:
                 outcome = runner.run(executor.execute(attempt))
             else:
                 outcome = executor.execute_here(attempt)

@@ -16,7 +16,6 @@ from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job import AttemptError
-from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Failed, Outcome
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
@@ -56,7 +55,6 @@ class ProcessRunner:
         finish: Callable[[Attempt, Outcome], None],
         grace_s: float,
         *,
-        running: Callable[[Attempt], RunningJob],
         hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     ) -> None:
         self.pool = pool
@@ -64,7 +62,6 @@ class ProcessRunner:
         self._progress = progress
         self._begin = begin
         self._finish = finish
-        self._entered = running
         self._hand_over = hand_over
         self._grace_s = grace_s * _OWN_GRACE
         self._running: dict[Attempt, PoolProcess] = {}  # at most one per process
@@ -129,9 +126,10 @@ class ProcessRunner:
 
     async def _run_in(self, process: PoolProcess, attempt: Attempt) -> Outcome:
         self._running[attempt] = process
+        assert attempt.running is not None  # noqa: S101 - it has begun
         try:
             outcome = await process.run(
-                self._entered(attempt),
+                attempt.running,
                 (attempt.offset_us, attempt.offset_us_max),
                 lambda noted: self._progress.note(attempt, noted.progress),
                 start_by=attempt.start_by,
@@ -194,7 +192,6 @@ def process_runner(
     progress: ProgressWriter,
     *,
     begin: Callable[[Attempt], None],
-    running: Callable[[Attempt], RunningJob],
     hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     finish: Callable[[Attempt, Outcome], None],
     freed: Callable[[], None],
@@ -223,8 +220,7 @@ def process_runner(
     )
     pool = ProcessPool(setup, limits, freed=freed, hopeless=hopeless)
     grace_s = options.stop_grace_us / SECOND_US
-    known: Any = {"running": running, "hand_over": hand_over}
-    return ProcessRunner(pool, progress, begin, finish, grace_s, **known)
+    return ProcessRunner(pool, progress, begin, finish, grace_s, hand_over=hand_over)
 
 
 def origin_of(app: Any, given: str | None) -> Origin:
