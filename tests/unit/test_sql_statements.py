@@ -12,10 +12,10 @@ import pytest
 
 from packhorse.core.job import JobStatus
 from packhorse.stores import postgres, sql, sqlite
-from packhorse.stores.postgres.statements import sql as postgres_sql
+from packhorse.stores.postgres.statements import queries as postgres_sql
 from packhorse.stores.sql.rows import CODE, Lane
 from packhorse.stores.sql.statements import Queries
-from packhorse.stores.sqlite.statements import sql as sqlite_sql
+from packhorse.stores.sqlite.statements import queries as sqlite_sql
 
 FOLDERS: Final[dict[ModuleType, Path]] = {
     module: Path(str(module.__file__)).parent for module in (sql, sqlite, postgres)
@@ -51,7 +51,7 @@ def parameters_of(queries: Queries, name: str) -> Parameters:
 def rendered(queries: Queries, name: str) -> str:
     """The text, with empty parts."""
     parts = re.findall(r"<(\w+)>", queries.templates[name])
-    return queries(name, **dict.fromkeys(parts, "part"))
+    return queries.text(name, **dict.fromkeys(parts, "part"))
 
 
 @pytest.mark.parametrize("module", STORES)
@@ -100,8 +100,8 @@ def test_lanes_and_statuses_are_named() -> None:
 
 
 def test_a_code_is_that_of_its_enum() -> None:
-    assert f"lane = {Lane.HELD:d}" in sqlite_sql("cancelled_of")
-    assert f"status = {CODE[JobStatus.QUEUED]}" in postgres_sql("redrive")
+    assert f"lane = {Lane.HELD:d}" in sqlite_sql.text("cancelled_of")
+    assert f"status = {CODE[JobStatus.QUEUED]}" in postgres_sql.text("redrive")
 
 
 def test_the_shared_steps_ask_for_many_statements() -> None:

@@ -20,7 +20,7 @@ from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan, Wake
 from packhorse.stores.requests import JobFilter, QueueSettings
 from packhorse.stores.sqlite.connection import connect
-from packhorse.stores.sqlite.statements import ChangeMany, Now, Rows, sql
+from packhorse.stores.sqlite.statements import ChangeMany, Now, Rows, queries, sql
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.virtual_clock import VirtualClock
@@ -29,7 +29,7 @@ from tests.unit.sqlite_support import claiming, renewing, sqlite_store
 ROWS: Final = 10_000
 
 #: Every statement, and how SQLite is meant to find the jobs of some.
-QUERIES: Final = tuple(sorted(sql.templates))
+QUERIES: Final = tuple(sorted(queries.templates))
 INTENDED: Final = (
     ("claim_survey", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue=?)"),
     ("claim_batch", "jobs", "INDEX packhorse_ready (queue=? AND task=? AND (rank,place)>(?,?))"),

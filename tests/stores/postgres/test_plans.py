@@ -23,8 +23,7 @@ from packhorse.stores.postgres.connection import StartupOptions, connection_argu
 from packhorse.stores.postgres.fast_paths import SURVEYED
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, RECORD_COLUMNS
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Rows
-from packhorse.stores.postgres.statements import sql as queries
+from packhorse.stores.postgres.statements import Rows, queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.claim import merged
@@ -233,7 +232,7 @@ def planner(request: pytest.FixtureRequest) -> Iterator[Planner]:
 def test_a_statement_finds_its_rows_by_an_index_whatever_is_known_of_the_tables(
     name: str, planner: Planner
 ) -> None:
-    scans = planner.scans(name, queries(name, **{**PARTS, **OWN_PARTS.get(name, {})}))
+    scans = planner.scans(name, queries.text(name, **{**PARTS, **OWN_PARTS.get(name, {})}))
 
     assert not scans or name in WIDE
 
@@ -246,7 +245,7 @@ def test_jobs_of_some_tasks_are_merged_and_never_sorted(
     if planner.filled:
         planner.connection.execute("analyze")  # by then all jobs are of one task
 
-    steps = planner.steps(name, queries(name, **{**PARTS, **of_tasks(count)[name]}))
+    steps = planner.steps(name, queries.text(name, **{**PARTS, **of_tasks(count)[name]}))
 
     read = [step["Index Name"] for step in steps if step.get("Index Name") in ("ready", "lanes")]
     surveyed = 2 * ["lanes"] if name == "claim_fast" else []  # for due jobs and for suspects
@@ -259,7 +258,7 @@ def test_jobs_of_some_tasks_are_merged_and_never_sorted(
 
 @pytest.mark.parametrize("name", ["records_by_id", "records_by_order"])
 def test_a_page_of_records_reads_no_further_than_it_shows(name: str, planner: Planner) -> None:
-    steps = planner.steps(name, queries(name))
+    steps = planner.steps(name, queries.text(name))
 
     assert {step["Node Type"] for step in steps} == {"Limit", "Index Scan"}
 

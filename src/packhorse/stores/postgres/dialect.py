@@ -28,7 +28,7 @@ from packhorse.stores.postgres.rows import (
     read_record,
     take_places,
 )
-from packhorse.stores.postgres.statements import Lock, Send, Together, sql
+from packhorse.stores.postgres.statements import Lock, Send, Together, queries, sql
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
@@ -62,18 +62,18 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     """Hand over the next jobs of a queue; no gate is asked."""
     tasks = merged_tasks(request, chosen["lane"])
     if tasks:
-        merging = merged(sql, "claim_ready_of_task", len(tasks), _PLACED)
-        lock = sql.filled("claim_lock")
-        following = sql.filled("claim_next_of_tasks", next=merging, lock=lock)
+        merging = merged(queries, "claim_ready_of_task", len(tasks), _PLACED)
+        lock = queries.filled("claim_lock")
+        following = queries.filled("claim_next_of_tasks", next=merging, lock=lock)
     else:
-        following = sql.filled("claim_next", scope=scope(request))
+        following = queries.filled("claim_next", scope=scope(request))
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
     given = {**BEGINNING, **chosen, **tasks, "window": None, **_handed(request, chosen["now"])}
     rows = yield Rows(text, given)
     return [Job(*row[_STANDING:]) for row in rows]
 
 
-_candidates: Final = partial(candidates, sql)
+_candidates: Final = partial(candidates, queries)
 
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:

@@ -22,7 +22,7 @@ from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.postgres.floors import Floor, FloorLook, Floors
 from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
-from packhorse.stores.postgres.statements import Once, Short, sql
+from packhorse.stores.postgres.statements import Once, Short, queries, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
@@ -281,8 +281,9 @@ def _look(
 
 def _ask(asked: dict[str, Any], tasks: int) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
     """How the queues stand, and jobs that are handed over; of so many tasks, or of all."""
-    following = merged(sql, "claim_range_of_task", tasks) if tasks else sql.filled("claim_range")
-    parts = {"next": following, "lock": sql.filled("claim_lock")}
+    filled = queries.filled
+    following = merged(queries, "claim_range_of_task", tasks) if tasks else filled("claim_range")
+    parts = {"next": following, "lock": filled("claim_lock")}
     text = sql("claim_fast", handed_columns=HANDED_COLUMNS, survey_columns=SURVEYED, **parts)
     first, *rows = yield Once(text, asked)
     return _survey(first[_PAYLOAD]), rows

@@ -28,6 +28,7 @@ __all__ = [
     "Send",
     "Short",
     "Together",
+    "queries",
     "sql",
 ]
 
@@ -145,6 +146,7 @@ _FRAGMENTS: Final = MappingProxyType(
 )
 
 #: Marks of tables stay in the texts: `Texts` knows the schema and the prefix of a store.
-sql: Final = Queries(
+queries: Final = Queries(
     "packhorse.stores.postgres", _FRAGMENTS, table="{{{}}}", named="%({})s", unnamed="%s"
 )
+sql: Final = queries.text

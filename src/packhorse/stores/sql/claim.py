@@ -358,18 +358,18 @@ def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str
 
 
 @cache
-def merged(sql: Queries, name: str, count: int, columns: str = "") -> str:
+def merged(queries: Queries, name: str, count: int, columns: str = "") -> str:
     """A query of jobs of one task, put together for so many, as a part of another query."""
     each = [f":task_{number}" for number in range(count)]
-    return "\nunion all\n".join([sql.filled(name, task=task, columns=columns) for task in each])
+    return "\nunion all\n".join([queries.filled(name, task=task, columns=columns) for task in each])
 
 
-def candidates(sql: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
+def candidates(queries: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
     """The next jobs of a queue after a rank and place, whose gates are to be asked."""
-    tasks = merged_tasks(request, chosen["lane"])
+    sql, tasks = queries.text, merged_tasks(request, chosen["lane"])
     if not tasks:
         return Rows(sql("claim_candidates", scope=scope(request)), chosen)
-    following = merged(sql, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)
+    following = merged(queries, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)
     return Rows(
         sql("claim_candidates_of_tasks", next=following),
         {**chosen, "window": chosen["limit"], **tasks},

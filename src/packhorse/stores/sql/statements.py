@@ -13,7 +13,7 @@ those that differ. `-- name: claim` begins a query, `:name` or `?` is a paramete
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -82,11 +82,8 @@ class Queries:
         self._named = named
         self._unnamed = unnamed
         self._templates = {**_read(__package__), **_read(package)}
-        self._rendered = lru_cache(_TEXTS_MAX)(self._render)
-
-    def __call__(self, name: str, **parts: str) -> str:
-        """The text of a query, with parts of it filled in."""
-        return self._rendered(name, tuple(parts.items()))
+        #: The text of a query by its name, with parts of it filled in.
+        self.text: Callable[..., str] = lru_cache(_TEXTS_MAX)(self._render)
 
     def filled(self, name: str, **parts: str) -> str:
         """A query as it is written, with parts of it filled in, as a part of another."""
@@ -97,8 +94,8 @@ class Queries:
         """The queries as they are written, by their names."""
         return MappingProxyType(self._templates)
 
-    def _render(self, name: str, parts: tuple[tuple[str, str], ...]) -> str:
-        filled = _MARK.sub(self._mark, self.filled(name, **dict(parts)))
+    def _render(self, name: str, **parts: str) -> str:
+        filled = _MARK.sub(self._mark, self.filled(name, **parts))
         text = _PARAMETER.sub(self._parameter, filled)
         return f"-- {name}\n{_BLANK.sub(chr(10), text)}"
 

@@ -41,7 +41,7 @@ from packhorse.stores.sqlite.rows import (
     queue_rows,
     read_record,
 )
-from packhorse.stores.sqlite.statements import sql
+from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
 #: Rows that one statement writes: so many, or a half, a quarter ... of it, each a text of its own.
@@ -58,9 +58,9 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     """Hand over the next jobs of a queue; no gate is asked."""
     tasks = merged_tasks(request, chosen["lane"])
     if tasks:
-        following = merged(sql, "claim_ready_of_task", len(tasks), _TAKEN)
+        following = merged(queries, "claim_ready_of_task", len(tasks), _TAKEN)
     else:
-        following = sql.filled("claim_next", columns=_TAKEN, scope=scope(request))
+        following = queries.filled("claim_next", columns=_TAKEN, scope=scope(request))
     given = {**BEGINNING, **chosen, **tasks}
     [(jobs, seqs, count)] = yield Rows(sql("claim_batch", next=following), given)
     if count == 0:
@@ -69,7 +69,7 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     return _jobs.decode(jobs)
 
 
-_candidates: Final = partial(candidates, sql)
+_candidates: Final = partial(candidates, queries)
 
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:

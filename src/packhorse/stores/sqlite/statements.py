@@ -11,7 +11,7 @@ from packhorse.core.clock import Clock
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Queries, Rows
 
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "answered", "sql"]
+__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "answered", "queries", "sql"]
 
 T = TypeVar("T")
 
@@ -56,9 +56,10 @@ _FRAGMENTS: Final = MappingProxyType(
     }
 )
 
-sql: Final = Queries(
+queries: Final = Queries(
     "packhorse.stores.sqlite", _FRAGMENTS, table="packhorse_{}", named=":{}", unnamed="?"
 )
+sql: Final = queries.text
 
 
 def answered(connection: sqlite3.Connection, steps: Steps[T], clock: Clock, wakes: list[str]) -> T:
