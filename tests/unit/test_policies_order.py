@@ -13,13 +13,13 @@ from packhorse.core.policies.retention import (
     DAY_US,
     GHOST_US,
     Retention,
-    first_expiry_us,
     is_ghost,
+    lifetimes,
     may_prune,
 )
 
 instants = st.integers(0, 10**15)
-lifetimes = st.none() | st.integers(0, 10**15)
+spans = st.none() | st.integers(0, 10**15)
 names = st.text("abc", min_size=1, max_size=2)
 
 
@@ -52,18 +52,25 @@ def test_by_default_results_and_records_last_a_day_and_dead_letters_for_ever() -
 
 
 def test_the_first_expiry_is_the_earlier_of_the_two_lifetimes() -> None:
-    assert first_expiry_us(100, 50, 10) == 110
-    assert first_expiry_us(100, 10, 50) == 110
-    assert first_expiry_us(100, 50) == 150
-    assert first_expiry_us(100, None, 5) == 105
-    assert first_expiry_us(100, None, None) is None
+    def first(*given_us: int | None) -> int | None:
+        return lifetimes(100, *given_us)["expires_us"]
+
+    assert (first(50, 10), first(10, 50), first(50), first(None, 5)) == (110, 110, 150, 105)
+    assert first(None, None) is None
 
 
-@given(instants, lifetimes, lifetimes, instants)
+def test_record_and_result_are_kept_from_the_end_of_the_job() -> None:
+    kept = lifetimes(100, 50, 10)
+
+    assert (kept["record_until_us"], kept["result_until_us"]) == (150, 110)
+    assert set(lifetimes(100, None).values()) == {None}
+
+
+@given(instants, spans, spans, instants)
 def test_nothing_is_to_be_taken_away_before_the_first_expiry(
     finished_us: int, keep_us: int | None, result_keep_us: int | None, now_us: int
 ) -> None:
-    expiry_us = first_expiry_us(finished_us, keep_us, result_keep_us)
+    expiry_us = lifetimes(finished_us, keep_us, result_keep_us)["expires_us"]
     record_over = may_prune(finished_us, keep_us, now_us)
     result_over = may_prune(finished_us, result_keep_us, now_us)
 

@@ -22,12 +22,14 @@ class Retention(msgspec.Struct, frozen=True):
     dead_us: int | None = None  #: dead letters wait for an operator
 
 
-def first_expiry_us(
+def lifetimes(
     finished_us: int, keep_us: int | None, result_keep_us: int | None = None
-) -> int | None:
-    """When upkeep next has something to take away of a finished job: its result, or all of it."""
-    ends = [finished_us + keep for keep in (keep_us, result_keep_us) if keep is not None]
-    return min(ends, default=None)
+) -> dict[str, int | None]:
+    """Until when a finished job and its result are kept, and when upkeep has the first to take."""
+    record_us = None if keep_us is None else finished_us + keep_us
+    result_us = None if result_keep_us is None else finished_us + result_keep_us
+    first_us = min([end for end in (record_us, result_us) if end is not None], default=None)
+    return {"expires_us": first_us, "record_until_us": record_us, "result_until_us": result_us}
 
 
 def may_prune(finished_us: int, keep_us: int | None, now_us: int) -> bool:

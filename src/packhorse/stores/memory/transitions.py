@@ -14,7 +14,7 @@ from packhorse.core.lifecycle import Resolved
 from packhorse.core.policies.fairness import aged_rank, claim_rank, next_pass, redealt, virtual_time
 from packhorse.core.policies.gates import rate_gate
 from packhorse.core.policies.journal import member_of
-from packhorse.core.policies.retention import Retention, first_expiry_us
+from packhorse.core.policies.retention import Retention, lifetimes
 from packhorse.core.policies.uniqueness import (
     Identity,
     at_least_us,
@@ -321,7 +321,7 @@ def _end(
     if member_of(row.new.options) is not None:
         row.result_keep_us = None  # as long as the record
     result_keep_us = None if row.result is None else row.result_keep_us
-    row.expires_us = first_expiry_us(access.now_us, row.keep_us, result_keep_us)
+    row.expires_us = lifetimes(access.now_us, row.keep_us, result_keep_us)["expires_us"]
     if row.awaited:
         row.awaited = False
         access.wake(f"job:{row.new.id}")

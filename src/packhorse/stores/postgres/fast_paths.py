@@ -14,7 +14,7 @@ from packhorse.core.constraints import UNCONSTRAINED, Constraint, are_alike, job
 from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
-from packhorse.core.policies.retention import first_expiry_us
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import PayloadError
@@ -332,7 +332,7 @@ def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[s
         "any_queue": any_queue,
         "keep_us": first.keep_us,
         "result_keep_us": first.result_keep_us,
-        "expires_us": first_expiry_us(0, first.keep_us, first.result_keep_us),
+        "expires_us": lifetimes(0, first.keep_us, first.result_keep_us)["expires_us"],
     }
 
 

@@ -95,7 +95,7 @@ def attach_steps(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Ver
     held: list[HeldJob] = yield from dialect.keep_held(kept)
     crowded = {seq: job_id for job_id, seq, number in held if number > FEW}
     if crowded:  # all that was written is undone, if it is too much for one of them
-        sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(crowded),))
+        sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(list(crowded)),))
         for seq, number, size in sizes:
             if not fits(int(number), int(size)):
                 raise too_much(crowded[seq])
@@ -174,7 +174,7 @@ def read_attachments(
     dialect: Dialect, jobs: Mapping[int, tuple[JobStatus, int]]
 ) -> Steps[dict[int, Attachments]]:
     """What is kept with jobs, given by number with their statuses and fences."""
-    rows = yield Rows(dialect.sql("attached"), (dialect.many(jobs),))
+    rows = yield Rows(dialect.sql("attached"), (dialect.many(list(jobs)),))
     found: dict[int, list[Sequence[Any]]] = {seq: [] for seq in jobs}
     for seq, *row in rows:
         found[seq].append(row)

@@ -54,7 +54,7 @@ def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]
     """The answer when there is nothing to do; None when there is."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
-    if _lapsed(survey, now_us):
+    if not survey:
         return Claimed((), now_us, lease_lost=True)
     if any(_has_work(one, request, now_us) for one in survey):
         return None
@@ -74,7 +74,7 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
     """See `JobStore.claim`; queue by queue, asking gates where there are any."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
-    if _lapsed(survey, now_us):
+    if not survey:
         return Claimed((), now_us, lease_lost=True)
     survey = yield from _catch_up(dialect, request, survey, level)
     queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
@@ -186,16 +186,13 @@ def _pick(
 
 
 def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
-    queues = dialect.many(dict.fromkeys(request.queues))
+    """The queues asked for; none where the worker's lease is over."""
+    queues = dialect.many(list(dict.fromkeys(request.queues)))
     now_us: int = yield NOW
     asked = {"queues": queues, "worker": request.worker, "now": now_us}
     rows = yield Rows(dialect.sql("claim_survey"), asked)
-    return [_Surveyed(*row) for row in rows]
-
-
-def _lapsed(survey: Sequence[_Surveyed], now_us: int) -> bool:
-    expires_us = survey[0].lease_expires_us if survey else None
-    return expires_us is None or expires_us <= now_us
+    survey = [_Surveyed(*row) for row in rows]
+    return survey if survey and (survey[0].lease_expires_us or 0) > now_us else []
 
 
 def _chosen(
@@ -274,7 +271,7 @@ def open_limits(
     shut = {read_gate(gate): until_us for gate, until_us in shut_rows}
     running: dict[tuple[str, str | None], int] = {}
     if limited:
-        rows = yield Rows(dialect.sql("running_of_tasks"), (dialect.many(limited),))
+        rows = yield Rows(dialect.sql("running_of_tasks"), (dialect.many(list(limited)),))
         running = {(task, key): count for task, key, count in rows}
     return LimitBook(dialect, now_us, limited, shut, running, known=tasks if in_order else None)
 

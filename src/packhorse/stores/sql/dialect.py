@@ -45,7 +45,7 @@ class Words(Protocol):
         """The text of a statement, with parts of it filled in."""
         ...
 
-    def many(self, values: Iterable[Any]) -> Any:
+    def many(self, values: Sequence[Any]) -> Any:
         """A list as one parameter."""
         ...
 

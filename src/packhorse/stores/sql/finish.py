@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from packhorse.core.job import DeadReason, JobStatus, NewJob
-from packhorse.core.policies.retention import first_expiry_us
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.policies.uniqueness import idempotency_identity
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Column, Dialect, Needs
@@ -19,17 +19,6 @@ from packhorse.stores.sql.ordering import Keys, advance_lines, gate_text, other_
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.submit import insert_jobs, known_jobs
-
-
-def lifetimes(
-    now_us: int, keep_us: int | None, result_keep_us: int | None = None
-) -> dict[str, Any]:
-    """The columns that say how long a job finished now is kept."""
-    return {
-        "expires_us": first_expiry_us(now_us, keep_us, result_keep_us),
-        "record_until_us": None if keep_us is None else now_us + keep_us,
-        "result_until_us": None if result_keep_us is None else now_us + result_keep_us,
-    }
 
 
 def give_up(

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from packhorse.core.job import LOOK_MAX, TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
 from packhorse.core.policies.lease import is_lost
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Named, Plan, Steps, Wake, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.finish import aftermath, finish_waiting, lifetimes, remove_steps
+from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of

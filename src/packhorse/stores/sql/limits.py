@@ -283,7 +283,7 @@ class LimitBook:
         if not counts:
             return 0
         dialect = self.dialect
-        holding = yield Rows(dialect.sql("gates_holding"), (dialect.many(counts),))
+        holding = yield Rows(dialect.sql("gates_holding"), (dialect.many(list(counts)),))
         released = 0
         for (gate,) in holding:
             released += yield from unblock(dialect, gate, counts[gate])

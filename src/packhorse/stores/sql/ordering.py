@@ -131,7 +131,7 @@ def advance_lines(dialect: Dialect, left: Iterable[JobKeys]) -> Steps[None]:
     """Where jobs have left their lines of order, the next becomes the head."""
     lines = dict.fromkeys(line for keys in left if (line := order_line_of(keys)) is not None)
     if lines:
-        rows = yield Rows(dialect.sql("order_advance"), (dialect.many(lines),))
+        rows = yield Rows(dialect.sql("order_advance"), (dialect.many(list(lines)),))
         yield from wake_queues(rows)
 
 

@@ -248,7 +248,7 @@ def _line(line: JournalLine) -> dict[str, Any]:
 
 
 def _stored(dialect: Dialect, names: Sequence[str]) -> Steps[dict[RecordId, Record]]:
-    rows = yield Rows(dialect.sql("record_rows"), (dialect.many(dict.fromkeys(names)),))
+    rows = yield Rows(dialect.sql("record_rows"), (dialect.many(list(dict.fromkeys(names))),))
     return {record.id: record for record in map(_read, rows)}
 
 

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.lifecycle import Resolved, attempt_status, resolve
 from packhorse.core.policies.gates import Gate, GateKind, holds_line, keyed_name
 from packhorse.core.policies.lease import is_lost
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.policies.uniqueness import at_least_us, record_until_us, result_until_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
-from packhorse.stores.sql.finish import aftermath, lifetimes
+from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import (
     CODE,
@@ -32,6 +34,7 @@ from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
 #: Of unconstrained jobs nothing else can wait for the end.
 _WAITERS: Final = Needs(awaited=True)
+_COMPLETED: Final = SettlementKind.COMPLETED
 
 
 class _Held(NamedTuple):
@@ -99,9 +102,10 @@ def _settle_all(
     dialect: Dialect, settlements: Sequence[Settlement], level: Isolation, needs: Needs | None
 ) -> Steps[tuple[Verdict, ...]]:
     now_us: int = yield NOW
-    completed = [one for one in settlements if _is_completion(one)]
-    alike = len(completed) == len(settlements)  # as nearly always
-    others = [] if alike else [one for one in settlements if not _is_completion(one)]
+    # What goes with others in one statement, as nearly always all of them.
+    plain = [one.kind is _COMPLETED and one.counted is None for one in settlements]
+    completed = list(compress(settlements, plain))
+    others = [one for one, goes in zip(settlements, plain, strict=True) if not goes]
     if len({one.job_id for one in settlements}) < len(settlements):
         others = list(settlements)  # one job twice: only one by one is the order kept
     elif completed:
@@ -111,20 +115,14 @@ def _settle_all(
     each = (yield from settle_each(dialect, others, now_us)) if others else []
     needs = _WAITERS if level.unconstrained else needs
     ids = [one.job_id for one in settlements]
-    yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
+    if needs is None or any(needs):
+        yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
     if len(others) == len(settlements):
         return tuple(each)
     if not others:
         return (Verdict.APPLIED,) * len(settlements)
     verdicts = iter(each)
-    return tuple(
-        [Verdict.APPLIED if _is_completion(one) else next(verdicts) for one in settlements]
-    )
-
-
-def _is_completion(one: Settlement) -> bool:
-    """Whether it goes with others in one statement."""
-    return one.kind is SettlementKind.COMPLETED and one.counted is None
+    return tuple([Verdict.APPLIED if goes else next(verdicts) for goes in plain])
 
 
 def settle_each(

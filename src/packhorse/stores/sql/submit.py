@@ -257,7 +257,7 @@ def room_in(
 
 def known_jobs(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, JobStatus]]:
     """The status of those that are there."""
-    rows = yield Rows(dialect.sql("known"), (dialect.many(job_ids),))
+    rows = yield Rows(dialect.sql("known"), (dialect.many(list(job_ids)),))
     return {job_id: STATUS[status] for job_id, status in rows}
 
 
@@ -273,7 +273,7 @@ def refuse_known(
 
 def known_as(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, KnownJob]]:
     """What those are that are there."""
-    ids = dialect.many(dict.fromkeys(job_ids))
+    ids = dialect.many(list(dict.fromkeys(job_ids)))
     rows = yield Rows(dialect.sql("known_as"), (ids,))
     return {
         job_id: KnownJob(task, tenant, payload, read_extra(extra).unique)

@@ -15,6 +15,7 @@ from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
@@ -29,7 +30,6 @@ from packhorse.stores.sql.dialect import (
     Promoted,
     scope,
 )
-from packhorse.stores.sql.finish import lifetimes
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow, json_text
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
@@ -194,6 +194,7 @@ class _Sqlite:
     """See `Dialect`."""
 
     sql = staticmethod(sql)
+    many = staticmethod(json_text)
     record_columns = RECORD_COLUMNS
     read_record = staticmethod(read_record)
     queue_rows = staticmethod(queue_rows)
@@ -206,9 +207,6 @@ class _Sqlite:
     counted_some = staticmethod(_counted_some)
 
     # ------------------------------------------------------------------------------- statements
-
-    def many(self, values: Iterable[Any]) -> str:
-        return json_text(list(values))
 
     def listed(self, value: str) -> tuple[str, ...]:
         return msgspec.json.decode(value, type=tuple[str, ...])

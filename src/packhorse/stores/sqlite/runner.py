@@ -32,8 +32,8 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.statements import answered
-from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, is_loaded, unload
+from packhorse.stores.sqlite.statements import answered, sql
+from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, unload
 
 T = TypeVar("T")
 
@@ -243,7 +243,10 @@ class PlanRunner:
                 self._patiently(lambda: cursor.execute(short.text, parameters))
             changed, number = cursor.rowcount, cursor.lastrowid or 0
         finally:
-            _end(turn)
+            try:  # noqa: SIM105 - at every submit, and `suppress` costs twice as much as the rest
+                turn.release()
+            except RuntimeError:
+                pass  # as in `_transact`
         if connection is self._connection:
             self._cursor = cursor
         if changed != 1:
@@ -333,7 +336,8 @@ class PlanRunner:
                 raise sqlite3.OperationalError(LOCKED)
             return self._patiently(lambda: self._within("begin immediate", body))
         finally:
-            _end(turn)
+            with suppress(RuntimeError):  # not ours: something interrupted us while we waited
+                turn.release()
 
     def _patiently(self, act: Callable[[], T]) -> T:
         """Do it once the lock of another process lets us.
@@ -374,9 +378,6 @@ class PlanRunner:
             self.close()  # a connection that cannot even do that must not keep its lock
 
 
-def _end(turn: threading.RLock) -> None:
-    """Let the next one write."""
-    try:  # noqa: SIM105 - at every submit, and `suppress` costs twice as much as the rest
-        turn.release()
-    except RuntimeError:
-        pass  # not ours: something interrupted us while we waited for it
+def is_loaded(connection: sqlite3.Connection) -> bool:
+    """Whether jobs wait in the intake, or requests of users' transactions."""
+    return connection.execute(sql("intake_any")).fetchone() is not None

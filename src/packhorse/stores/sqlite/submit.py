@@ -165,11 +165,6 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
         return (*own, *rest), (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
 
 
-def is_loaded(connection: sqlite3.Connection) -> bool:
-    """Whether jobs wait in the intake, or requests of users' transactions."""
-    return connection.execute(sql("intake_any")).fetchone() is not None
-
-
 def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
     """The row of a job that waits in the intake, in the columns of a record."""
     text = sql("intake_job", columns=RECORD_COLUMNS)
