@@ -15,7 +15,7 @@ from typing import Final
 
 from packhorse.core.clock import new_id
 from packhorse.errors import StoreError
-from packhorse.stores.listener import Listeners, TopicListener
+from packhorse.stores.listener import ANYTHING, TopicListener
 from packhorse.stores.sqlite.connection import Identity, SqliteSettings, connect, file_at
 
 #: How often the file is polled for commits while a listener waits.
@@ -40,7 +40,8 @@ class ListenerSocket:
         self._settings = settings
         self._gone = gone
         self._closed = False
-        self._listeners = Listeners()
+        self._listeners: set[TopicListener] = set()
+        self._by_topic: dict[str, set[TopicListener]] = {}
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
         self._lock = threading.RLock()  # a fork closes the connection
@@ -56,6 +57,8 @@ class ListenerSocket:
     def listener(self, topics: frozenset[str]) -> TopicListener:
         listener = TopicListener(topics, self._leave, self._polling)
         self._listeners.add(listener)
+        for topic in topics:
+            self._by_topic.setdefault(topic, set()).add(listener)
         return listener
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class ListenerSocket:
             with suppress(OSError):
                 self._address.unlink()
                 self._address.parent.rmdir()  # only the last one can: it must be empty
-        for listener in tuple(self._listeners.all):
+        for listener in tuple(self._listeners):
             listener.close()
         self._gone(self)
 
@@ -101,8 +104,13 @@ class ListenerSocket:
             self._socket.close()
 
     def _leave(self, listener: TopicListener) -> None:
-        self._listeners.remove(listener)
-        if not self._listeners.all:
+        self._listeners.discard(listener)
+        for topic in listener.topics:
+            others = self._by_topic.get(topic, set())
+            others.discard(listener)
+            if not others:
+                self._by_topic.pop(topic, None)
+        if not self._listeners:
             self.close()
 
     @contextmanager
@@ -125,7 +133,7 @@ class ListenerSocket:
             except OSError:
                 break
         for topic in (message.decode("utf-8", "replace") for message in heard):
-            for listener in self._listeners.of(topic):
+            for listener in self._by_topic.get(topic, ()):
                 listener.hear((topic,))
 
     def _poll(self) -> None:
@@ -135,7 +143,8 @@ class ListenerSocket:
             return
         self._timer = self.loop.call_later(POLL_S, self._poll)
         if self._has_changed():
-            self._listeners.tell_all()
+            for listener in self._listeners:
+                listener.hear((ANYTHING,))  # each finds out for itself what has changed
 
     def _has_changed(self) -> bool:
         """Whether another connection has committed since the last time, as far as can be told."""
