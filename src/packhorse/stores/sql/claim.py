@@ -18,7 +18,7 @@ from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, 
 from packhorse.stores.sql.limit_state import task_settings
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.ordering import join_lines, read_gate, unblock
-from packhorse.stores.sql.rows import PASSES, Lane, queue_settings
+from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
@@ -79,7 +79,7 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
     survey = yield from _catch_up(dialect, request, survey, level)
     queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
     book: LimitBook | None = None
-    if survey[0].limited or any(queue.limited for queue in queues):
+    if survey[0].limited or any(is_limited(one.settings) for one in survey if not one.paused):
         book = yield from _book(dialect, request, now_us, limited=survey[0].limited)
     jobs: list[Job] = []
     for queue in queues:
@@ -349,7 +349,7 @@ def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str
     """
     named = dict.fromkeys(request.tasks)
     all_or_many = EVERY_TASK in named or len(named) > _MERGED_MAX
-    if lane != Lane.READY or request.narrow or all_or_many:
+    if lane != Lane.READY or request.tenants or request.levels or all_or_many:
         return {}
     return {f"task_{number}": task for number, task in enumerate(named)}
 

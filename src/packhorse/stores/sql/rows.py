@@ -309,6 +309,12 @@ def queue_settings(name: str, text: str | None) -> QueueSettings:
     return msgspec.json.decode(text, type=QueueSettings)
 
 
+@lru_cache(maxsize=DECODED_MAX)
+def is_limited(text: str | None) -> bool:
+    """Whether a limit of its own may hold back the jobs of a queue with these settings."""
+    return queue_settings("", text).limited
+
+
 def retention_of(text: str | None) -> Retention:
     """How long a queue with these settings keeps what is over."""
     return queue_settings("", text).retention or Retention()
