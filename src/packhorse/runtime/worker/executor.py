@@ -76,50 +76,66 @@ class Executor:
 
     async def execute(self, attempt: Attempt) -> Outcome:
         """Run a coroutine handler."""
-        outcome = await self._run(attempt)
-        if outcome is _NOTHING and attempt.context is None and attempt.plan.write_result is None:
-            return outcome  # as most do: there is nothing to measure, to bound or to pass on
+        plan = attempt.plan
         try:
-            if (problem := too_large(attempt.plan, outcome)) is not None:
+            if self.enter is not None and attempt.ending is None:
+                self.enter(attempt)
+            outcome = None if attempt.job.options is None else await self._prepared(attempt)
+            if outcome is None:
+                outcome = _returned(attempt, await self._call(attempt))
+            if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
+                return outcome  # as most do: nothing is left to measure, to bound or to pass on
+        except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
+            outcome = await self._raised(attempt, error)
+        try:
+            if (problem := too_large(plan, outcome)) is not None:
                 outcome = await asyncio.to_thread(self._moved, attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
             if (work := self._rest_of(attempt, outcome, ON_LOOP)) is not None:
                 return await work
             return outcome
-        except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
+        except BaseException as error:  # noqa: BLE001 - as above
             return raised_in(attempt, error)
         finally:
             del outcome  # the exception in it holds this frame: a cycle that would keep it alive
 
-    async def _run(self, attempt: Attempt) -> Outcome:
-        # No variable here holds the outcome: it has the exception, which has this frame.
-        try:
-            if self.enter is not None and attempt.ending is None:
-                self.enter(attempt)
-            if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
-                await afill(attempt, wanted, self.context(attempt))
-            if attempt.job.options is not None and has_attachments(attempt.job):
-                steps = self.context(attempt).steps
-                if (result := await steps.open(ON_LOOP)) is not None:
-                    return Succeeded(result)
-            return _returned(attempt, await self._call(attempt))
-        except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
-            if (unwritten := _unwritten(attempt)) is not None:
-                with suppress(Exception):  # lost, they run again
-                    await unwritten.write(ON_LOOP)
-            if isinstance(error, OtherVersion) and attempt.ending is None:
-                stored = None
-                with suppress(StoreError):
-                    stored = await self._host(attempt).astored()
-                return self._aside(attempt, error, stored)
-            return raised_in(attempt, error)
+    async def _prepared(self, attempt: Attempt) -> Outcome | None:
+        """Fetch what a handler goes by: results of other jobs, its steps; it may be through."""
+        if wanted := wanted_results(attempt.job):
+            await afill(attempt, wanted, self.context(attempt))
+        if not has_attachments(attempt.job):
+            return None
+        result = await self.context(attempt).steps.open(ON_LOOP)
+        return None if result is None else Succeeded(result)
+
+    async def _raised(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """What it comes to that a handler raised."""
+        if (unwritten := _unwritten(attempt)) is not None:
+            with suppress(Exception):  # lost, they run again
+                await unwritten.write(ON_LOOP)
+        if isinstance(error, OtherVersion) and attempt.ending is None:
+            stored = None
+            with suppress(StoreError):
+                stored = await self._host(attempt).astored()
+            return self._aside(attempt, error, stored)
+        return raised_in(attempt, error)
 
     def execute_here(self, attempt: Attempt) -> Outcome:
         """Run a plain handler in the calling thread."""
-        outcome = self._run_here(attempt)
+        plan = attempt.plan
         try:
-            if (problem := too_large(attempt.plan, outcome)) is not None:
+            if self.enter is not None and attempt.ending is None:
+                self.enter(attempt)
+            outcome = None if attempt.job.options is None else self._prepared_here(attempt)
+            if outcome is None:
+                outcome = _returned(attempt, self._call(attempt))
+            if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
+                return outcome
+        except BaseException as error:  # noqa: BLE001 - as above
+            outcome = self._raised_here(attempt, error)
+        try:
+            if (problem := too_large(plan, outcome)) is not None:
                 outcome = self._moved(attempt, outcome, problem)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
@@ -131,27 +147,24 @@ class Executor:
         finally:
             del outcome  # as above
 
-    def _run_here(self, attempt: Attempt) -> Outcome:
-        try:
-            if self.enter is not None and attempt.ending is None:
-                self.enter(attempt)
-            if attempt.job.options is not None and (wanted := wanted_results(attempt.job)):
-                fill(attempt, wanted, self.context(attempt))
-            if attempt.job.options is not None and has_attachments(attempt.job):
-                steps = self.context(attempt).steps
-                if (result := finished(steps.open(IN_THREAD))) is not None:
-                    return Succeeded(result)
-            return _returned(attempt, self._call(attempt))
-        except BaseException as error:  # noqa: BLE001 - as above
-            if (unwritten := _unwritten(attempt)) is not None:
-                with suppress(Exception):
-                    finished(unwritten.write(IN_THREAD))
-            if isinstance(error, OtherVersion) and attempt.ending is None:
-                stored = None
-                with suppress(StoreError):
-                    stored = self._host(attempt).stored()
-                return self._aside(attempt, error, stored)
-            return raised_in(attempt, error)
+    def _prepared_here(self, attempt: Attempt) -> Outcome | None:
+        if wanted := wanted_results(attempt.job):
+            fill(attempt, wanted, self.context(attempt))
+        if not has_attachments(attempt.job):
+            return None
+        result = finished(self.context(attempt).steps.open(IN_THREAD))
+        return None if result is None else Succeeded(result)
+
+    def _raised_here(self, attempt: Attempt, error: BaseException) -> Outcome:
+        if (unwritten := _unwritten(attempt)) is not None:
+            with suppress(Exception):
+                finished(unwritten.write(IN_THREAD))
+        if isinstance(error, OtherVersion) and attempt.ending is None:
+            stored = None
+            with suppress(StoreError):
+                stored = self._host(attempt).stored()
+            return self._aside(attempt, error, stored)
+        return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
         """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
