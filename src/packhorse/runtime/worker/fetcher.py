@@ -166,14 +166,16 @@ class Fetcher:
         slots, now = self._slots, self._monotonic()
         if not self.urgency.plain:
             self._look_for_room()
-        stale_s, empty = slots.give_back_stale(now), self._empty
+        stale_s, empty = slots.give_back_stale(now) if slots.waiting else math.inf, self._empty
         busy = bool(slots.running or slots.waiting)
         mode = self._quarantine.mode(now, busy=busy, idle=empty and not busy)
         if mode is Mode.NORMAL and empty and now < self._look_at:
             change_s = self._quarantine.next_change(now)
             rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
             return await self._burst_rest_s(rest_s) if self._options.burst and not busy else rest_s
-        asked = self._rotation.ask(now) if mode is Mode.NORMAL else self._rotation.queues
+        asked = self._rotation.queues
+        if mode is Mode.NORMAL and self._rotation.limited:
+            asked = self._rotation.ask(now)
         queues, limit, urgent = self._room(mode, asked)
         gate = self._heartbeat.gate  # a renewal that has it ends with a nudge
         if limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
@@ -240,7 +242,7 @@ class Fetcher:
         heartbeat = self._heartbeat
         if self._shutdown.quiet or heartbeat.must_tell or heartbeat.copied:
             return False
-        if not heartbeat.lease.trusted:
+        if self._monotonic() >= heartbeat.lease.trusted_until and not heartbeat.lease.trusted:
             return False
         return self._settler.backlog < BACKLOG_MAX
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where handlers run: coroutines on the event loop, plain functions in threads."""
+"""Where handlers run that do not just run on the event loop: in middlewares, or in threads."""
 
 from __future__ import annotations
 
@@ -32,26 +32,6 @@ Begin = Callable[[Attempt], None]
 _PATIENCE_S: Final = 0.001
 #: After that the system is asked again for a thread that it refused.
 _NO_THREAD_S: Final = 1.0
-
-
-class LoopRunner:
-    """Runs coroutine handlers on the event loop, each in a task of its own."""
-
-    def __init__(self, executor: Executor, begin: Begin, finish: Finish) -> None:
-        self._pid = os.getpid()
-        self._execute = executor.execute
-        self._begin = begin
-        self._finish = finish
-
-    async def run(self, attempt: Attempt) -> None:
-        """Run a coroutine handler, in the attempt's own task."""
-        if attempt.ending is None:  # else it was told to stop before it began
-            self._begin(attempt)
-        outcome = await self._execute(attempt)
-        if os.getpid() != self._pid:  # the handler has forked, and this is the copy
-            leave_copy(outcome)
-        attempt.task = None  # over: the attempt is held until it is settled, its task need not be
-        self._finish(attempt, outcome)
 
 
 class WrappedRunner:

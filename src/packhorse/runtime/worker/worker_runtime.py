@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -14,7 +15,7 @@ from packhorse.core.outcome import Outcome
 from packhorse.events import JobStarted, LoopBlocked, WorkerStarted
 from packhorse.logs.setup import capture
 from packhorse.runtime.services.upkeep import Starvation
-from packhorse.runtime.worker.attempt import Attempt, Ending
+from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.executor import Executor
@@ -28,7 +29,7 @@ from packhorse.runtime.worker.processes.runner import (
     process_slots,
     process_tasks,
 )
-from packhorse.runtime.worker.runners import LoopRunner, ThreadRunner, WrappedRunner
+from packhorse.runtime.worker.runners import ThreadRunner, WrappedRunner, leave_copy
 from packhorse.runtime.worker.runtime import Runtime
 from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
 from packhorse.runtime.worker.shutdown import Phase
@@ -53,6 +54,7 @@ class WorkerRuntime(Runtime):
         self.idle = asyncio.Event()  #: set after a turn that left nothing running
         self.thread = threading.get_ident()  #: of the event loop
         self._started = False
+        self._pid = os.getpid()
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(
             *(env.store, env.clock, env.chance, env.bus, worker), served=self.fetcher.served
@@ -67,7 +69,7 @@ class WorkerRuntime(Runtime):
             too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
             size=options.concurrency,
         )
-        self._loop_runner = LoopRunner(executor, self._begin, self.slots.finish)
+        self._execute = executor.execute
         self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
         self._make_processes()
         chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
@@ -92,7 +94,7 @@ class WorkerRuntime(Runtime):
             run=wrapped.start if chain else self._start,
             settle=self._instrumented(executor),
             after_turn=self._after_turn,
-            may_start=lambda: self.lease.trusted,
+            may_start=lambda: self.monotonic() < self.lease.trusted_until or self.lease.trusted,
         )
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
@@ -187,16 +189,37 @@ class WorkerRuntime(Runtime):
         elif attempt.plan.process and self.processes is not None:
             self.processes.start(attempt)
         else:
-            attempt.task = self.loop.create_task(self._loop_runner.run(attempt))
+            attempt.task = self.loop.create_task(self._run_on_loop(attempt))
+
+    async def _run_on_loop(self, attempt: Attempt) -> None:
+        """Run a coroutine handler, in the attempt's own task."""
+        if attempt.ending is None:  # else it was told to stop before it began
+            self._begin(attempt)
+        outcome = await self._execute(attempt)
+        if os.getpid() != self._pid:  # the handler has forked, and this is the copy
+            leave_copy(outcome)
+        attempt.task = None  # over: the attempt is held until it is settled, its task need not be
+        self.slots.finish(attempt, outcome)
 
     def _begin(self, attempt: Attempt) -> None:
-        now = self.monotonic()
+        """The attempt's handler begins: note when it must have ended. Once per job."""
+        now, job, plan = self.monotonic(), attempt.job, attempt.plan
         if self.too_late(attempt, now):
             attempt.ending = Ending.TOO_LATE
             return
-        self.watchdog.begin(attempt, now)
-        seen_as = (attempt.job, self.worker, attempt.plan.worker_id, self.env.log_level)
-        attempt.running = RunningJob(*seen_as)
+        attempt.running = RunningJob(job, self.worker, plan.worker_id, self.env.log_level)
+        attempt.stage = Stage.RUNNING
+        attempt.begun, attempt.started = True, now
+        own_us, timeout_s = job.timeout_us, plan.timeout_s
+        if own_us is not None:
+            timeout_s = min(own_us / SECOND_US, plan.timeout_max_s)
+        if job.deadline_us is not None:
+            left_s = (job.deadline_us - attempt.offset_us) / SECOND_US - now
+            if left_s < timeout_s:
+                timeout_s, attempt.bound = max(0.0, left_s), Ending.DEADLINE
+        attempt.timeout_s, attempt.expires = timeout_s, now + timeout_s
+        if attempt.expires < self.watchdog.alarm:
+            self.watchdog.wake_at(attempt.expires, now)
         if self.supervisor is not None:
             self.supervisor.begin(attempt)
         if JobStarted in self.env.bus.observers:
