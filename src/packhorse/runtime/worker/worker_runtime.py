@@ -64,19 +64,8 @@ class WorkerRuntime(Runtime):
         executor = Executor(self.contexts.make, env.places)
         if env.log_level < LOGS_OFF:
             capture()
-        self.threads = ThreadRunner(
-            *(executor, self._begin, self.slots.finish),
-            too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
-            size=options.concurrency,
-        )
         self._execute = executor.execute
-        self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
-        self._make_processes()
-        chain = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
-        wrapped = WrappedRunner(
-            *(executor, chain, self.threads, self._begin, self.slots.finish),
-            in_process=self._run_in_process,
-        )
+        run = self._make_runners(executor)
         self.stopper = Stopper(
             *(self.slots, self.announcer),
             extend=self._extend,
@@ -91,13 +80,31 @@ class WorkerRuntime(Runtime):
         #: Called when it is told through the store to be quiet, or to claim again.
         self.told_quiet: Callable[[bool], None] = lambda on: self.set_quiet(on=on)
         self.slots.connect(
-            run=wrapped.start if chain else self._start,
+            run=run,
             settle=self._instrumented(executor),
             after_turn=self._after_turn,
             may_start=lambda: self.monotonic() < self.lease.trusted_until or self.lease.trusted,
         )
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
+
+    def _make_runners(self, executor: Executor) -> Callable[[Attempt], None]:
+        """Make what runs handlers; return what starts one."""
+        env, slots, failed = self.env, self.slots, self.announcer.middleware_failed
+        self.threads = ThreadRunner(
+            *(executor, self._begin, slots.finish),
+            too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
+            size=self.options.concurrency,
+        )
+        self.instruments = Instruments(env.instruments, failed)
+        self._make_processes()
+        if not (chain := MiddlewareChain(env.middlewares, failed)):
+            return self._start
+        wrapped = WrappedRunner(
+            *(executor, chain, self.threads, self._begin, slots.finish),
+            in_process=self._run_in_process,
+        )
+        return wrapped.start
 
     def _instrumented(self, executor: Executor) -> Callable[[Attempt, Outcome], None]:
         """Connect the instruments, if there are any; return what settles an attempt."""
