@@ -168,8 +168,27 @@ class Settler:
         """Write batches until cancelled."""
         while True:
             await self._due.wait()
-            if not await self._write():
-                await self._health.pause(self._shutdown, self._backoff.next_s())
+            settlements, attempts = batch = self._next_batch()
+            try:
+                if self._progress.newest:
+                    await self._progress.write(attempts)
+                if self._logs.kept:
+                    await adrive(self._logs.write(attempts), self._store.arun)
+                verdicts = await self._store.arun(self._store.jobs.settle(settlements))
+            except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
+                if not (isinstance(error, StoreRefused) and self._simplify(batch, error)):
+                    self._put_back(settlements, attempts, error)
+                    await self._health.pause(self._shutdown, self._backoff.next_s())
+                continue
+            if self._under_way is not batch:
+                continue  # `write_now` has written it too
+            self._under_way = ([], [])
+            self._batch_max = _BATCH_MAX
+            if self._health.failing:
+                self._health.worked("settle")
+                self._backoff.reset()
+            self._answered(settlements, attempts, verdicts)
+            self._wrote.set()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until everything is accepted; False if that takes longer than it may."""
@@ -211,30 +230,6 @@ class Settler:
         self._timer = None
         self.flush()
 
-    async def _write(self) -> bool:
-        settlements, attempts = batch = self._next_batch()
-        try:
-            if self._progress.newest:
-                await self._progress.write(attempts)
-            if self._logs.kept:
-                await adrive(self._logs.write(attempts), self._store.arun)
-            verdicts = await self._store.arun(self._store.jobs.settle(settlements))
-        except StoreRefused as error:
-            return self._simplify(settlements, attempts, error)
-        except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
-            self._put_back(settlements, attempts, error)
-            return False
-        if self._under_way is not batch:
-            return True  # `write_now` has written it too
-        self._under_way = ([], [])
-        self._batch_max = _BATCH_MAX
-        if self._health.failing:
-            self._health.worked("settle")
-            self._backoff.reset()
-        self._answered(settlements, attempts, verdicts)
-        self._wrote.set()
-        return True
-
     def _next_batch(self) -> _Batch:
         """Take as many as fit into one write."""
         most, length = 0, 0
@@ -249,17 +244,15 @@ class Settler:
             self._due.clear()
         return self._under_way
 
-    def _simplify(
-        self, settlements: list[Settlement], attempts: list[Attempt], error: StoreRefused
-    ) -> bool:
+    def _simplify(self, batch: _Batch, error: StoreRefused) -> bool:
         """Halve a batch with something the store can never hold; write less of what is left alone.
 
         Says whether to go on at once.
         """
+        settlements, attempts = batch
         if len(settlements) == 1:
             simpler = refused(settlements[0], str(error))
             if simpler is None:  # it does not even hold that: wait, as for any other error
-                self._put_back(settlements, attempts, error)
                 return False
             settlements = [simpler]
         self._under_way = ([], [])
