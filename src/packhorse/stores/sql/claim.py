@@ -54,7 +54,7 @@ def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]
     """The answer when there is nothing to do; None when there is."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
-    if not survey:
+    if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
     if any(_has_work(one, request, now_us) for one in survey):
         return None
@@ -74,9 +74,13 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
     """See `JobStore.claim`; queue by queue, asking gates where there are any."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
-    if not survey:
+    if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
-    survey = yield from _catch_up(dialect, request, survey, level)
+    unpaused, reopens_us = [one for one in survey if not one.paused], survey[0].reopens_us
+    due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
+    reopened = reopens_us is not None and reopens_us <= now_us
+    if due or reopened:
+        survey = yield from _catch_up(dialect, request, due, level, reopened=reopened)
     queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
     book: LimitBook | None = None
     if survey[0].limited or any(is_limited(one.settings) for one in survey if not one.paused):
@@ -107,19 +111,15 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
 
 
 def _catch_up(
-    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], level: Isolation
+    dialect: Dialect, request: ClaimRequest, due: list[str], level: Isolation, *, reopened: bool
 ) -> Steps[list[_Surveyed]]:
     """Do what time has made due: promote waiting jobs, let go those whose gate has opened."""
     now_us: int = yield NOW
-    due = [one for one in survey if not one.paused and (one.next_due_us or now_us + 1) <= now_us]
-    for one in due:
-        yield from promote_queue(dialect, one.queue, now_us, limit=PROMOTE_MAX)
-    reopens_us = survey[0].reopens_us
-    reopened = reopens_us is not None and reopens_us <= now_us
+    for queue in due:
+        yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
         yield from reopen_due(dialect, now_us, level)
-    if due or reopened:
-        survey = yield from _survey(dialect, request)
+    survey: list[_Surveyed] = yield from _survey(dialect, request)
     return survey
 
 
@@ -186,13 +186,11 @@ def _pick(
 
 
 def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
-    """The queues asked for; none where the worker's lease is over."""
     queues = dialect.many(list(dict.fromkeys(request.queues)))
     now_us: int = yield NOW
     asked = {"queues": queues, "worker": request.worker, "now": now_us}
     rows = yield Rows(dialect.sql("claim_survey"), asked)
-    survey = [_Surveyed(*row) for row in rows]
-    return survey if survey and (survey[0].lease_expires_us or 0) > now_us else []
+    return [_Surveyed(*row) for row in rows]
 
 
 def _chosen(
