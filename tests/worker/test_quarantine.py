@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import rescue
@@ -236,3 +239,27 @@ async def test_a_long_suspect_does_not_keep_other_jobs_waiting_to_its_end() -> N
         assert yard.status(suspect) is JobStatus.PROCESSING
         go_on.set()
         await until(lambda: yard.status(suspect) is JobStatus.COMPLETED)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            *(st.sampled_from([Mode.NORMAL, Mode.SUSPECTS]), st.booleans(), st.integers(0, 1)),
+            *(st.booleans(), st.floats(0.0, 5.0)),
+        )
+    )
+)
+def test_while_it_is_idle_nothing_but_a_suspect_changes_what_may_be_claimed(
+    claims: list[tuple[Mode, bool, int, bool, float]],
+) -> None:
+    quarantine, now = Quarantine(patience_s=1.0), 0.0
+    for claimed, suspects, jobs, busy, passes_s in claims:
+        mode = quarantine.mode(now, busy=busy, idle=not busy)
+        if mode is not Mode.NOTHING:
+            quarantine.claimed(claimed, jobs=jobs, suspects=suspects)
+        now += passes_s
+
+        if quarantine.idle:
+            assert quarantine.next_change(now) == inf
+            assert quarantine.mode(now, busy=busy, idle=True) is Mode.NORMAL
+            assert not quarantine.stands

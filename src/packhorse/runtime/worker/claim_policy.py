@@ -220,6 +220,8 @@ class Quarantine:
     """
 
     def __init__(self, *, patience_s: float = 0.0) -> None:
+        #: No suspect waits or has its turn: `mode` is normal, and stays so until one is seen.
+        self.idle = True
         self._patience_s = patience_s
         self._state = _State.NORMAL
         self._waiting = False
@@ -234,6 +236,7 @@ class Quarantine:
     def claimed(self, mode: Mode, *, jobs: int, suspects: bool, crashes: int = 0) -> None:
         """What a claim came to; of a suspect, how often it was lost."""
         self._waiting = suspects and (mode is Mode.NORMAL or jobs > 0)
+        self._settle_down()
         if mode is Mode.SUSPECTS:
             doubled = _ALONE_S * 2 ** min(max(0, crashes - _SUSPECT_CRASHES), _DOUBLINGS_MAX)
             self._alone_s = min(doubled, _ALONE_S_MAX)
@@ -243,7 +246,6 @@ class Quarantine:
         """What to claim; `busy` while anything runs, `idle` when other work was not to be had."""
         if self._state is _State.NORMAL:
             if not self._waiting:
-                self._seen_at = None
                 return Mode.NORMAL
             if self._seen_at is None:
                 self._seen_at = now
@@ -292,7 +294,13 @@ class Quarantine:
     def _back_to_normal(self, now: float) -> Mode:
         self._state = _State.NORMAL
         self._normal_until = now + (now - self._stood_since)
+        self._settle_down()
         return Mode.NORMAL
+
+    def _settle_down(self) -> None:
+        self.idle = self._state is _State.NORMAL and not self._waiting
+        if self.idle:
+            self._seen_at = None
 
 
 _LEAST_US: Final = 20_000

@@ -168,9 +168,11 @@ class Fetcher:
             self._look_for_room()
         stale_s, empty = slots.give_back_stale(now) if slots.waiting else math.inf, self._empty
         busy = bool(slots.running or slots.waiting)
-        mode = self._quarantine.mode(now, busy=busy, idle=empty and not busy)
+        mode, quarantine = Mode.NORMAL, self._quarantine
+        if not quarantine.idle:
+            mode = quarantine.mode(now, busy=busy, idle=empty and not busy)
+        change_s = math.inf if quarantine.idle else quarantine.next_change(now)
         if mode is Mode.NORMAL and empty and now < self._look_at:
-            change_s = self._quarantine.next_change(now)
             rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
             return await self._burst_rest_s(rest_s) if self._options.burst and not busy else rest_s
         asked = self._rotation.queues
@@ -182,7 +184,6 @@ class Fetcher:
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
-            change_s = self._quarantine.next_change(now)
             return max(_REST_MIN_S, min(stale_s, self._poll_s, change_s))
         self.looks += 1
         alone = mode is Mode.SUSPECTS
@@ -327,8 +328,9 @@ class Fetcher:
         if mode is Mode.SUSPECTS:  # of all tasks
             self._suspects_apart = suspects
         suspects = suspects or self._suspects_apart
-        crashes = max((job.crashes for job in jobs), default=0)
-        self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
+        if suspects or not self._quarantine.idle:
+            crashes = max((job.crashes for job in jobs), default=0)
+            self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
         if jobs:
             lowest = jobs[-1]
             known, _ = self.served.get(lowest.queue, (lowest, 0))
