@@ -168,27 +168,7 @@ class Settler:
         """Write batches until cancelled."""
         while True:
             await self._due.wait()
-            settlements, attempts = batch = self._next_batch()
-            try:
-                if self._progress.newest:
-                    await self._progress.write(attempts)
-                if self._logs.kept:
-                    await adrive(self._logs.write(attempts), self._store.arun)
-                verdicts = await self._store.arun(self._store.jobs.settle(settlements))
-            except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
-                if not (isinstance(error, StoreRefused) and self._simplify(batch, error)):
-                    self._put_back(settlements, attempts, error)
-                    await self._health.pause(self._shutdown, self._backoff.next_s())
-                continue
-            if self._under_way is not batch:
-                continue  # `write_now` has written it too
-            self._under_way = ([], [])
-            self._batch_max = _BATCH_MAX
-            if self._health.failing:
-                self._health.worked("settle")
-                self._backoff.reset()
-            self._answered(settlements, attempts, verdicts)
-            self._wrote.set()
+            await self._write()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until everything is accepted; False if that takes longer than it may."""
@@ -229,6 +209,30 @@ class Settler:
     def _time_is_up(self) -> None:
         self._timer = None
         self.flush()
+
+    async def _write(self) -> None:
+        """Write the next batch. The loop that waits would keep the last one's jobs alive."""
+        settlements, attempts = batch = self._next_batch()
+        try:
+            if self._progress.newest:
+                await self._progress.write(attempts)
+            if self._logs.kept:
+                await adrive(self._logs.write(attempts), self._store.arun)
+            verdicts = await self._store.arun(self._store.jobs.settle(settlements))
+        except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
+            if not (isinstance(error, StoreRefused) and self._simplify(batch, error)):
+                self._put_back(settlements, attempts, error)
+                await self._health.pause(self._shutdown, self._backoff.next_s())
+            return
+        if self._under_way is not batch:
+            return  # `write_now` has written it too
+        self._under_way = ([], [])
+        self._batch_max = _BATCH_MAX
+        if self._health.failing:
+            self._health.worked("settle")
+            self._backoff.reset()
+        self._answered(settlements, attempts, verdicts)
+        self._wrote.set()
 
     def _next_batch(self) -> _Batch:
         """Take as many as fit into one write."""
