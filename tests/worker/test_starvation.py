@@ -8,7 +8,7 @@ import pytest
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, Priority
 from packhorse.events import QueueStarving
-from packhorse.runtime.services.upkeep import _REST_PER_COST, Starvation
+from packhorse.runtime.services.upkeep import _REST_PER_COST, Served, Starvation
 from packhorse.stores.requests import Counts
 from tests.worker.support import Even, HandClock, Yard
 
@@ -19,7 +19,7 @@ class Shift:
     def __init__(self, clock: SystemClock | None = None) -> None:
         self.yard = Yard()
         self.yard.record()
-        self.served: dict[str, tuple[Job, int]] = {}
+        self.served: dict[str, Served] = {}
         self.starvation = Starvation(
             *(self.yard.store, clock or SystemClock(), Even(), self.yard.bus),
             worker="me",
@@ -31,9 +31,8 @@ class Shift:
 
     def serve_one(self) -> Job:
         job = self.yard.claim_by_hand("me", "work", lease_us=3_600 * SECOND_US)
-        known, _ = self.served.get(job.queue, (job, 0))
-        lowest = min(job, known, key=lambda each: each.ready_us)
-        self.served[job.queue] = (lowest, self.yard.store_clock.now_us())
+        served = Served(job.ready_us, job.priority, self.yard.store_clock.now_us())
+        self.served[job.queue] = min(served, self.served.get(job.queue, served))
         return job
 
     async def told(self) -> list[QueueStarving]:

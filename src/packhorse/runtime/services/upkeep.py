@@ -7,10 +7,10 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
-from packhorse.core.job import PRIORITY_BY_NAME, Job
+from packhorse.core.job import PRIORITY_BY_NAME
 from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.events import EventBus, JobDead, QueueStarving, TasksParked, dead_event
 from packhorse.stores.intake import ADMITTED_MAX, Intake
@@ -248,6 +248,14 @@ class Pruner:
         return 0.0 if pruned >= _BATCH else spread(self.interval_s, self._chance)
 
 
+class Served(NamedTuple):
+    """Of the jobs that ranked lowest in the claims of a queue, the one ready for longest."""
+
+    ready_us: int
+    priority: int
+    now_us: int  #: the store's clock at the last of these claims
+
+
 class Starvation:
     """Report a ready job that waits long while jobs which came later are started.
 
@@ -268,7 +276,7 @@ class Starvation:
         bus: EventBus,
         worker: str,
         *,
-        served: dict[str, tuple[Job, int]],
+        served: dict[str, Served],
     ) -> None:
         self._store = store
         self._monotonic = clock.monotonic
@@ -276,9 +284,7 @@ class Starvation:
         self._bus = bus
         self._worker = worker
         self._left_out: frozenset[str] = frozenset()
-        # Per queue, of the jobs that ranked lowest in a claim the one ready for longest, and the
-        # store's clock at the last claim; who claims writes it, and every look clears it.
-        self._served = served
+        self._served = served  # by queue; who claims writes it, and every look clears it
         self._told: set[str] = set()  # queues that are starving, as far as was told
 
     def leave_out(self, queues: frozenset[str]) -> None:
@@ -298,13 +304,13 @@ class Starvation:
         took_s = self._monotonic() - began
         for each in counts:
             if each.queue in served:
-                self._judge(each, *served[each.queue])
+                self._judge(each, served[each.queue])
         return max(usual_s, took_s * _REST_PER_COST)
 
     def _read(self) -> tuple[Counts, ...]:
         return self._store.run(self._store.inspection.counts())
 
-    def _judge(self, counts: Counts, served: Job, now_us: int) -> None:
+    def _judge(self, counts: Counts, served: Served) -> None:
         since_us = counts.oldest_ready_us
         starving = since_us is not None and served.ready_us - since_us >= STARVING_US
         if not starving or counts.queue in self._left_out:
@@ -315,7 +321,7 @@ class Starvation:
                 QueueStarving(
                     worker=self._worker,
                     queue=counts.queue,
-                    waited_s=(now_us - since_us) / SECOND_US,
+                    waited_s=(served.now_us - since_us) / SECOND_US,
                     priority=_priority_name(served.priority),
                 )
             )

@@ -20,6 +20,7 @@ import msgspec
 from packhorse.core.clock import SECOND_US, pass_idle
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job import Job
+from packhorse.runtime.services.upkeep import Served
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.claim_policy import (
     Mode,
@@ -73,9 +74,7 @@ class Fetcher:
         self.own_tasks = request.tasks
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
-        #: Per queue, of the lowest in rank of every claim the one ready for longest, and the
-        #: store's clock at the last claim; `Starvation` judges by it.
-        self.served: dict[str, tuple[Job, int]] = {}
+        self.served: dict[str, Served] = {}  #: by queue, for `Starvation`, which clears it
         #: Folds what became of groups, which may submit jobs; says whether there was anything.
         self.fold: Callable[[], Awaitable[bool]] = _nothing_folded
         self._request = request
@@ -332,10 +331,9 @@ class Fetcher:
             crashes = max((job.crashes for job in jobs), default=0)
             self._quarantine.claimed(mode, jobs=len(jobs), suspects=suspects, crashes=crashes)
         if jobs:
-            lowest = jobs[-1]
-            known, _ = self.served.get(lowest.queue, (lowest, 0))
-            lowest = lowest if lowest.ready_us < known.ready_us else known
-            self.served[lowest.queue] = (lowest, claimed.now_us)
+            queue, lowest = jobs[-1].queue, Served(jobs[-1].ready_us, jobs[-1].priority, 0)
+            lowest = min(lowest, self.served.get(queue, lowest))
+            self.served[queue] = lowest._replace(now_us=claimed.now_us)
         if claimed.lease_lost:
             self._heartbeat.must_renew()
         elif mode is Mode.NORMAL:
