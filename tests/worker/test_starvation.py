@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from packhorse.core.clock import SECOND_US, SystemClock
-from packhorse.core.job import Job, Priority
+from packhorse.core.job import Job, JobStatus, Priority
 from packhorse.events import QueueStarving
 from packhorse.runtime.services.upkeep import _REST_PER_COST, Served, Starvation
 from packhorse.stores.requests import Counts
-from tests.worker.support import Even, HandClock, Yard
+from tests.worker.support import Even, HandClock, Yard, until
 
 
 class Shift:
@@ -135,3 +135,25 @@ async def test_a_worker_that_served_nobody_does_not_even_look(shift: Shift) -> N
 
     assert await shift.told() == []
     assert await shift.starvation.run_once() == pytest.approx(15.0)
+
+
+async def test_a_worker_notes_of_its_claims_the_lowest_job_that_was_ready_for_longest() -> None:
+    async def work() -> None: ...
+
+    yard = Yard()
+    yard.task(work)
+    began_us = yard.store_clock.now_us()
+
+    async def done(priority: Priority) -> None:
+        job_id = yard.submit("work", priority=priority)
+        await until(lambda: yard.status(job_id) is JobStatus.COMPLETED)
+
+    async with yard.running() as worker:
+        await done(Priority.LOW)
+        between_us = yard.store_clock.now_us()
+        await done(Priority.HIGH)
+        assert worker._runtime is not None
+        served = worker._runtime.fetcher.served["default"]
+
+    assert served.priority == Priority.LOW
+    assert began_us <= served.ready_us <= between_us <= served.now_us
