@@ -89,7 +89,10 @@ def burst(yard: Yard, *options: str) -> str:
 
 
 def read(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+    try:
+        return [json.loads(line) for line in text.splitlines()]
+    except ValueError as error:
+        raise AssertionError(f"not all of this is JSON:\n{text}") from error
 
 
 @pytest.mark.req("S4-19", "S4-22")
