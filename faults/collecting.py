@@ -147,6 +147,11 @@ class _Known:
             return None
         return self._time.latest(at_us) if late else self._time.earliest(at_us)
 
+    def why_ended(self, attempt: int) -> str:
+        """What the store was told of the end of an attempt, if anything."""
+        errors = [line.error for line in self.history if line.attempt == attempt]
+        return next((error.message for error in errors if error is not None), "")
+
     def suspected(self, code: str) -> Iterator[tuple[int, int]]:
         """From its second loss on, until it is over."""
         lost = [each.finished_us for each in self.history if each.error and each.error.code == code]
@@ -267,7 +272,8 @@ def _losses(
             loss,
             excused_us=excused((loss.died_us, loss.taken_back_us)),
             again_excused_us=excused((loss.died_us, loss.run_again_us))
-            + rescues.stood_us((loss.died_us, loss.run_again_us), suspects),
+            + rescues.stood_us((loss.died_us, loss.run_again_us), suspects)
+            + rescues.waited_us(known[loss.job_id].why_ended(loss.attempt)),
             over=loss.run_again_us is None and loss.job_id in ended,
             bound=loss.job_id in bound or _was_passed_on(loss, known[loss.job_id].record),
             story=_story(known[loss.job_id], loss.died_us),

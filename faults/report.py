@@ -38,8 +38,9 @@ _RESCUES: Final = (
     "each with what the rescuers need to look twice again. A job that is lost again "
     "and again waits 2, 4, 8, … seconds on top before it runs, by design, and from its second "
     "loss on it runs alone. After the first loss that the store counts it must have begun again "
-    "within the same time, with the same excuses until then; jobs under "
-    "a limit or an ordering key are not judged."
+    "within the same time, with the same excuses until then, and 2 s more where its own worker or "
+    "supervisor told of the loss: so long it waits then. Jobs under a limit or an ordering key are "
+    "not judged."
 )
 _NOT_JUDGED: Final = (
     "A process that is stopped and goes on runs beside its successor (overlap); an effect that has "

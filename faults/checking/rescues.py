@@ -19,6 +19,9 @@ from packhorse.core.policies.lease import patience_us, suspicion_us
 BEYOND_LEASE_US: Final = 5_000_000
 #: How long a worker may stand for suspects: 2 s until nothing runs, and 2 s beside one of them.
 STANDS_US: Final = 4_000_000
+#: How long a job waits once its own worker, or the supervisor of that, tells the store of its loss.
+#: A rescuer counts this from the end of the lease, so that it is over when one comes.
+WAITS_US: Final = 2_000_000
 #: Between two looks of a rescuer, at most.
 _LOOK_US: Final = 1_000_000
 
@@ -83,8 +86,9 @@ def losses_of(
 def ran_late(losses: Losses) -> Iterator[str]:
     """Not run again within lease + 5 s of a first loss, without the time in which none could.
 
-    A job must be taken back first, so what excuses a late rescue excuses this as well; and what was
-    lost twice may have a turn of its own meanwhile, in which nothing else begins. Jobs that
+    A job must be taken back first, so what excuses a late rescue excuses this as well; what was
+    lost twice may have a turn of its own meanwhile, in which nothing else begins; and whose loss
+    is told by its own worker has to wait for a while then. Jobs that
     have to wait for a limit, or for others before them, are not judged, nor those that another
     worker had meanwhile and gave back: it was hit as well.
     """
@@ -135,6 +139,11 @@ def stood_us(span_us: tuple[int, int | None], suspects: Iterable[tuple[int, int]
         return 0
     spells = [min(end, end_us) - max(start, start_us) for start, end in suspects]
     return min(STANDS_US, sum(spell for spell in spells if spell > 0))
+
+
+def waited_us(message: str) -> int:
+    """For how long a job had to wait after a loss of which the store was told in these words."""
+    return WAITS_US if "its process" in message else 0
 
 
 def late(losses: Losses) -> Iterator[str]:

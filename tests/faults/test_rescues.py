@@ -12,6 +12,7 @@ import pytest
 from faults.checking.evidence import Run
 from faults.checking.rescues import (
     STANDS_US,
+    WAITS_US,
     Loss,
     Losses,
     excused_us,
@@ -20,6 +21,7 @@ from faults.checking.rescues import (
     ran_late,
     stood_us,
     summary,
+    waited_us,
 )
 from faults.checking.timeline import Step, Timeline
 
@@ -177,3 +179,15 @@ def test_a_summary_tells_median_p99_and_the_longest() -> None:
 
 def test_nothing_lost_is_nothing_told() -> None:
     assert summary(Losses(LEASE)) == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("its process 17 ended while it ran: signal SIGKILL", WAITS_US),
+        ("worker 01a1 was lost while it ran the job", 0),
+        ("", 0),
+    ],
+)
+def test_a_loss_that_its_worker_tells_of_is_followed_by_a_wait(message: str, expected: int) -> None:
+    assert waited_us(message) == expected
