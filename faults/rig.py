@@ -194,7 +194,12 @@ class Rig:
 
         def look() -> bool:
             self._tend(scene)
-            return all(one.poll() is not None for one in producers) and not self._unfinished(1)
+            if any(one.poll() is None for one in producers):
+                return False
+            try:
+                return not self._unfinished(1)
+            except StoreUnavailable:  # the last fault may have been a restart
+                return False
 
         try:
             until("everything to be finished", look, DRAIN_S)
