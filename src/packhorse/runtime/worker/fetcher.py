@@ -125,10 +125,10 @@ class Fetcher:
             # Together with the settlement that makes the room, instead of after its wake-up.
             self._slots.freed = False
             self.wake()
-        elif self._resting:
-            idle = not (self._slots.running or self._slots.waiting)
-            if idle or (not self._empty and self._wanted() > 0):
-                self._woken.set()
+        elif not self._resting:
+            return
+        elif not self._slots.busy or (not self._empty and self._wanted() > 0):
+            self._woken.set()
 
     def set_limited(self, queues: frozenset[str]) -> None:
         """Look ahead in none of these queues."""
@@ -166,7 +166,7 @@ class Fetcher:
         if not self.urgency.plain:
             self._look_for_room()
         stale_s, empty = slots.give_back_stale(now) if slots.waiting else math.inf, self._empty
-        busy = bool(slots.running or slots.waiting)
+        busy = slots.busy
         mode, quarantine = Mode.NORMAL, self._quarantine
         if not quarantine.idle:
             mode = quarantine.mode(now, busy=busy, idle=empty and not busy)
@@ -266,7 +266,7 @@ class Fetcher:
         limit = self._wanted()
         if self._options.max_jobs is not None:
             left = self._options.max_jobs - self._slots.started - len(self._slots.waiting)
-            self.finished = left <= 0 and not (self._slots.running or self._slots.waiting)
+            self.finished = left <= 0 and not self._slots.busy
             limit = min(limit, left)
         if self._caps is not None:
             queues, limit = self._caps.within(queues, limit)
@@ -379,8 +379,7 @@ class Fetcher:
             return max(_REST_MIN_S, self._look_at - now)
         if outlook.orphaned:
             return _BURST_LOOK_S
-        busy = self._slots.running or self._slots.waiting
-        self.finished = not (self._woken.is_set() or busy)
+        self.finished = not (self._woken.is_set() or self._slots.busy)
         return 0.0 if self.finished else _REST_MIN_S
 
     async def _admit(self) -> int:

@@ -315,7 +315,7 @@ class Runtime:
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.wake(heard)
                 self.settings.soon.set()
-            if self.slots.running or self.slots.waiting:
+            if self.slots.busy:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
 
 

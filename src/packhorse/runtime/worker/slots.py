@@ -79,6 +79,11 @@ class Slots:
         held = (each for each in self.held if each.stage <= Stage.RUNNING)
         return sum(each.job.priority > priority and not each.plan.process for each in held)
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs, or is about to."""
+        return self.running > 0 or bool(self.waiting)
+
     def take(self, attempts: Iterable[Attempt]) -> None:
         """Hold what a claim brought, and start what has a slot."""
         arrived = self._monotonic()

@@ -264,8 +264,7 @@ class WorkerRuntime(Runtime):
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
         if self.supervisor is not None:
             self.supervisor.accepted(attempts)
-        slots = self.slots
-        if self.options.burst and not (slots.running or slots.waiting or self.settler.backlog):
+        if self.options.burst and not (self.slots.busy or self.settler.backlog):
             self.fetcher.nudge()  # there may be nothing left to do
 
     def _stop_starting(self) -> None:
