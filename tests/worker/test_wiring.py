@@ -124,6 +124,38 @@ async def test_a_shutdown_ends_the_wait_after_a_failing_claim() -> None:
 
 @pytest.mark.req("S4-2")
 @pytest.mark.parametrize("verb", ["claim", "settle"])
+async def test_the_next_outage_begins_with_a_short_wait_again(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def next_s(backoff: Backoff) -> float:
+        waits.append(backoff._next_s)
+        backoff._next_s *= 2
+        return 0.001
+
+    monkeypatch.setattr(Backoff, "next_s", next_s)
+    outage = Outage(verb)
+    yard = failing(outage, retry=RetryPolicy(max_retries=0))
+    first = yard.submit("fail")
+
+    async with yard.running():
+        await until(lambda: len(waits) >= 3)
+        outage.lasts = False
+        await until(lambda: yard.status(first) is JobStatus.DEAD)
+        grown, outage.lasts = waits.copy(), True
+        waits.clear()
+        second = yard.submit("fail")
+        await until(lambda: waits)
+        outage.lasts = False
+        await until(lambda: yard.status(second) is JobStatus.DEAD)
+
+    assert grown[2] > grown[0]
+    assert waits[0] == grown[0]
+
+
+@pytest.mark.req("S4-2")
+@pytest.mark.parametrize("verb", ["claim", "settle"])
 @pytest.mark.usefixtures("endless_backoff")
 async def test_a_call_that_works_again_ends_the_waits_after_others_that_failed(verb: str) -> None:
     outage = Outage(verb)
