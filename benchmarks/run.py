@@ -32,19 +32,8 @@ _WORK: Final = _HERE.parent / ".cache" / "benchmarks"
 _STORES: Final = ("sqlite", "postgres", "redis")
 #: What may be asked for; not every store has all of it.
 _MEASURES: Final = (
-    *(
-        "drain",
-        "submit",
-        "scaling",
-        "mixed",
-        "steps",
-        "limits",
-        "pickup",
-        "saturated",
-        "idle",
-        "claims",
-        "blocked",
-    ),
+    *("drain", "submit", "scaling", "mixed", "steps", "limits", "queues", "large", "processes"),
+    *("pickup", "saturated", "poisson", "foreign", "idle", "claims", "blocked"),
     *("snapshot", "durability", "memory", "steady"),
 )
 _NOBODY: Final = "none"

@@ -17,10 +17,12 @@ from benchmarks.measures import (
     pickup,
     saturated,
     scaling,
+    shapes,
     steady,
     steps,
     submit,
 )
+from benchmarks.measures.claiming import foreign_bound
 from benchmarks.settings import Settings
 
 _OURS = f"{PACKHORSE} FULL"
@@ -29,7 +31,7 @@ _PEER = f"{HUEY} FULL"
 
 def sqlite_bounds(settings: Settings) -> list[Bound]:
     """All of them, in the order of the report."""
-    return [*_rates(), *_costs(), *_waits(settings), *_limits(settings)]
+    return [*_rates(), *_costs(), *_waits(settings), *_limits(settings), *_shapes(settings)]
 
 
 def _rates() -> Iterator[Bound]:
@@ -125,6 +127,11 @@ def _waits(settings: Settings) -> Iterator[Bound]:
             against=f"{few} waiting",
             at_most=1.3,
         )
+
+
+def _shapes(settings: Settings) -> Iterator[Bound]:
+    yield from shapes.bounds(settings.foreign)
+    yield foreign_bound("steps", claim_work.STEPS, settings)
 
 
 def _limits(settings: Settings) -> Iterator[Bound]:

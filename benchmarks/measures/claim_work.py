@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any, Final
 from unittest import mock
 
-from benchmarks.bench import Bench, filled
+from benchmarks.bench import Bench
 from benchmarks.contestants import packhorse, packhorse_store
-from benchmarks.measures.claiming import claim, finish, join
+from benchmarks.measures.claiming import Backlog, backlogs, claim, finish, join
 from packhorse.stores.protocol import Store
 
 STEPS: Final = "steps of a claim"
@@ -30,39 +30,34 @@ _CLAIMS: Final = 9
 
 
 def measure(bench: Bench) -> None:
-    """With few jobs waiting, with many waiting, with many finished."""
-    few, many = bench.settings.backlog_small, bench.settings.backlog_large
-    for label, waiting, finished in (
-        (f"{few:,} waiting", few, 0),
-        (f"{many:,} waiting", many, 0),
-        (f"{many:,} finished", few, many),
-    ):
+    """With few and with many jobs of each kind of backlog."""
+    for backlog in backlogs(bench, bench.settings.backlog_large):
         with bench.folder() as folder:
-            steps, milliseconds = _claims(folder, waiting, finished)
-        bench.ledger.record(STEPS, label, steps, "VM steps")
-        bench.ledger.record(TIME, label, milliseconds, "ms")
-        bench.say(f"  claim    {label:<30} {steps:>9,.0f} VM steps, {milliseconds:.2f} ms")
+            steps, milliseconds = _claims(folder, backlog)
+        bench.ledger.record(STEPS, backlog.label, steps, "VM steps")
+        bench.ledger.record(TIME, backlog.label, milliseconds, "ms")
+        bench.say(f"  claim    {backlog.label:<30} {steps:>9,.0f} VM steps, {milliseconds:.2f} ms")
 
 
-def _claims(folder: Path, waiting: int, finished: int) -> tuple[float, float]:
+def _claims(folder: Path, backlog: Backlog) -> tuple[float, float]:
     """The median steps of a claim, and the median time of one without the counting."""
-    contestant = packhorse("NORMAL")
-    filled(contestant, folder, "many", waiting + finished)
-    with _opened(folder) as store:
-        finish(store, finished)
-    with counting() as counter, _opened(folder) as store:
-        steps = [counter.steps_of(lambda: claim(store, _BATCH)) for _ in range(_CLAIMS)]
-    with _opened(folder) as store:
-        claim(store, _BATCH)  # the first opens and prepares
-        seconds = [_seconds_of(lambda: claim(store, _BATCH)) for _ in range(_CLAIMS)]
+    task = backlog.task
+    backlog.fill(packhorse("NORMAL"), folder)
+    with _opened(folder, task) as store:
+        finish(store, backlog.finished)
+    with counting() as counter, _opened(folder, task) as store:
+        steps = [counter.steps_of(lambda: claim(store, _BATCH, task)) for _ in range(_CLAIMS)]
+    with _opened(folder, task) as store:
+        claim(store, _BATCH, task)  # the first opens and prepares
+        seconds = [_seconds_of(lambda: claim(store, _BATCH, task)) for _ in range(_CLAIMS)]
     return median(steps), median(seconds) * 1000
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[Store]:
+def _opened(folder: Path, task: str) -> Iterator[Store]:
     store = packhorse_store(folder, "NORMAL")
     try:
-        join(store)
+        join(store, task)
         yield store
     finally:
         store.close()

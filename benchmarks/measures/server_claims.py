@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks.bench import Bench, filled
-from benchmarks.measures.claiming import claim, finish, join
+from benchmarks.bench import Bench
+from benchmarks.measures.claiming import Backlog, backlogs, claim, finish, join
 from packhorse.stores.protocol import Store
 
 WORK: Final = "work of a claim"
@@ -28,48 +28,43 @@ Counted = Callable[[Path, Callable[[Store], None]], float]
 
 
 def measure(bench: Bench, counted: Counted, unit: str) -> None:
-    """With few jobs waiting, with many waiting, with many finished."""
-    few, many = bench.settings.backlog_small, bench.settings.server_backlog
-    for label, waiting, finished in (
-        (f"{few:,} waiting", few, 0),
-        (f"{many:,} waiting", many, 0),
-        (f"{many:,} finished", few, many),
-    ):
+    """With few and with many jobs of each kind of backlog."""
+    for backlog in backlogs(bench, bench.settings.server_backlog):
         with bench.folder() as folder:
-            _fill(bench, folder, waiting, finished)
-            work, milliseconds = _claims(folder, counted)
-        bench.ledger.record(WORK, label, work, unit)
-        bench.ledger.record(TIME, label, milliseconds, "ms")
-        bench.say(f"  claim    {label:<30} {work:>9,.0f} {unit}, {milliseconds:.2f} ms")
+            _fill(bench, folder, backlog)
+            work, milliseconds = _claims(folder, counted, backlog.task)
+        bench.ledger.record(WORK, backlog.label, work, unit)
+        bench.ledger.record(TIME, backlog.label, milliseconds, "ms")
+        bench.say(f"  claim    {backlog.label:<30} {work:>9,.0f} {unit}, {milliseconds:.2f} ms")
 
 
-def _fill(bench: Bench, folder: Path, waiting: int, finished: int) -> None:
-    filled(bench.stage.ours, folder, "many", waiting + finished)
-    if finished:
+def _fill(bench: Bench, folder: Path, backlog: Backlog) -> None:
+    backlog.fill(bench.stage.ours, folder)
+    if backlog.finished:
         store = bench.stage.open_store(folder)
         try:
             join(store)
-            finish(store, finished)
+            finish(store, backlog.finished)
         finally:
             store.close()
     bench.stage.after_filling(folder)
 
 
-def _claims(folder: Path, counted: Counted) -> tuple[float, float]:
+def _claims(folder: Path, counted: Counted, task: str) -> tuple[float, float]:
     """The work of a claim on average, without that of opening the store, and its median time."""
     seconds: list[float] = []
 
     def claims(store: Store) -> None:
-        join(store)
-        claim(store, _BATCH)  # the first one prepares
+        join(store, task)
+        claim(store, _BATCH, task)  # the first one prepares
         for _ in range(_CLAIMS):
             began = time.perf_counter()
-            claim(store, _BATCH)
+            claim(store, _BATCH, task)
             seconds.append(time.perf_counter() - began)
 
     def none(store: Store) -> None:
-        join(store)
-        claim(store, _BATCH)
+        join(store, task)
+        claim(store, _BATCH, task)
 
     work = counted(folder, claims) - counted(folder, none)
     return work / _CLAIMS, median(seconds) * 1000

@@ -18,11 +18,13 @@ from benchmarks.measures import (
     saturated,
     scaling,
     server_claims,
+    shapes,
     snapshot,
     steady,
     steps,
     submit,
 )
+from benchmarks.measures.claiming import foreign_bound
 from benchmarks.peers.catalogue import BULLMQ, PEERS
 from benchmarks.settings import Settings
 from benchmarks.stores.lines import OURS, OURS_WITH_LINES
@@ -53,6 +55,10 @@ def _common(store: str, settings: Settings, ledger: Ledger) -> Iterator[Bound]:
     yield from _costs()
     yield from _waits()
     yield from _claims(settings)
+    yield from shapes.bounds(settings.foreign)
+    yield foreign_bound("work", server_claims.WORK, settings)
+    if store == "redis":
+        yield shapes.process_bound(next(peer.label for peer in PEERS if peer.name == "celery"))
 
 
 def _drain_bounds(store: str) -> Iterator[Bound]:

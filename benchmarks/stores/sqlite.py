@@ -30,6 +30,7 @@ from benchmarks.measures import (
     pickup,
     saturated,
     scaling,
+    shapes,
     steady,
     steps,
     submit,
@@ -45,12 +46,16 @@ ROUNDS: Final = MappingProxyType(
         "mixed": scaling.measure_mixed_round,
         "steps": steps.measure_round,
         "limits": limits.measure_round,
+        "queues": shapes.measure_queues,
+        "large": shapes.measure_large,
     }
 )
 ONCE: Final = MappingProxyType(
     {
         "pickup": pickup.measure,
         "saturated": saturated.measure,
+        "poisson": shapes.measure_poisson,
+        "foreign": shapes.measure_foreign,
         "idle": idle.measure,
         "claims": claim_work.measure,
         "blocked": blocked_work.measure,

@@ -20,6 +20,7 @@ from benchmarks.measures import (
     saturated,
     scaling,
     server_claims,
+    shapes,
     steady,
     steps,
     submit,
@@ -75,12 +76,17 @@ def staged(
                 "scaling": scaling.measure_round,
                 "mixed": scaling.measure_mixed_round,
                 "steps": steps.measure_round,
+                "queues": shapes.measure_queues,
+                "large": shapes.measure_large,
+                "processes": shapes.measure_processes,
             }
         ),
         once=MappingProxyType(
             {
                 "pickup": pickup.measure,
                 "saturated": saturated.measure,
+                "poisson": shapes.measure_poisson,
+                "foreign": shapes.measure_foreign,
                 "idle": idle.measure,
                 "claims": claims,
                 **once,

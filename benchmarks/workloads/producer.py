@@ -17,11 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from benchmarks.workloads import event_loop
+
+if TYPE_CHECKING:
+    from packhorse import Call, Packhorse
 
 BARE_FILE: Final = "BENCHMARK_BARE_FILE"
 BARE_SYNCHRONOUS: Final = "BENCHMARK_BARE_SYNCHRONOUS"
@@ -80,7 +83,17 @@ def limits(way: str) -> None:
     """In bulk, with what `way` asks of the store."""
     from benchmarks.workloads.limits_app import CALLS, app
 
-    call = CALLS[way]
+    _submit_calls(app, CALLS[way])
+
+
+def shapes(way: str) -> None:
+    """In bulk, of the shape that `way` names."""
+    from benchmarks.workloads.shapes_app import CALLS, app
+
+    _submit_calls(app, CALLS[way])
+
+
+def _submit_calls(app: Packhorse, call: Callable[[int], Call[Any]]) -> None:
     try:
         _take_turns(
             partial(_in_bulk, lambda numbers: app.enqueue_many([call(each) for each in numbers]))
@@ -122,7 +135,7 @@ def huey(_: str) -> None:
 
 
 CONTESTANTS: Final[Mapping[str, Callable[[str], None]]] = MappingProxyType(
-    {"packhorse": packhorse, "limits": limits, "bare": bare, "huey": huey}
+    {"packhorse": packhorse, "limits": limits, "shapes": shapes, "bare": bare, "huey": huey}
 )
 
 
