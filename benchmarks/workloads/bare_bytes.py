@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Final
 
-from benchmarks.workloads.shapes_app import LARGE
+from benchmarks.workloads.shapes_app import large_text
 
 #: Values of one commit: the slots of a worker.
 _BATCH: Final = 100
@@ -39,11 +39,12 @@ def _postgres(url: str, opened: ExitStack) -> Callable[[Sequence[bytes]], object
     import psycopg
 
     connection = opened.enter_context(psycopg.connect(url, autocommit=True))
-    connection.execute(_TABLE.format("generated always as identity", "text").encode())
-    text = f"insert into bare_values (value) select unnest({'%s'}::text[])".encode()
+    connection.execute(_TABLE.format("generated always as identity", "bytea").encode())
+    text = b"insert into bare_values (value) select unnest(%b::bytea[])"
+    cursor = connection.cursor(binary=True)
 
     def write(values: Sequence[bytes]) -> None:
-        connection.execute(text, ([value.decode() for value in values],))
+        cursor.execute(text, (list(values),), prepare=True)
 
     return write
 
@@ -68,7 +69,7 @@ def main(url: str, count: str) -> None:
         scheme = url.partition("://")[0]
         make = {"postgresql": _postgres, "redis": _redis}.get(scheme, _sqlite)
         write = make(url, opened)
-        value = b"x" * LARGE
+        value = large_text().encode()
         began = time.perf_counter()
         for start in range(0, int(count), _BATCH):
             write([value] * min(_BATCH, int(count) - start))

@@ -7,6 +7,8 @@ it serves. It does not know the tasks of `packhorse_app`, whose jobs are foreign
 
 from __future__ import annotations
 
+import random
+import string
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -18,12 +20,19 @@ from packhorse import Call, Packhorse, logs
 
 #: Queues that one worker serves, and characters of a large payload and of its result.
 QUEUES: Final = 100
-LARGE: Final = 64_000
-_TEXT: Final = "x" * LARGE
+_LARGE: Final = 64_000
+_ALPHABET: Final = string.ascii_letters + string.digits
+
+
+def large_text() -> str:
+    """A text that no store can make much smaller, the same in every run."""
+    return "".join(random.Random(_LARGE).choices(_ALPHABET, k=_LARGE))
+
 
 app = Packhorse()
 _hit = hitter()
 _stamp = stamper()
+_LARGE_TEXT: Final = large_text()
 
 
 @app.task
@@ -55,7 +64,7 @@ CALLS: Final[Mapping[str, Callable[[int], Call[Any]]]] = MappingProxyType(
     {
         "one queue": shaped.call,
         "spread": lambda number: shaped.call(number).using(queue=f"queue-{number % QUEUES}"),
-        "large": lambda _: large.call(_TEXT),
+        "large": lambda _: large.call(_LARGE_TEXT),
         "stamped": stamped.call,
         "apart": apart.call,
     }
