@@ -28,7 +28,9 @@ from packhorse import Packhorse
 from packhorse.core.clock import SystemChance, new_id
 from packhorse.core.policies.history import RANGES
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
+from packhorse.events import EventBus
 from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.worker.tallies import Tallies
 from packhorse.stores import open_store
 from packhorse.testing.virtual_clock import VirtualClock
@@ -93,7 +95,8 @@ async def _pages(url: str, chosen: argparse.Namespace) -> None:
     declare(app)
     worker = _Pretended(chosen.tasks)
     keeper = HistoryKeeper(
-        *(store, clock, SystemChance(), new_id()), totals=lambda: tuple(worker.totals())
+        ServiceContext(store, clock, SystemChance(), EventBus(), new_id()),
+        totals=lambda: tuple(worker.totals()),
     )
     began, end_s = time.perf_counter(), chosen.days * 86_400
     while clock.monotonic() < end_s:

@@ -20,6 +20,7 @@ from typing import Final
 
 from packhorse import Packhorse
 from packhorse.core.clock import SystemChance, SystemClock
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.ticker import Ticker
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -72,7 +73,7 @@ async def _measured(url: str, schedules: int, seconds: float) -> str:
     for number in range(schedules):
         app.schedule(f"report {number}", report.call(number), cron=f"{number % 60} * * * *")
     ticker = Ticker(
-        *(app.store, SystemClock(), SystemChance(), app.bus, "benchmark"),
+        ServiceContext(app.store, SystemClock(), SystemChance(), app.bus, "benchmark"),
         schedules=app._declared_schedules(),  # noqa: SLF001 - as its workers are given them
     )
     began = time.process_time()

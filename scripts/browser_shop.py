@@ -23,6 +23,7 @@ from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.clock import SystemChance, SystemClock, to_datetime
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp, use
 from packhorse.testing.virtual_clock import VirtualClock
@@ -60,7 +61,8 @@ async def _passed(app: TestApp) -> dict[str, str]:
     """A day: history that rises and falls, and jobs that have ended."""
     totals: dict[str, Series] = {}
     keeper = HistoryKeeper(
-        *(app.store, app.clock, SystemChance(1), "past"), totals=lambda: tuple(totals.values())
+        ServiceContext(app.store, app.clock, SystemChance(1), app.bus, "past"),
+        totals=lambda: tuple(totals.values()),
     )
     for step in range(_STEPS):
         busy = 0.35 + 0.65 * (1 - abs(step - _STEPS / 2) / (_STEPS / 2))

@@ -11,6 +11,7 @@ import pytest
 from packhorse import Packhorse
 from packhorse.cli.exits import ExitCode
 from packhorse.core.clock import SystemChance, SystemClock
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.ticker import Ticker
 from tests.cli.project import Project
 
@@ -41,7 +42,7 @@ async def app(scheduled: Project) -> AsyncIterator[Packhorse]:
     """The project's app, after a worker of it has looked at its schedules once."""
     opened = scheduled.app()
     ticker = Ticker(
-        *(opened.store, SystemClock(), SystemChance(), opened.bus, "worker"),
+        ServiceContext(opened.store, SystemClock(), SystemChance(), opened.bus, "worker"),
         schedules=opened._declared_schedules(),
     )
     await ticker.run_once()

@@ -13,11 +13,12 @@ import pytest
 
 from packhorse import Context, Packhorse, RetryPolicy
 from packhorse.artifacts import Artifact
-from packhorse.core.clock import SystemChance
+from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.policies.attachments import Attaching
 from packhorse.errors import ArtifactError, JobDead, StepRefused
 from packhorse.protocol import AnswerStatus, WorkerResponse
 from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import JobFilter
 
@@ -227,7 +228,8 @@ async def test_artifacts_go_with_their_job_and_orphans_too(
     place.write(f"another-store/{gone.id}/token", [b"3"])
     await app.store.arun(app.store.jobs.delete(JobFilter(tag="gone"), limit=10))
 
-    await ArtifactSweeper(app.store, SystemChance(), app.places).run_once()
+    context = ServiceContext(app.store, SystemClock(), SystemChance(), app.bus, "w")
+    await ArtifactSweeper(context, app.places).run_once()
 
     left = {path.read_bytes() for path in files(artifacts)}
     assert left == {b"1", b"3"}

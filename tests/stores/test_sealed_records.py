@@ -19,9 +19,11 @@ from packhorse import Encryption, Packhorse
 from packhorse.client.encryption import new_key
 from packhorse.client.rotation import rotate
 from packhorse.client.sealed_store import SealedStore, plain_store
-from packhorse.core.clock import SystemClock
+from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.schedules import SCHEDULE_KIND
+from packhorse.events import EventBus
 from packhorse.runtime.services.declarer import Declarer
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory import MemoryStore
 from tests.servers.redis import redis_url
 
@@ -131,7 +133,8 @@ def declare(app: Packhorse) -> None:
     """Declare the schedule, as a worker does."""
     store, own = app.store, app._declared_schedules()
     store.migrate()
-    asyncio.run(Declarer(store, SystemClock(), SCHEDULE_KIND, own, "1").declare())
+    context = ServiceContext(store, SystemClock(), SystemChance(), EventBus(), "w")
+    asyncio.run(Declarer(context, SCHEDULE_KIND, own, "1").declare())
 
 
 def filled(app: Packhorse) -> None:

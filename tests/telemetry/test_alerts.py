@@ -28,6 +28,7 @@ from packhorse.alerts import (
 from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.policies.alerts import AlertBound, AlertRule, AlertState, judged
 from packhorse.runtime.services.alerts import AlertWatch
+from packhorse.runtime.services.service import ServiceContext
 from tests.stores.conftest import new_app, store_kind, store_url
 
 __all__ = ["new_app", "store_kind", "store_url"]
@@ -70,8 +71,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 def watch(app: Packhorse, worker: str = "one") -> AlertWatch:
-    chance, declared = SystemChance(), app._declared_alerts()
-    return AlertWatch(app.store, SystemClock(), chance, worker, alerts=declared)
+    context = ServiceContext(app.store, SystemClock(), SystemChance(), app.bus, worker)
+    return AlertWatch(context, alerts=app._declared_alerts())
 
 
 def look(app: Packhorse, worker: str = "one") -> None:

@@ -13,7 +13,9 @@ from packhorse.core.job import JobStatus
 from packhorse.core.policies.alerts import AlertState
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
+from packhorse.events import EventBus
 from packhorse.runtime.services.alerts import AlertWatch, _failure_rate, _Sight, _value
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.stores.requests import Counts, Totals
 from packhorse.testing.virtual_clock import VirtualClock
@@ -94,7 +96,7 @@ async def test_a_schedule_is_late_by_the_time_since_it_was_due() -> None:
         order = clock.now_us() - late_us
         put = Put(RecordId(SCHEDULE_KIND, "", name), b"{}", 0, order)
         store.run(store.records.change([put]))
-    watch = AlertWatch(store, clock, Even(), "w", alerts=())
+    watch = AlertWatch(ServiceContext(store, clock, Even(), EventBus(), "w"), alerts=())
 
     seen = await watch._sight(clock.now_us(), {"late_schedules"})
 

@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 
 from packhorse.core.policies.records import RecordId
+from packhorse.events import EventBus
 from packhorse.runtime.services.drainer import Drainer
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.intake import ADMITTED_MAX
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
@@ -45,7 +47,9 @@ class Depot:
 
     def worker(self, name: str) -> Callable[[], Any]:
         return Drainer(
-            *(cast("Any", self.box), self.store, self.clock, Even(), name), found=self._note
+            ServiceContext(self.store, self.clock, Even(), EventBus(), name),
+            cast("Any", self.box),
+            found=self._note,
         ).run_once
 
     def _note(self) -> None:

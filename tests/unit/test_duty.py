@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from packhorse.core.clock import SECOND_US
-from packhorse.runtime.services.duty import Duty
+from packhorse.core.clock import SECOND_US, SystemChance
+from packhorse.events import EventBus
+from packhorse.runtime.services.service import Duty, ServiceContext
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.stores.plan import Plan
 from packhorse.testing.virtual_clock import VirtualClock
@@ -37,9 +38,13 @@ class CountingStore(MemoryStore):
 
 def duties(store: MemoryStore, clock: VirtualClock) -> tuple[Duty, Duty]:
     return (
-        Duty(store, clock, "fold", "anna", HOLD_S * SECOND_US),
-        Duty(store, clock, "fold", "bert", HOLD_S * SECOND_US),
+        Duty(context(store, clock, "anna"), "fold", HOLD_S * SECOND_US),
+        Duty(context(store, clock, "bert"), "fold", HOLD_S * SECOND_US),
     )
+
+
+def context(store: MemoryStore, clock: VirtualClock, worker: str) -> ServiceContext:
+    return ServiceContext(store, clock, SystemChance(), EventBus(), worker)
 
 
 async def test_of_two_that_look_at_once_one_is_on_duty() -> None:

@@ -23,6 +23,7 @@ from packhorse.core.topics import (
     put_subscriber,
     reached,
 )
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.stores.memory import MemoryStore
 from packhorse.testing import TestApp
@@ -167,7 +168,7 @@ def service(
     queues: tuple[str, ...] = ("default",),
 ) -> Subscribers:
     return Subscribers(
-        *(app.store, app.clock, SystemChance()),
+        ServiceContext(app.store, app.clock, SystemChance(), app.bus, "w"),
         subscribers=subscribers,
         queues=queues,
         release=release,

@@ -9,6 +9,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.workflows import WORKFLOW_KIND
 from packhorse.events import EventBus
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.workflow_folding import WorkflowKeeper
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.testing.virtual_clock import VirtualClock
@@ -23,7 +24,7 @@ async def test_it_looks_when_the_next_one_is_due_and_after_an_interval_at_the_la
 ) -> None:
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
-    service = WorkflowKeeper(store, Even(), EventBus(), "w")
+    service = WorkflowKeeper(ServiceContext(store, clock, Even(), EventBus(), "w"))
     for number, part in enumerate(due_in_s):
         order = clock.now_us() + int(part * service.interval_s * SECOND_US)
         put = Put(RecordId(WORKFLOW_KIND, "", str(number)), b"{}", 0, order)

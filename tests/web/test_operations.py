@@ -11,6 +11,7 @@ import pytest
 
 from packhorse.core.clock import SystemChance
 from packhorse.runtime.services.operations import OperationSteps
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp
@@ -42,7 +43,8 @@ class Mortal:
 
 
 def steps(app: TestApp, store: Any = None, worker: str = "w") -> OperationSteps:
-    return OperationSteps(store or app.store, app.clock, SystemChance(), app.bus, worker)
+    context = ServiceContext(store or app.store, app.clock, SystemChance(), app.bus, worker)
+    return OperationSteps(context)
 
 
 async def ended(app: TestApp, web: Web, operation: str, worker: str = "w") -> dict[str, Any]:

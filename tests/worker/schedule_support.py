@@ -7,13 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 from packhorse import Context
 from packhorse.core.clock import SystemChance
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
 from tests.servers.every_store import every_store
 
-__all__ = ["MIDNIGHT", "Ran", "every_store", "hours"]
+__all__ = ["MIDNIGHT", "Ran", "context", "every_store", "hours"]
 
 MIDNIGHT = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def context(app: TestApp, worker: str) -> ServiceContext:
+    return ServiceContext(app.store, app.clock, SystemChance(), app.bus, worker)
 
 
 class Ran:
@@ -34,7 +39,7 @@ class Ran:
     def ticker(self, name: str, *, release: str = "") -> Ticker:
         app = self.app
         return Ticker(
-            *(app.store, app.clock, SystemChance(), app.bus, name),
+            context(app, name),
             schedules=app._declared_schedules(),
             release=release,
         )

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from packhorse.client.registry import Registry, define_task
-from packhorse.core.clock import SystemClock, new_id
+from packhorse.core.clock import Clock, SystemClock, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
 from packhorse.events import Event, EventBus
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.worker import Environment, Worker, WorkerReport
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.memory.store import Faults
@@ -62,6 +63,9 @@ class Yard:
     def record(self, kinds: str = "*") -> list[Event]:
         self.bus.subscribe(kinds, self.events.append)
         return self.events
+
+    def services(self, worker: str = "w", *, clock: Clock | None = None) -> ServiceContext:
+        return ServiceContext(self.store, clock or self.clock, Even(), self.bus, worker)
 
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

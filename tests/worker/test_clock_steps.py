@@ -13,7 +13,7 @@ from packhorse.core.job import JobStatus
 from packhorse.events import JobRescued
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.stores.requests import Renewal
-from tests.worker.support import Even, HandClock, Yard, heard, until
+from tests.worker.support import HandClock, Yard, heard, until
 
 LEASE_US = 30 * SECOND_US
 HOLD_S = 60 + 30  # the timeout of a job claimed by hand, and the grace
@@ -26,9 +26,7 @@ class Rescue:
         self.clock = HandClock()
         self.renewals = 0
         self._yard = yard
-        self._rescuer = Rescuer(
-            yard.store, self.clock, Even(), yard.bus, "rescuer", renew=self._renew
-        )
+        self._rescuer = Rescuer(yard.services("rescuer", clock=self.clock), renew=self._renew)
 
     async def look(self, *, after_s: float = 0.0) -> float:
         self.clock.seconds += after_s

@@ -26,7 +26,7 @@ from packhorse.events.bus import EVENTS
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import PARKED_US_MAX, DeathReporter, Expirer, Parker
 from packhorse.stores.memory import MemoryStore
-from tests.worker.support import Even, HandClock, Yard, heard, until
+from tests.worker.support import HandClock, Yard, heard, until
 
 #: How every job here is submitted, so that its events can be told from nobody's.
 OWN: dict[str, Any] = {"tenant": "acme", "trace_id": "trace-1", "upstream_request_id": "up-1"}
@@ -122,12 +122,12 @@ async def lost(yard: Yard) -> None:
 async def expired(yard: Yard) -> None:
     yard.submit("late", deadline_us=yard.store_clock.now_us() + SECOND_US, **OWN)
     yard.store_clock.ahead_us += 2 * SECOND_US
-    await Expirer(yard.store, Even(), DeathReporter(yard.store, yard.bus, "w")).run_once()
+    await Expirer(yard.services(), DeathReporter(yard.services())).run_once()
 
 
 async def rescued(yard: Yard) -> None:
     clock = HandClock()
-    rescuer = Rescuer(yard.store, clock, Even(), yard.bus, "rescuer")
+    rescuer = Rescuer(yard.services("rescuer", clock=clock))
     for _ in range(2):
         await rescuer.run_once()
         clock.seconds += 4
@@ -200,7 +200,7 @@ async def test_a_job_cancelled_while_its_worker_was_lost_is_told_as_cancelled_on
 @pytest.mark.req("S2-13", "S3-32")
 async def test_jobs_that_no_worker_had_die_with_an_event_and_a_count(yard: Yard) -> None:
     counted: list[int] = []
-    deaths = DeathReporter(yard.store, yard.bus, "w", count=counted.append)
+    deaths = DeathReporter(yard.services(), count=counted.append)
     yard.submit("late", deadline_us=yard.store_clock.now_us() + SECOND_US, **OWN)
     unknown = yard.submit("unknown", **OWN)
     with yard.store._lock:
@@ -209,8 +209,8 @@ async def test_jobs_that_no_worker_had_die_with_an_event_and_a_count(yard: Yard)
             row.parked_us = yard.store_clock.now_us() - PARKED_US_MAX
     yard.store_clock.ahead_us += 2 * SECOND_US
 
-    await Expirer(yard.store, Even(), deaths).run_once()
-    await Parker(yard.store, yard.clock, Even(), yard.bus, "w", deaths=deaths).run_once()
+    await Expirer(yard.services(), deaths).run_once()
+    await Parker(yard.services(), deaths).run_once()
 
     late, given_up = yard.told(JobDead)
     assert (late.reason, given_up.reason) == ("expired", "unknown_task")

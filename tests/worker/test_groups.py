@@ -16,6 +16,7 @@ from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.services.groups import Fold, Groups
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.worker import runtime as worker_runtime
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -120,7 +121,7 @@ def ended(app: TestApp) -> int:
 def groups(app: TestApp, worker: str, *foldings: Summing, tell: Trouble | None = None) -> Groups:
     told = tell or Trouble()
     return Groups(
-        *(app.store, app.clock, SystemChance(), worker, foldings),
+        *(ServiceContext(app.store, app.clock, SystemChance(), app.bus, worker), foldings),
         failed=told.failed,
         worked=told.worked,
     )

@@ -19,7 +19,8 @@ from packhorse.core.policies.history import PART_KIND, RANGES, TIERS, key_of_spa
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.errors import StoreUnavailable
 from packhorse.insights import Insights
-from packhorse.runtime.services.history import HistoryKeeper, _stood, keep_lost
+from packhorse.runtime.services.history import HistoryKeeper, _queue_totals, keep_lost
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts
 from packhorse.testing import TestApp, use
@@ -37,7 +38,8 @@ class Hand:
     def __init__(self, app: TestApp, name: str) -> None:
         self.done: dict[str, list[int]] = {}
         self.keeper = HistoryKeeper(
-            *(app.store, app.clock, SystemChance(1), name), totals=self._totals
+            ServiceContext(app.store, app.clock, SystemChance(1), app.bus, name),
+            totals=self._totals,
         )
 
     def does(
@@ -254,7 +256,7 @@ def test_of_a_queue_it_is_told_how_many_wait_and_since_when(
     ready = {} if since_us is None else {0: since_us, 1: 9_500_000}
     counts = Counts("q", {JobStatus.PENDING: 2, JobStatus.PROCESSING: 1}, ready)
 
-    stood = _stood(counts, 5_000_000)
+    stood = _queue_totals(counts, 5_000_000)
 
     assert (stood.waiting, stood.waiting_max, stood.running) == (2, 2, 1)
     assert stood.oldest_ms == oldest_ms

@@ -13,6 +13,7 @@ from packhorse import JobStatus, Unique, chain
 from packhorse.core.clock import SystemChance
 from packhorse.core.workflows import WorkflowState
 from packhorse.handle import JobHandle
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.workflow_folding import WorkflowKeeper
 from packhorse.testing import TestApp
 from packhorse.workflows import changes
@@ -42,7 +43,8 @@ class Doubles(Shop):
 def keep(app: TestApp) -> None:
     """What a worker does now and then."""
     app.clock.advance(30)
-    asyncio.run(WorkflowKeeper(app.store, SystemChance(), app.bus, "w").run_once())
+    context = ServiceContext(app.store, app.clock, SystemChance(), app.bus, "w")
+    asyncio.run(WorkflowKeeper(context).run_once())
 
 
 def test_a_node_ends_with_the_job_that_holds_its_key_and_has_its_result(

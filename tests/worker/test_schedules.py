@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused
-from packhorse.runtime.services.duty import Duty
+from packhorse.runtime.services.service import Duty
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from packhorse import Packhorse, ScheduleNotFound
-from packhorse.core.clock import SECOND_US, SystemChance
+from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.records import Put
 from packhorse.core.schedules import read_schedule, schedule_id
@@ -19,7 +19,7 @@ from packhorse.runtime.services import ticker
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
 from packhorse.testing.virtual_clock import VirtualClock
-from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
+from tests.worker.schedule_support import MIDNIGHT, Ran, context, every_store, hours
 
 __all__ = ["every_store"]  # pytest finds the fixture here
 
@@ -70,9 +70,7 @@ async def test_what_no_worker_declares_any_more_is_retired_and_comes_back(
     ran = Ran(packhorse_app)
     packhorse_app.schedule("old", ran.report.call(), every="40m")
     await ran.ticker("first").run_once()
-    other = Ticker(
-        *(packhorse_app.store, packhorse_app.clock, SystemChance(), packhorse_app.bus, "other")
-    )
+    other = Ticker(context(packhorse_app, "other"))
     for _ in range(4):
         packhorse_app.clock.advance(20 * 60)
         await other.run_once()
@@ -216,7 +214,7 @@ async def test_ticks_do_not_overlap_and_what_was_left_out_is_said(
         pass
 
     ticker = Ticker(
-        *(packhorse_app.store, packhorse_app.clock, SystemChance(), packhorse_app.bus, "w"),
+        context(packhorse_app, "w"),
         schedules=packhorse_app._declared_schedules(),
     )
     for _ in range(5):

@@ -14,15 +14,14 @@ from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobDead, JobRescued, TasksParked
 from packhorse.runtime.services.rescuer import Rescuer
+from packhorse.runtime.services.service import Driver, Service, spread
 from packhorse.runtime.services.upkeep import (
     PARKED_US_MAX,
     DeathReporter,
-    Driver,
     Expirer,
     Parker,
     Promoter,
     Pruner,
-    spread,
 )
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.stores.requests import Renewal
@@ -36,7 +35,7 @@ class Rescue:
         self.clock = HandClock()
         self.counted: list[tuple[str, str, str]] = []
         self.rescuer = Rescuer(
-            *(yard.store, self.clock, Even(), yard.bus, "rescuer"),
+            yard.services("rescuer", clock=self.clock),
             count=lambda *each: self.counted.append(each),
         )
 
@@ -46,7 +45,7 @@ class Rescue:
 
 
 def deaths(yard: Yard) -> DeathReporter:
-    return DeathReporter(yard.store, yard.bus, "w")
+    return DeathReporter(yard.services())
 
 
 @pytest.fixture
@@ -224,7 +223,7 @@ async def test_due_jobs_become_ready_also_where_nobody_serves(yard: Yard) -> Non
     job_id = yard.submit("work", queue="unserved", delay_us=SECOND_US)
     yard.store_clock.ahead_us += 2 * SECOND_US
 
-    await Promoter(yard.store, Even()).run_once()
+    await Promoter(yard.services()).run_once()
 
     assert yard.status(job_id) is JobStatus.QUEUED
 
@@ -233,7 +232,7 @@ async def test_jobs_past_their_deadline_are_given_up(yard: Yard) -> None:
     job_id = yard.submit("work", deadline_us=yard.store_clock.now_us() + SECOND_US)
     yard.store_clock.ahead_us += 2 * SECOND_US
 
-    await Expirer(yard.store, Even(), deaths(yard)).run_once()
+    await Expirer(yard.services(), deaths(yard)).run_once()
 
     assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
 
@@ -246,7 +245,7 @@ async def test_what_is_over_and_past_its_lifetime_is_removed(yard: Yard) -> None
     await yard.burst()
     yard.store_clock.ahead_us += 2 * DAY_US
 
-    await Pruner(yard.store, Even()).run_once()
+    await Pruner(yard.services()).run_once()
 
     assert yard.do(yard.store.inspection.job(job_id)) is None
 
@@ -260,13 +259,13 @@ async def test_jobs_nobody_knows_are_set_aside_told_and_given_up_after_a_time(ya
     job_id = yard.submit("unknown")
     async with yard.running():
         await until(lambda: yard.do(yard.store.leases.workers()))
-        await Parker(yard.store, yard.clock, Even(), yard.bus, "w", deaths=deaths(yard)).run_once()
+        await Parker(yard.services(), deaths(yard)).run_once()
         (event,) = yard.told(TasksParked)
         assert event.tasks == ("unknown",)
         assert yard.job(job_id).parked_us is not None
         with yard.store._lock:
             yard.store._state.jobs[job_id].parked_us = yard.store_clock.now_us() - PARKED_US_MAX - 1
-        await Parker(yard.store, yard.clock, Even(), yard.bus, "w", deaths=deaths(yard)).run_once()
+        await Parker(yard.services(), deaths(yard)).run_once()
 
     assert yard.job(job_id).dead_reason is DeadReason.UNKNOWN_TASK
 
@@ -285,7 +284,7 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
     yard.do(yard.store.jobs.submit(jobs))
     yard.store_clock.ahead_us += 20_000 if service is Promoter else 2 * SECOND_US
     given = (deaths(yard),) if service is Expirer else ()
-    one = service(yard.store, Even(), *given)
+    one = service(yard.services(), *given)
 
     assert await one.run_once() == 0.0
     assert await one.run_once() > 0.0
@@ -301,7 +300,7 @@ async def test_parking_that_takes_long_is_made_rarer(took_s: float, rests_s: flo
 
     yard = Yard(faults)
 
-    rest_s = await Parker(yard.store, clock, Even(), yard.bus, "w", deaths=deaths(yard)).run_once()
+    rest_s = await Parker(yard.services(clock=clock), deaths(yard)).run_once()
 
     assert rest_s == pytest.approx(rests_s)
 
@@ -314,10 +313,10 @@ async def test_half_a_batch_of_due_jobs_says_that_more_are_coming(
     yard.do(yard.store.jobs.submit(jobs))
     yard.store_clock.ahead_us += 20_000
 
-    assert await Promoter(yard.store, Even()).run_once() == rest_s
+    assert await Promoter(yard.services()).run_once() == rest_s
 
 
-class Flaky:
+class Flaky(Service):
     """A service that fails every other time."""
 
     name = "flaky"
@@ -358,8 +357,11 @@ async def test_a_service_first_waits_for_a_part_of_its_interval() -> None:
         def roll(self) -> float:
             return 0.75
 
-    class Every:
+    class Every(Service):
         name, interval_s = "every", 8.0
+
+        def __init__(self) -> None:
+            """Need nothing."""
 
         async def run_once(self) -> float:
             return 5.0

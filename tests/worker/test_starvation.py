@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, JobStatus, Priority
 from packhorse.events import QueueStarving
-from packhorse.runtime.services.upkeep import _REST_PER_COST, Served, Starvation
-from packhorse.stores.requests import Counts
+from packhorse.runtime.services.service import REST_PER_COST, ServiceContext
+from packhorse.runtime.services.upkeep import Served, Starvation
+from packhorse.stores.plan import Plan
 from tests.worker.support import Even, HandClock, Yard, until
 
 
@@ -21,8 +24,9 @@ class Shift:
         self.yard.record()
         self.served: dict[str, Served] = {}
         self.starvation = Starvation(
-            *(self.yard.store, clock or SystemClock(), Even(), self.yard.bus),
-            worker="me",
+            ServiceContext(
+                self.yard.store, clock or SystemClock(), Even(), self.yard.bus, worker="me"
+            ),
             served=self.served,
         )
 
@@ -42,22 +46,24 @@ class Shift:
 
 
 @pytest.mark.parametrize(("took_s", "rests_s"), [(0.0, 1), (2.0, 20)])
-async def test_a_look_that_takes_long_is_made_rarer(took_s: float, rests_s: float) -> None:
+async def test_a_look_that_takes_long_is_made_rarer(
+    took_s: float, rests_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = HandClock()
     shift = Shift(clock)
     shift.yard.submit("work")
     shift.serve_one()
-    read = shift.starvation._read
+    run = shift.yard.store.run
 
-    def slowly() -> tuple[Counts, ...]:
+    def slowly(plan: Plan[Any]) -> Any:
         clock.seconds += took_s
-        return read()
+        return run(plan)
 
-    shift.starvation._read = slowly  # type: ignore[method-assign] # a store that is slow
+    monkeypatch.setattr(shift.yard.store, "run", slowly)
 
     rest_s = await shift.starvation.run_once()
 
-    assert rest_s == max(shift.starvation.interval_s, took_s * _REST_PER_COST)
+    assert rest_s == max(shift.starvation.interval_s, took_s * REST_PER_COST)
     assert rest_s > rests_s
 
 

@@ -30,6 +30,7 @@ from packhorse.core.outcome import FOREVER_US
 from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.stores import open_store
 from packhorse.stores.requests import JobFilter, Submitted
@@ -130,7 +131,7 @@ class TestApp(Packhorse):
 
     def _ticker(self) -> Ticker:
         return Ticker(
-            *(self.store, self.clock, self._chance, self.bus, "run_for"),
+            ServiceContext(self.store, self.clock, self._chance, self.bus, "run_for"),
             schedules=self._declared_schedules(),
             traced=self._submission.traced,
         )

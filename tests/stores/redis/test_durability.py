@@ -17,6 +17,7 @@ from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import EventBus
 from packhorse.runtime.services.rescuer import Rescuer
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.conformance.samples import ANNA, BEN, LEASE_US, new_job, settlement_of
@@ -24,6 +25,10 @@ from packhorse.testing.virtual_clock import VirtualClock
 from tests.servers.redis import RedisServer, free_port
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, claim, claiming, names_in, renewing, submitting
+
+
+def rescuer_of(store: RedisStore) -> Rescuer:
+    return Rescuer(ServiceContext(store, SystemClock(), SystemChance(1), EventBus(), BEN))
 
 
 @pytest.fixture
@@ -164,7 +169,7 @@ async def test_a_standstill_longer_than_the_lease_takes_no_job_from_the_living(
     await store.arun(store.leases.renew(renewing(ANNA, lease_us)))
     claimed = await store.arun(store.jobs.claim(claiming(worker=ANNA)))
     held = tuple((job.id, job.fence) for job in claimed.jobs)
-    rescuer = Rescuer(store, SystemClock(), SystemChance(1), EventBus(), BEN)
+    rescuer = rescuer_of(store)
     await rescuer.run_once()
 
     server.pause()
@@ -192,7 +197,7 @@ async def test_a_step_of_the_clock_takes_no_job_from_the_living(server: RedisSer
     await store.arun(store.jobs.submit([new_job(str(number)) for number in range(20)]))
     await store.arun(store.leases.renew(renewing(ANNA)))
     claimed = await store.arun(store.jobs.claim(claiming(worker=ANNA)))
-    rescuer = Rescuer(store, SystemClock(), SystemChance(1), EventBus(), BEN)
+    rescuer = rescuer_of(store)
 
     for step_s in (LEASE_US / SECOND_US + 1, -3600.0):
         clock.step(step_s)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Looks at alerts: every worker may, one at a time is on duty, and record versions decide.
+"""Judge alerts: every worker looks, the one on duty judges, and record versions decide.
 
-What is told goes out as jobs, submitted in the change that notes it. So an alert is told once over
-the fleet, even if workers die, and a receiver that is away is tried again as any job is.
+Notices go out as jobs, submitted in the change that notes the alert's new state. So each is sent
+once over the fleet, even if workers die, and retried like any job while its receiver is down.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from packhorse.alerts import (
 )
 from packhorse.breaker import BREAKER_KIND, breaker_info
 from packhorse.client.registry import DEFAULT_QUEUE
-from packhorse.core.clock import SECOND_US, Chance, Clock, new_id, to_datetime
+from packhorse.core.clock import SECOND_US, new_id, to_datetime
+from packhorse.core.driving import adrive
 from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
 from packhorse.core.policies.alerts import AlertState, grown, judged, sampled
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
 from packhorse.errors import ConfigError
-from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
-from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.protocol import Store
-from packhorse.stores.records import RecordPage
+from packhorse.runtime.services.service import OFF_DUTY_S, Duty, Service, ServiceContext
+from packhorse.stores.records import all_records
 from packhorse.stores.requests import Counts, WorkerRecord
 
 _PAGE: Final = 500
-#: Workers whose totals are compared; of more, the others do not count.
+#: Workers whose totals are compared; those beyond do not count.
 _WORKERS_MAX: Final = 500
 _BREAKER_OPEN: Final = "open"
 #: How often a worker looks for rules where there are none.
@@ -48,7 +47,7 @@ _LOG: Final = logging.getLogger("packhorse.worker")
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What was seen of the store at one look."""
+    """What one look at the store found."""
 
     counts: Mapping[str, Counts]
     workers: Sequence[WorkerRecord]
@@ -58,54 +57,37 @@ class _Sight:
     now_us: int
 
 
-class AlertWatch:
-    """Judges the alerts that its app declares, and those that operators wrote down."""
+class AlertWatch(Service):
+    """Judge the alerts that an app declares, and those that operators have stored."""
 
     name = "alerts"
     interval_s = 10.0
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        chance: Chance,
-        worker: str,
-        *,
-        alerts: Sequence[AlertDeclaration],
-    ) -> None:
-        self._store = store
-        self._monotonic = clock.monotonic
-        self._chance = chance
+    def __init__(self, context: ServiceContext, *, alerts: Sequence[AlertDeclaration]) -> None:
+        super().__init__(context)
         self._declared = alerts
-        self._written = False  #: operators had written rules down at the last look
-        # Until the next look, or others would look before: one look is all that a kill costs.
-        hold_us = int(self.interval_s * SECOND_US)
-        self._duty = Duty(store, clock, "alerts", worker, hold_us)
+        self._stored = False  #: operators had stored rules at the last look
+        # Held until the next look, so that no other worker looks before: a kill costs one look.
+        self._duty = Duty(context, self.name, int(self.interval_s * SECOND_US))
 
     async def run_once(self) -> float:
         """Look once, if this worker is on duty."""
-        if not self._declared and not self._written and not await self._rules():
-            return spread(_NO_RULES_S, self._chance)
+        if not self._declared and not self._stored and not await self._rules():
+            return self._wait_s(_NO_RULES_S)
         if not await self._duty.is_mine():
-            return spread(OFF_DUTY_S, self._chance)
+            return self._wait_s(OFF_DUTY_S)
         alerts = [*self._declared, *await self._rules()]
-        known: dict[str, Record] = {}
-        after: str | None = None
-        while True:
-            page = await self._page(ALERT_KIND, after=after)
-            known.update({record.id.key: record for record in page.records})
-            after = page.after
-            if after is None:
-                break
+        page = await adrive(all_records(self._store.records, ALERT_KIND), self._store.arun)
+        known = {record.id.key: record for record in page.records}
         sight = await self._sight(page.now_us, {alert.measure.name for alert in alerts})
         for alert in alerts:
             await self._judge(alert, known.get(alert.name), sight)
-        return spread(self.interval_s, self._chance)
+        return self._wait_s()
 
     async def _rules(self) -> list[AlertDeclaration]:
-        """The rules that operators wrote down; what code declares is not among them."""
-        page = await self._page(RULE_KIND)
-        self._written = bool(page.records)
+        """Read the rules that operators have stored, without names that the app declares."""
+        page = await self._page(RULE_KIND, limit=_PAGE)
+        self._stored = bool(page.records)
         own = {alert.name for alert in self._declared}
         found = []
         for record in page.records:
@@ -124,15 +106,13 @@ class AlertWatch:
         state, word = judged(state, alert.rule, value, sight.now_us)
         if state == before:
             return
-        named, version = RecordId(ALERT_KIND, "", alert.name), 0
-        if record is not None:
-            version = record.version
+        version = 0 if record is None else record.version
         jobs = []
         if word is not None:
             notice = _notice(alert, state, word, sight.now_us)
             jobs = notice_jobs(alert, notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
-        # A conflict is an operator's silence, or another worker's look: the next look goes by it.
-        put = Put(named, msgspec.json.encode(state), version)
+        # A conflict is an operator's silence, or another worker's look: the next look reads it.
+        put = Put(RecordId(ALERT_KIND, "", alert.name), msgspec.json.encode(state), version)
         await self._store.arun(self._store.records.change([put], jobs=jobs))
 
     async def _sight(self, now_us: int, wanted: Collection[str]) -> _Sight:
@@ -142,25 +122,21 @@ class AlertWatch:
         workers = await self._store.arun(self._store.leases.workers())
         late_s, breakers = 0.0, 0
         if "late_schedules" in wanted:
-            records = self._store.records.records(SCHEDULE_KIND, by_order=True, limit=1)
-            page = await self._store.arun(records)
+            page = await self._page(SCHEDULE_KIND, limit=1, by_order=True)
             orders = [record.order for record in page.records if record.order is not None]
             late_s = max([0.0, *((page.now_us - order) / SECOND_US for order in orders)])
         if "open_breakers" in wanted:
-            page = await self._page(BREAKER_KIND)
+            page = await self._page(BREAKER_KIND, limit=_PAGE)
             found = [breaker_info(record, page.now_us) for record in page.records]
             breakers = sum(each.state.value == _BREAKER_OPEN for each in found)
         by_queue = {each.queue: each for each in counts}
         return _Sight(by_queue, workers, late_s, breakers, latency_s, now_us)
 
-    async def _page(self, kind: str, after: str | None = None) -> RecordPage:
-        return await self._store.arun(self._store.records.records(kind, after=after, limit=_PAGE))
-
 
 def notice_jobs(alert: AlertDeclaration, notice: AlertNotice, queue: str) -> list[NewJob]:
-    """The jobs that tell each destination of an alert.
+    """Return the jobs that send a notice to each destination of an alert.
 
-    Workers of an app that declares alerts serve a queue of their own; the others have none.
+    Workers serve the alert queue only if their app declares alerts.
     """
     jobs = []
     for index in range(len(alert.to)):
@@ -182,7 +158,7 @@ def notice_jobs(alert: AlertDeclaration, notice: AlertNotice, queue: str) -> lis
 def _measured(
     alert: AlertDeclaration, state: AlertState, sight: _Sight
 ) -> tuple[AlertState, float | None]:
-    """The value of an alert's measure, and its state with what the next look needs."""
+    """Return an alert's state with what the next look needs, and the value of its measure."""
     measure = alert.measure
     base = measure.name.removesuffix(".growth")
     if base == "failure_rate":
@@ -219,7 +195,7 @@ def _value(name: str, queue: str, sight: _Sight) -> float:
 def _failure_rate(
     alert: AlertDeclaration, state: AlertState, sight: _Sight
 ) -> tuple[AlertState, float | None]:
-    """Attempts within the window that failed, as a share; 0 where there was none."""
+    """Return the share of attempts within the window that failed; 0 if there were none."""
     live = sorted((each for each in sight.workers if each.live), key=lambda each: each.worker)
     now = {each.worker: each.totals for each in live[:_WORKERS_MAX]}
     seen = {name: (totals.succeeded, totals.failed) for name, totals in now.items()}

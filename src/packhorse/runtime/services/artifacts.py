@@ -7,16 +7,14 @@ import asyncio
 from typing import Final
 
 from packhorse.artifacts import PlaceSource
-from packhorse.core.clock import Chance
-from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.protocol import Store
+from packhorse.runtime.services.service import Service, ServiceContext
 
-#: Jobs looked at in one go.
+#: Jobs checked in one run.
 _BATCH: Final = 200
 
 
-class ArtifactSweeper:
-    """Goes round the jobs that have artifacts, and removes those of jobs the store has not.
+class ArtifactSweeper(Service):
+    """Go through the jobs that have artifacts, and remove those of jobs that left the store.
 
     An artifact is put while its job runs, so a job that is not in the store was there before.
     """
@@ -24,20 +22,19 @@ class ArtifactSweeper:
     name = "artifacts"
     interval_s = 300.0
 
-    def __init__(self, store: Store, chance: Chance, places: PlaceSource) -> None:
-        self._store = store
-        self._chance = chance
+    def __init__(self, context: ServiceContext, places: PlaceSource) -> None:
+        super().__init__(context)
         self._places = places
         self._after = ""
 
     async def run_once(self) -> float:
-        """Look at one batch of jobs."""
+        """Check one batch of jobs."""
         place = await asyncio.to_thread(self._places)
         if place is None:
-            return spread(self.interval_s, self._chance)
+            return self._wait_s()
         jobs = await asyncio.to_thread(place.jobs, self._after, _BATCH)
         for job_id in jobs:
             if await self._store.arun(self._store.inspection.job(job_id)) is None:
                 await asyncio.to_thread(place.remove, job_id)
         self._after = jobs[-1] if len(jobs) >= _BATCH else ""
-        return 1.0 if self._after else spread(self.interval_s, self._chance)
+        return 1.0 if self._after else self._wait_s()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tells the store what a release declares, again and again: schedules, subscribers."""
+"""Write to the store what a release declares, again and again: schedules, subscribers."""
 
 from __future__ import annotations
 
@@ -8,40 +8,35 @@ from typing import Final
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US, Clock
+from packhorse.core.clock import SECOND_US
+from packhorse.core.driving import adrive
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.releases import SEEN_EVERY_US, Declaration, Declared, Release
-from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage
+from packhorse.runtime.services.service import ServiceContext
+from packhorse.stores.records import Changed, all_records, store_clock
 
-#: Workers of a release say that it lives; without that, declarations of others hold.
+#: Workers of a release renew its record; once it has expired, other releases may declare anew.
 _RELEASE_US: Final = 180 * SECOND_US
 _RELEASE_EVERY_S: Final = 60.0
-_PAGE: Final = 100
 #: Records written in one change: few, since one conflict makes it run again.
 _TOGETHER: Final = 50
 
 
 class Declarer:
-    """Writes down what is new, is declared otherwise, or was not seen for long."""
+    """Write declarations that are new, have changed, or were not renewed for long."""
 
     def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        kind: str,
-        declarations: Sequence[Declaration],
-        release: str,
+        self, context: ServiceContext, kind: str, declarations: Sequence[Declaration], release: str
     ) -> None:
-        self._store = store
-        self._monotonic = clock.monotonic
+        self._store = context.store
+        self._monotonic = context.clock.monotonic
         self._kind = kind
         self._declarations = {each.id.key: each for each in declarations}
         self._release = RecordId("release", "", release[:400])
         self._renew_at = self._declare_at = float("-inf")
 
     async def declare(self) -> None:
-        """Say that this release lives and what it declares, if that is due."""
+        """Renew this release and what it declares, if that is due."""
         now = self._monotonic()
         if not self._declarations or now < self._renew_at:
             return
@@ -52,32 +47,23 @@ class Declarer:
         self._renew_at = now + _RELEASE_EVERY_S
 
     async def records(self, keys: Collection[str] | None = None) -> tuple[dict[str, Record], int]:
-        """The records of its kind by key, all or these, and the store's clock."""
-        found: dict[str, Record] = {}
-        after: str | None = None
-        while True:
-            page = await self._page(after)
-            found.update(
-                {each.id.key: each for each in page.records if keys is None or each.id.key in keys}
-            )
-            after = page.after
-            if after is None:
-                return found, page.now_us
+        """Read the records of its kind by key, all or these, and the store's clock."""
+        page = await adrive(all_records(self._store.records, self._kind), self._store.arun)
+        by_key = {record.id.key: record for record in page.records}
+        wanted = by_key if keys is None else {key: by_key[key] for key in keys if key in by_key}
+        return wanted, page.now_us
 
     async def change(self, *changes: Put) -> Changed:
         """Write these records, or none of them."""
         return await self._store.arun(self._store.records.change(changes))
 
-    async def _page(self, after: str | None = None) -> RecordPage:
-        plan = self._store.records.records(self._kind, after=after, limit=_PAGE)
-        return await self._store.arun(plan)
-
     async def _renew_release(self) -> Release:
-        """Say that this release lives; the first to say so says since when."""
+        """Renew the record of this release; its first worker notes since when it lives."""
         while True:
             record = await self._store.arun(self._store.records.record(self._release))
             if record is None:
-                since_us, version = (await self._page()).now_us, 0
+                since_us = await adrive(store_clock(self._store.records), self._store.arun)
+                version = 0
             else:
                 known = msgspec.json.decode(record.document, type=Release)
                 since_us, version = known.since_us, record.version
@@ -103,7 +89,7 @@ class Declarer:
             for begin in range(0, len(puts), _TOGETHER):
                 part = puts[begin : begin + _TOGETHER]
                 changed = await self.change(*part)
-                # What conflicts was declared by another worker meanwhile: compare again.
+                # On a conflict another worker has declared it meanwhile: compare again.
                 for put in part if changed.applied else ():
                     del left[put.id.key]
 

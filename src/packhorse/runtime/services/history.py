@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Keeps the history: every worker writes what it did, one at a time looks at queues and folds.
+"""Keep the history: every worker writes what it did; the one on duty counts queues and folds.
 
-A part is a record of its own, written once under a name of its own; folding puts it into the
-records of its minute, hour and day and removes it, in one change under their versions. So nothing
-is counted twice by two workers that believe to be on duty, and what a worker wrote outlives it.
+A worker writes each part once, as a record of its own. Folding adds parts to the records of their
+minute, hour and day and removes them, in one change that checks versions. So two workers that both
+believe to be on duty count nothing twice, and what a worker wrote outlives it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Final
 
-from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.clock import SECOND_US
 from packhorse.core.job import WAITING, JobStatus
 from packhorse.core.policies.history import (
     PART_KEPT_US,
@@ -36,63 +36,49 @@ from packhorse.core.policies.history import (
 from packhorse.core.policies.records import Put, Record, RecordChange, RecordId, Remove
 from packhorse.core.policies.series import Series, added, risen
 from packhorse.errors import PackhorseError, StoreCopied
-from packhorse.runtime.services.duty import Duty
-from packhorse.runtime.services.upkeep import spread
+from packhorse.runtime.services.service import REST_PER_COST, Duty, Service, ServiceContext
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Counts
 
 _MINUTE_S: Final = 60
-#: Parts of a minute are folded so long after it has begun: no worker writes to it any more.
+#: Parts of a minute are folded this long after it began: no worker writes to it any more.
 _CLOSED_S: Final = 2 * _MINUTE_S
 _PAGE: Final = 500
-#: Minutes folded at one look; the next look goes on.
+#: Minutes folded in one run; the next run goes on.
 _MINUTES_MAX: Final = 100
-#: To count jobs takes long where they are many, and is done so much more rarely then.
-_REST_PER_COST: Final = 200
-#: How long a worker that leaves may take to write what it did last.
+#: How long a worker that leaves may take for its last part.
 _LAST_S: Final = 2.0
 
 
-class HistoryKeeper:
-    """Writes what a worker did, and does its share for the fleet."""
+class HistoryKeeper(Service):
+    """Write what a worker did; on duty, count queues and fold parts for the fleet."""
 
     name = "history"
     interval_s = 10.0
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        chance: Chance,
-        worker: str,
-        *,
-        totals: Callable[[], Sequence[Series]],
-    ) -> None:
-        self._store = store
-        self._monotonic = clock.monotonic
-        self._chance = chance
-        self._worker = worker
+    def __init__(self, context: ServiceContext, *, totals: Callable[[], Sequence[Series]]) -> None:
+        super().__init__(context)
         self._totals = totals
-        self._duty = Duty(store, clock, "history", worker)
-        self._told: dict[tuple[str, str], Series] = {}
+        self._duty = Duty(context, self.name)
+        self._written: dict[tuple[str, str], Series] = {}
         self._unsure: tuple[Put, dict[tuple[str, str], Series]] | None = None
         self._number = 0  # of the next part
         self._ahead_us: int | None = None  # the store's clock less this worker's monotonic one
-        self._looked = -1  # the last minute that was seen to
+        self._looked = -1  # the last minute that was counted and folded, here or elsewhere
         self._counted_until = float("-inf")  # no counting before
 
     async def run_once(self) -> float:
-        """Write what was done since the last time; see to the minute if no other worker has."""
-        with suppress(StoreCopied):  # others tell of that; what was done is written if it is lifted
+        """Write what was done since the last run; count and fold if no other worker has."""
+        with suppress(StoreCopied):  # reported elsewhere; written once the mark is lifted
             await self.write()
-            await self._see_to_minute()
-        return spread(self.interval_s, self._chance)
+            await self._count_and_fold()
+        return self._wait_s()
 
     async def close(self) -> None:
-        """Write what was done last; what is old is folded, since this worker may be the only one.
+        """Write the last part, and fold old ones, since this worker may be the only one.
 
-        Nothing waits for it: what cannot be written now is lost.
+        What cannot be written now is lost.
         """
         with suppress(Exception):  # the worker leaves, whatever the store says
             await asyncio.wait_for(self._last(), _LAST_S)
@@ -113,15 +99,15 @@ class HistoryKeeper:
         put, totals = self._unsure  # kept until it is answered
         changed = await self._store.arun(self._store.records.change([put]))
         # A conflict says that it was written before, and only the answer was lost.
-        self._told, self._unsure = totals, None
-        self._heard(changed.now_us)
+        self._written, self._unsure = totals, None
+        self._set_clock(changed.now_us)
 
     async def _next_part(self) -> tuple[Put, dict[tuple[str, str], Series]] | None:
         totals = {each.key: each for each in self._totals()}
         news = [
-            risen(self._told.get(key), each)
+            risen(self._written.get(key), each)
             for key, each in totals.items()
-            if each != self._told.get(key)
+            if each != self._written.get(key)
         ]
         if not any(any(each.outcomes) for each in news):
             return None
@@ -131,26 +117,24 @@ class HistoryKeeper:
 
     # ---------------------------------------------------------------------------- the store's time
 
-    def _heard(self, now_us: int) -> None:
+    def _set_clock(self, now_us: int) -> None:
         self._ahead_us = now_us - int(self._monotonic() * SECOND_US)
 
     async def _minute(self) -> int:
-        """The minute that it is, by the store's clock as far as it is known here."""
+        """Return the current minute by the store's clock, as far as it is known here."""
         if self._ahead_us is None:
-            await self._parts(limit=1)
+            await self._parts(limit=1)  # it sets the clock
         return _minute_at(int(self._monotonic() * SECOND_US) + (self._ahead_us or 0))
 
     async def _parts(self, limit: int = _PAGE) -> RecordPage:
-        page: RecordPage = await self._store.arun(
-            self._store.records.records(PART_KIND, limit=limit)
-        )
-        self._heard(page.now_us)
+        page = await self._page(PART_KIND, limit=limit)
+        self._set_clock(page.now_us)
         return page
 
     # ------------------------------------------------------------------------ once over the fleet
 
-    async def _see_to_minute(self) -> None:
-        """Look at the queues and fold old parts, once a minute over the fleet."""
+    async def _count_and_fold(self) -> None:
+        """Count the queues and fold old parts, once a minute over the fleet."""
         minute = await self._minute()
         if minute == self._looked:
             return
@@ -160,27 +144,22 @@ class HistoryKeeper:
                 return
             page = await self._parts()
             if self._monotonic() >= self._counted_until:
-                await self._look(named.key, page.now_us)
+                await self._count_queues(named.key, page.now_us)
             await self._fold(page)
         self._looked = minute
 
-    async def _look(self, key: str, now_us: int) -> None:
-        """Write how the queues stand."""
+    async def _count_queues(self, key: str, now_us: int) -> None:
+        """Write how many jobs the queues hold."""
         began = self._monotonic()
-        # In a thread: it may take a while, and on the loop's own runner it would hold up claims.
-        counts = await asyncio.to_thread(self._counts)
-        took_s = self._monotonic() - began
-        self._counted_until = began + took_s * _REST_PER_COST
-        queues = tuple(_stood(each, now_us) for each in counts)
+        counts, took_s = await self._counts()
+        self._counted_until = began + took_s * REST_PER_COST
+        queues = tuple(_queue_totals(each, now_us) for each in counts)
         looked = SpanTotals(1, tuple(each for each in queues if each.waiting or each.running))
         put = _put_part(key, HistoryPart(looked=looked))
-        await self._store.arun(self._store.records.change([put]))  # a conflict: another one did
-
-    def _counts(self) -> tuple[Counts, ...]:
-        return self._store.run(self._store.inspection.counts())
+        await self._store.arun(self._store.records.change([put]))  # a conflict: another worker did
 
     async def _fold(self, page: RecordPage) -> None:
-        """Fold minutes that are over, the oldest first."""
+        """Fold the minutes that are over, oldest first."""
         for _ in range(_MINUTES_MAX):
             if not (closed := _closed(page)):
                 return
@@ -194,7 +173,7 @@ class HistoryKeeper:
     async def _folded(
         self, minute: int, records: Sequence[Record], now_us: int
     ) -> list[RecordChange]:
-        """The changes that put parts into the records of their minute, hour and day."""
+        """Return the changes that add parts to the records of their minute, hour and day."""
         parts = [decode_part(record.document) for record in records]
         totals, series = totals_of(parts), added(*(part.series for part in parts))
         changes: list[RecordChange] = [Remove(each.id, each.version) for each in records]
@@ -208,8 +187,8 @@ class HistoryKeeper:
                 changes.append(_put(tier.kind, key, document, before, keep_us))
             if series and (keep_us := (start_s + tier.tasks_kept_s) * SECOND_US - now_us) > 0:
                 before = await self._record(tier.tasks_kind, key)
-                told = () if before is None else decode_series(before.document)
-                document = encode_series(added(told, series))
+                earlier = () if before is None else decode_series(before.document)
+                document = encode_series(added(earlier, series))
                 changes.append(_put(tier.tasks_kind, key, document, before, keep_us))
         return changes
 
@@ -218,9 +197,9 @@ class HistoryKeeper:
 
 
 def keep_lost(store: Store, worker: str, series: Sequence[Series]) -> None:
-    """Write what a worker that is gone can no longer write: attempts that ended with it.
+    """Write the attempts that ended with a worker process, for the worker that cannot any more.
 
-    At most once: what cannot be written now is lost, as at the end of a worker.
+    What cannot be written now is lost, as at the end of a worker.
     """
     if not series:
         return
@@ -249,12 +228,12 @@ def _minute_of(record: Record) -> int:
 
 
 def _closed(page: RecordPage) -> list[Record]:
-    """The parts of a page whose minute is over."""
+    """Return the parts of a page whose minute is over."""
     until_s = page.now_us // SECOND_US - _CLOSED_S
     return [record for record in page.records if _minute_of(record) <= until_s]
 
 
-def _stood(counts: Counts, now_us: int) -> QueueTotals:
+def _queue_totals(counts: Counts, now_us: int) -> QueueTotals:
     waiting = sum(counts.by_status.get(status, 0) for status in WAITING)
     since_us = counts.oldest_ready_us
     return QueueTotals(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Takes the steps of operations: every worker may, one at a time is on duty.
+"""Run operations over many jobs in steps: every worker looks, the one on duty takes the steps.
 
-A step that two workers take at once, or one takes again after the other died, changes no job
-twice: each job is looked at just before, and one that has changed since the operation began is
-counted and left alone.
+A step that two workers take at once, or that one takes again after the other died, changes no job
+twice: the worker reads each job just before, and only counts one that has changed since the
+operation began.
 """
 
 from __future__ import annotations
@@ -24,49 +24,43 @@ from packhorse.client.operations import (
     operation_put,
 )
 from packhorse.client.replies import forgotten
-from packhorse.core.clock import SECOND_US, Chance, Clock
 from packhorse.core.job import LOOK_MAX, JobStatus
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Record
-from packhorse.events import EventBus, JobCancelled, JobCancelling, cancelled_events
-from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
-from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.protocol import Store
-from packhorse.stores.records import RecordPage
+from packhorse.events import JobCancelled, JobCancelling, cancelled_events
+from packhorse.runtime.services.service import (
+    OFF_DUTY_S,
+    Duty,
+    Service,
+    ServiceContext,
+    due_records,
+)
 from packhorse.stores.requests import Deleted, Page, RedriveAnswer
 
-#: Operations that take turns.
+#: Operations that run at once; each takes one step in turn.
 _AT_ONCE: Final = 20
-#: Jobs that are found and written down in one go; steps work through them.
+#: Jobs that are found and noted in one step; later steps change them.
 _FOUND: Final = 500
 
 
-class OperationSteps:
-    """Goes on with every operation that runs."""
+class OperationSteps(Service):
+    """Take the steps of every running operation."""
 
     name = "operations"
     interval_s = 2.0
 
-    def __init__(
-        self, store: Store, clock: Clock, chance: Chance, bus: EventBus, worker: str
-    ) -> None:
-        self._store = store
-        self._chance = chance
-        self._bus = bus
-        self._worker = worker
-        self._duty = Duty(store, clock, "operations", worker)
+    def __init__(self, context: ServiceContext) -> None:
+        super().__init__(context)
+        self._duty = Duty(context, self.name)
 
     async def run_once(self) -> float:
         """Take one step of each operation that is due."""
-        records = self._store.records.records(OPERATION_KIND, by_order=True, limit=_AT_ONCE)
-        page: RecordPage = await self._store.arun(records)
-        waits_us = [(record.order or 0) - page.now_us for record in page.records]
-        due = [one for one, wait_us in zip(page.records, waits_us, strict=True) if wait_us <= 0]
+        page = await self._page(OPERATION_KIND, limit=_AT_ONCE, by_order=True)
+        due = due_records(page)
         if not due:
-            soonest_s = min(waits_us, default=SECOND_US * 3_600) / SECOND_US
-            return min(soonest_s, spread(self.interval_s, self._chance))
+            return self._until_due_s(page)
         if not await self._duty.is_mine():
-            return spread(OFF_DUTY_S, self._chance)
+            return self._wait_s(OFF_DUTY_S)
         for record in due:
             await self._step(record, page.now_us)
         return 0.0
@@ -82,7 +76,7 @@ class OperationSteps:
             await self._note(record, await self._found(known, now_us), now_us)
 
     async def _found(self, known: Operation, now_us: int) -> Operation:
-        """Find the next jobs, and write them down before any of them is touched."""
+        """Find the next jobs, and note them before any of them is changed."""
         if known.last:
             return _ended(known, now_us)
         page: Page = await self._store.arun(
@@ -109,7 +103,7 @@ class OperationSteps:
         return changed if rest or not known.last else _ended(changed, now_us)
 
     async def _purged(self, known: Operation, now_us: int) -> Operation:
-        """Remove some; jobs that end behind the place it has come to stay."""
+        """Remove some jobs; those that end behind the place it has come to are kept."""
         delete = self._store.jobs.delete(
             known.chosen, limit=known.step, after=known.after, most=LOOK_MAX
         )
@@ -125,18 +119,18 @@ class OperationSteps:
             answer = await self._store.arun(cancel)
             done = answer in (CancelAnswer.CANCELLED, CancelAnswer.FLAGGED)
             if answer is not CancelAnswer.FLAGGED:
-                done = await self._is_cancelled(job_id, known, told=not done) or done
+                done = await self._is_cancelled(job_id, known, reported=not done) or done
             answers["done" if done else "refused"] += 1
         return answers
 
-    async def _is_cancelled(self, job_id: str, known: Operation, *, told: bool) -> bool:
-        """Whether a job was cancelled since the operation began; tells of one that just was."""
-        if not told and not (self._bus.wants(JobCancelling) or self._bus.wants(JobCancelled)):
+    async def _is_cancelled(self, job_id: str, known: Operation, *, reported: bool) -> bool:
+        """Return whether a job was cancelled since the operation began; emit its events if due."""
+        if not reported and not (self._bus.wants(JobCancelling) or self._bus.wants(JobCancelled)):
             return True
         record = await self._store.arun(self._store.inspection.job(job_id))
         if record is None or record.status is not JobStatus.CANCELLED:
             return False
-        if not told:
+        if not reported:
             for event in cancelled_events(record, worker=self._worker):
                 self._bus.emit(event)
         return record.updated_us >= known.started_us
@@ -164,7 +158,7 @@ class OperationSteps:
         return answers
 
     async def _note(self, record: Record, changed: Operation, due_us: int) -> None:
-        """Write down how far it is; one that was stopped meanwhile stays stopped."""
+        """Write how far an operation is; one that was stopped meanwhile stays stopped."""
         put = operation_put(changed, record.version, record.id.tenant, due_us)
         if (await self._store.arun(self._store.records.change((put,)))).applied:
             return

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Takes jobs from workers that are gone.
+"""Take jobs from workers that are gone.
 
-A lease counts as gone only when it was seen expired twice, some time apart, with no failed store
-call between: after an outage everybody's lease looks expired, and the first look must not start a
-stampede. The same after the store's clock was set forward, which each look compares with a clock
-of one's own: then no job is taken before every live worker must have renewed. See `policies.lease`.
+A worker counts as gone only when its lease was seen expired twice, some time apart, with no failed
+store call between: after an outage every lease looks expired, and the first look must not start a
+stampede. The same holds after the store's clock was set forward, which each look finds out by
+comparing it with the local clock: then no job is taken before every live worker must have renewed.
+See `policies.lease`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Final
 import msgspec
 
 from packhorse.core import lifecycle
-from packhorse.core.clock import Chance, Clock
 from packhorse.core.job import JobRecord, JobStatus
 from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.lease import (
@@ -33,15 +33,14 @@ from packhorse.core.policies.lease import (
 )
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.events import (
-    EventBus,
     JobCancelled,
     JobCancelling,
     JobRescued,
     about_record,
     cancelled_events,
 )
-from packhorse.runtime.services.upkeep import DeathReporter, spread
-from packhorse.stores.protocol import Store
+from packhorse.runtime.services.service import Service, ServiceContext
+from packhorse.runtime.services.upkeep import DeathReporter
 from packhorse.stores.requests import ExpiredLeases
 
 #: Jobs rescued in one write; a full batch is followed by the next at once.
@@ -49,12 +48,12 @@ _BATCH: Final = 200
 _TOLD: Final = (JobRescued, JobCancelling, JobCancelled)
 
 
-class Rescuer:
-    """Looks for expired leases and overdue holds.
+class Rescuer(Service):
+    """Look for expired leases and overdue holds.
 
-    `renew` asks its own worker to renew: called when the store's clock was set, or when it says
-    that this worker's lease has run out, since then others may be about to take its jobs. `count`
-    is told the queue, the task and the outcome of each attempt that was lost.
+    `renew` makes this worker renew its lease. It is called when the store's clock was set, or when
+    the store says that this lease has expired: other workers may be about to take its jobs. `count`
+    is called with the queue, the task and the outcome of each attempt that was lost.
     """
 
     name = "rescue"
@@ -62,32 +61,24 @@ class Rescuer:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        chance: Chance,
-        bus: EventBus,
-        worker: str,
+        context: ServiceContext,
         *,
         deaths: DeathReporter | None = None,
         renew: Callable[[], None] = lambda: None,
         count: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
-        self._deaths = deaths or DeathReporter(store, bus, worker)
-        self._store = store
-        self._monotonic = clock.monotonic
-        self._chance = chance
-        self._bus = bus
-        self._worker = worker
+        super().__init__(context)
+        self._deaths = deaths or DeathReporter(context)
         self._renew = renew
         self._count = count
         self._reading: ClockReading | None = None
-        self._stepped_at = NEVER  # by the own clock; only steps forward
+        self._stepped_at = NEVER  # on the local clock; only steps forward
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
         self._holds: dict[Hold, float] = {}  # at most a batch
         self._held: Counter[str] = Counter()  # how many jobs each worker held, over full batches
 
     async def run_once(self) -> float:
-        """Look once; a failed store call forgets what was seen before it."""
+        """Look once; if a store call fails, forget what was seen before."""
         seen, self._seen = self._seen, {}
         holds, self._holds = self._holds, {}
         look = await self._look()
@@ -95,7 +86,7 @@ class Rescuer:
         expired = {
             lease.worker: (lease.expires_us, lease.lease_us)
             for lease in look.leases
-            if lease.worker != self._worker  # its own heartbeat knows better
+            if lease.worker != self._worker  # the heartbeat of this worker knows better
         }
         if len(expired) < len(look.leases):
             self._renew()
@@ -113,7 +104,7 @@ class Rescuer:
         return 0.0 if len(lost) == _BATCH else self._next_look(now)
 
     def _judged(self, lost: Sequence[Orphan]) -> list[Orphan]:
-        """Orphans, with what is known of each worker: of several jobs none was alone at its end."""
+        """Correct `alone`: a worker that held several orphans was running none of them alone."""
         self._held.update(orphan.worker for orphan in lost)
         judged = [
             msgspec.structs.replace(each, alone=each.alone and self._held[each.worker] == 1)
@@ -124,7 +115,7 @@ class Rescuer:
         return judged
 
     async def _look(self) -> ExpiredLeases:
-        """The expired leases; what the store's clock does meanwhile is noticed."""
+        """Read the expired leases, and notice when the store's clock was set."""
         before, asked = self._reading, self._monotonic()
         look = await self._store.arun(self._store.leases.expired())
         answered = self._monotonic()
@@ -145,11 +136,11 @@ class Rescuer:
                 continue  # it ended after all, or another rescuer was faster
             if _is_dead(settlement, verdict):
                 dead.append(orphan.job_id)
-            await self._tell(orphan, settlement, verdict)
+            await self._report(orphan, settlement, verdict)
         await self._deaths.report(dead)
 
-    async def _tell(self, orphan: Orphan, settlement: Settlement, verdict: Verdict) -> None:
-        """An orphan is little more than an id; the rest of what is told is in the job's record."""
+    async def _report(self, orphan: Orphan, settlement: Settlement, verdict: Verdict) -> None:
+        """Count an attempt that was lost, and emit its events, with what the job's record says."""
         record = await self._store.arun(self._store.inspection.job(orphan.job_id))
         if record is None:  # removed meanwhile
             return
@@ -164,10 +155,9 @@ class Rescuer:
                 self._bus.emit(event)
 
     def _next_look(self, now: float) -> float:
-        """After the usual time, or as soon as a sighting can be confirmed."""
+        """Return the usual wait, or a shorter one until a sighting can be confirmed."""
         waits = [ripe_at(each, self._stepped_at) - now for each in self._seen.values()]
-        usual = spread(self.interval_s, self._chance)
-        return min([usual, *(wait for wait in waits if wait > 0)])
+        return min([self._wait_s(), *(wait for wait in waits if wait > 0)])
 
 
 def _hold(orphan: Orphan) -> Hold:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Writes down who has subscribed to topics, and retires those that no worker declares."""
+"""Write the subscribers of topics to the store, and retire those that no worker declares."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.records import Put, Record
 from packhorse.core.releases import SEEN_EVERY_US
 from packhorse.core.topics import (
@@ -19,47 +18,41 @@ from packhorse.core.topics import (
     read_subscriber,
 )
 from packhorse.runtime.services.declarer import Declarer
-from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.protocol import Store
-
-_INTERVAL_S: Final = 60.0
+from packhorse.runtime.services.service import Service, ServiceContext
 
 
-class Subscribers:
-    """Declares the subscribers of its app, and looks after those of the queues it serves."""
+class Subscribers(Service):
+    """Declare the subscribers of an app, and retire old ones in the queues its worker serves."""
 
     name = "subscribers"
-    interval_s = _INTERVAL_S
+    interval_s = 60.0
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        chance: Chance,
+        context: ServiceContext,
         *,
         subscribers: Sequence[SubscriberDeclaration] = (),
         queues: Collection[str] = (),
         release: str = "",
     ) -> None:
-        self._monotonic = clock.monotonic
-        self._chance = chance
+        super().__init__(context)
         self._queues = queues
         self._own = {each.id.key for each in subscribers}
-        self._declarer = Declarer(store, clock, SUBSCRIBER_KIND, subscribers, release)
-        self._look_at = float("-inf")
+        self._declarer = Declarer(context, SUBSCRIBER_KIND, subscribers, release)
+        self._doubt_at = float("-inf")
 
     async def declare(self) -> None:
-        """Write down the subscribers of this app, if that is due."""
+        """Write the subscribers of this app, if that is due."""
         await self._declarer.declare()
 
     async def run_once(self) -> float:
-        """Declare if that is due, and doubt those that workers have fallen silent about."""
+        """Declare if that is due, and start to retire subscribers that no worker declares."""
         await self.declare()
         now = self._monotonic()
-        if now >= self._look_at:
+        if now >= self._doubt_at:
             await self._doubt()
-            self._look_at = now + SEEN_EVERY_US / SECOND_US
-        return spread(_INTERVAL_S, self._chance)
+            self._doubt_at = now + SEEN_EVERY_US / SECOND_US
+        return self._wait_s()
 
     async def _doubt(self) -> None:
         records, now_us = await self._declarer.records()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Fires schedules: every worker looks, one at a time is on duty, and record versions decide.
+"""Fire schedules: every worker looks, the one on duty fires, and record versions decide.
 
-What a worker declares it writes when it starts, and again from time to time, so that the store
-knows that it is still declared. A fire is one `change`: the schedule moves on and its job is
-submitted, or neither. So two workers that believe to be on duty cannot fire twice, and one that
-dies in between leaves the fire to the next.
+A worker writes the schedules that its app declares when it starts, and again from time to time, so
+that the store knows that they are still declared. A fire is one `change`: it moves the schedule on
+and submits its job, or does neither. So two workers that both believe to be on duty do not fire
+twice, and a worker that dies in between leaves the fire to the next one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US, Chance, Clock
+from packhorse.core.clock import SECOND_US
 from packhorse.core.job import NewJob
 from packhorse.core.policies.records import Put, Record
 from packhorse.core.releases import RETIRED_KEPT_US
@@ -32,71 +32,61 @@ from packhorse.core.schedules import (
     retired,
     schedule_id,
 )
-from packhorse.events import EventBus, ScheduleLate, ScheduleMissed, ScheduleRefused
+from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused
 from packhorse.runtime.services.declarer import Declarer
-from packhorse.runtime.services.duty import OFF_DUTY_S, Duty
-from packhorse.runtime.services.upkeep import spread
-from packhorse.stores.protocol import Store
-from packhorse.stores.records import Changed, RecordPage, RefusedJob
+from packhorse.runtime.services.service import (
+    OFF_DUTY_S,
+    Duty,
+    Service,
+    ServiceContext,
+    due_records,
+)
+from packhorse.stores.records import Changed, RefusedJob
 
-#: Entered around what stores jobs; gives them with the trace they are part of, if any.
+#: A context manager entered around a submit; it returns the jobs with their trace context.
 Traced = Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]]
 
-#: A fire submitted so long after it was due is reported.
+#: A fire that is submitted later than this is reported.
 _REPORTED_LATE_US: Final = 30 * SECOND_US
-#: Why a fire has no job whose key another one holds, as that of a tick does.
+#: Why a fire has no job of its own: an earlier job holds its unique key.
 _RUNS_YET: Final = "the run before had not ended"
 _PAGE: Final = 100
 #: Schedules written in one change: few, since one conflict makes it run again.
 _TOGETHER: Final = 50
 
 
-class Ticker:
-    """Declares the schedules of its app, and fires those that are due."""
+class Ticker(Service):
+    """Declare the schedules of an app, and fire those that are due."""
 
     name = "schedules"
     interval_s = 5.0
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        chance: Chance,
-        bus: EventBus,
-        worker: str,
+        context: ServiceContext,
         *,
         schedules: Sequence[ScheduleDeclaration] = (),
         release: str = "",
         traced: Traced = nullcontext,
     ) -> None:
-        self._store = store
-        self._duty = Duty(store, clock, self.name, worker)
-        self._chance = chance
-        self._bus = bus
-        self._worker = worker
+        super().__init__(context)
+        self._duty = Duty(context, self.name)
         self._traced = traced
-        self._declarer = Declarer(store, clock, SCHEDULE_KIND, schedules, release)
+        self._declarer = Declarer(context, SCHEDULE_KIND, schedules, release)
 
     async def run_once(self) -> float:
-        """Declare if that is due, fire what is due, and say when the next fire is."""
+        """Declare and fire what is due; return when the next fire is."""
         await self._declarer.declare()
-        page = await self._due_next()
-        due = [record for record in page.records if _order(record) <= page.now_us]
-        if due and not await self._duty.is_mine():
-            return spread(OFF_DUTY_S, self._chance)
+        page = await self._page(SCHEDULE_KIND, limit=_PAGE, by_order=True)
+        due = due_records(page)
+        if not due:
+            return self._until_due_s(page)
+        if not await self._duty.is_mine():
+            return self._wait_s(OFF_DUTY_S)
         moved = False
         for begin in range(0, len(due), _TOGETHER):
             moved |= await self._fire(due[begin : begin + _TOGETHER], page.now_us)
-        if due:
-            return 0.0 if moved else spread(OFF_DUTY_S, self._chance)
-        if not page.records:
-            return spread(self.interval_s, self._chance)
-        wait_s = (_order(page.records[0]) - page.now_us) / SECOND_US
-        return min(wait_s, spread(self.interval_s, self._chance))
-
-    async def _due_next(self) -> RecordPage:
-        records = self._store.records
-        return await self._store.arun(records.records(SCHEDULE_KIND, by_order=True, limit=_PAGE))
+        return 0.0 if moved else self._wait_s(OFF_DUTY_S)
 
     async def _change(self, *changes: Put, **more: Any) -> Changed:
         return await self._store.arun(self._store.records.change(changes, **more))
@@ -104,7 +94,7 @@ class Ticker:
     # ------------------------------------------------------------------------------------ firing
 
     async def _fire(self, records: Sequence[Record], now_us: int) -> bool:
-        """Fire these schedules in one change; those that another worker changed are left to it."""
+        """Fire schedules in one change, without those that another worker changed meanwhile."""
         moves = dict(filter(None, (self._move(record, now_us) for record in records)))
         while moves:
             fires = [move for move in moves.values() if move is not None]
@@ -125,7 +115,7 @@ class Ticker:
         return False
 
     def _move(self, record: Record, now_us: int) -> tuple[Put, Fired | None] | None:
-        """How to write what becomes of a due schedule; None: a newer release wrote it."""
+        """Return the change of a due schedule, and its fire; None if a newer release wrote it."""
         try:
             schedule = read_schedule(record.document)
         except msgspec.DecodeError:
@@ -166,17 +156,13 @@ class Ticker:
                 await self._note_refused(schedule, reasons)
 
     async def _note_refused(self, schedule: ScheduleDocument, reasons: Mapping[str, str]) -> None:
-        """Keep with the fires why their jobs were not stored; the schedule goes on."""
-        told = [reason for reason in reasons.values() if reason != _RUNS_YET]
-        if told:
+        """Note with the fires why their jobs were not stored; the schedule goes on."""
+        refusals = [reason for reason in reasons.values() if reason != _RUNS_YET]
+        if refusals:
             self._bus.emit(
-                ScheduleRefused(worker=self._worker, schedule=schedule.name, reason=told[0])
+                ScheduleRefused(worker=self._worker, schedule=schedule.name, reason=refusals[0])
             )
         record = await self._store.arun(self._store.records.record(schedule_id(schedule.name)))
-        if record is not None:  # another one may change it meanwhile: the event told it anyway
+        if record is not None:  # a conflict may lose the note, but not the event
             noted = refused(read_schedule(record.document), reasons)
             await self._change(put_schedule(noted, record.version))
-
-
-def _order(record: Record) -> int:
-    return record.order or 0

@@ -18,15 +18,14 @@ from packhorse.runtime.services.batch_folding import BatchFolding
 from packhorse.runtime.services.groups import JOURNAL_TOPIC, Folding, Groups
 from packhorse.runtime.services.history import HistoryKeeper
 from packhorse.runtime.services.rescuer import Rescuer
+from packhorse.runtime.services.service import Driver, Service, ServiceContext
 from packhorse.runtime.services.upkeep import (
     Admitter,
     DeathReporter,
-    Driver,
     Expirer,
     Parker,
     Promoter,
     Pruner,
-    Service,
 )
 from packhorse.runtime.services.workflow_folding import WorkflowFolding, WorkflowKeeper
 from packhorse.runtime.worker.attempt import Attempt
@@ -87,9 +86,8 @@ class Runtime:
         self.slots = Slots(self.loop, env.clock, concurrency)
         self.progress = ProgressWriter(env.store, env.clock, self.health)
         self.settler = self._settler()
-        self.history = HistoryKeeper(
-            *(env.store, env.clock, env.chance, worker), totals=self.settler.tallies.totals
-        )
+        self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
+        self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
         self.heartbeat = Heartbeat(
             env, self._renewal(tasks, concurrency), self.slots, self.health, self
         )
@@ -99,11 +97,11 @@ class Runtime:
         self.wake: Callable[..., None] = self.fetcher.wake
         self.admitter = self._admitter()
         self.groups = Groups(
-            *(env.store, env.clock, env.chance, worker, known_foldings(env, worker)),
+            *(self.services, known_foldings(env, worker)),
             failed=self.health.failed,
             worked=self.health.worked,
         )
-        self.workflow_keeper = WorkflowKeeper(env.store, env.chance, env.bus, worker)
+        self.workflow_keeper = WorkflowKeeper(self.services)
         self.fetcher.fold = self._fold
         #: Topics of this kind of runtime alone, and what to do when one is heard.
         self.also_heard: dict[str, Callable[[], None]] = {}
@@ -124,10 +122,10 @@ class Runtime:
         return settler
 
     def _admitter(self) -> Admitter | None:
-        intake, env = self.env.store.intake, self.env
+        intake = self.env.store.intake
         if intake is None or intake.admits_by_itself:
             return None
-        return Admitter(env.store, env.clock, env.chance, found=lambda: self.wake(()))
+        return Admitter(self.services, found=lambda: self.wake(()))
 
     def _fetcher(self, tasks: tuple[str, ...], *, look_ahead: bool) -> Fetcher:
         env, options, plans = self.env, self.options, self.plans
@@ -166,7 +164,7 @@ class Runtime:
 
     def background(self, *more: Service) -> list[asyncio.Task[None]]:
         """Start the loops beside claims: settlements, settings, wake-ups, upkeep."""
-        env, shutdown = self.env, self.shutdown
+        env, shutdown, context = self.env, self.shutdown, self.services
         driver = Driver(
             sleep=shutdown.sleep,
             stopped=lambda: shutdown.begun,
@@ -174,21 +172,21 @@ class Runtime:
             worked=self.health.worked,
             chance=env.chance,
         )
-        deaths = DeathReporter(env.store, env.bus, self.worker, count=self.counters.count_dead)
+        deaths = DeathReporter(context, count=self.counters.count_dead)
         rescuer = Rescuer(
-            *(env.store, env.clock, env.chance, env.bus, self.worker),
+            context,
             deaths=deaths,
             renew=self.heartbeat.renew_now,
             count=self.settler.tallies.count_lost,
         )
         services: tuple[Service, ...] = (
             rescuer,
-            Promoter(env.store, env.chance),
+            Promoter(context),
             *([] if self.admitter is None else [self.admitter]),
-            Expirer(env.store, env.chance, deaths),
-            Parker(env.store, env.clock, env.chance, env.bus, self.worker, deaths=deaths),
-            Pruner(env.store, env.chance),
-            ArtifactSweeper(env.store, env.chance, env.places),
+            Expirer(context, deaths),
+            Parker(context, deaths),
+            Pruner(context),
+            ArtifactSweeper(context, env.places),
             self.history,
             *self._drainers(),
             self.workflow_keeper,
@@ -213,8 +211,7 @@ class Runtime:
             return []
         from packhorse.runtime.services.drainer import Drainer  # noqa: PLC0415 - few have one
 
-        given = (env.store, env.clock, env.chance, self.worker)
-        return [Drainer(outbox, *given, found=self.wake) for outbox in env.outboxes]
+        return [Drainer(self.services, outbox, found=self.wake) for outbox in env.outboxes]
 
     async def leave(self) -> bool:
         """End the lease, so that the store need not wait for it to run out; says whether it did."""

@@ -21,6 +21,7 @@ from packhorse.errors import StoreError
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
 from packhorse.runtime.services.operations import OperationSteps
+from packhorse.runtime.services.service import Service, ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.runtime.supervisor.link import SupervisorLink
@@ -92,8 +93,8 @@ class Worker:
             runtime.processes.pool.warm()
         runtime.heartbeat.start()
         # A burst leaves when nothing is left to do; what comes with time is not for it.
-        subscribers = self._subscribers()
-        timed = (self._ticker(), subscribers, self._alerts(), self._operations())
+        timed = self._services(runtime.services)
+        subscribers = timed[0]
         ticking = () if self._options.burst else timed
         background = runtime.background(runtime.starvation, *ticking)
         try:
@@ -118,35 +119,21 @@ class Worker:
             problem=runtime.problem,
         )
 
-    def _ticker(self) -> Ticker:
+    def _services(self, context: ServiceContext) -> tuple[Subscribers, *tuple[Service, ...]]:
+        """Make the services that only workers run, not consumers."""
         env = self._env
-        return Ticker(
-            *(env.store, env.clock, env.chance, env.bus, self.id),
-            schedules=env.schedules,
-            release=self._release,
-            traced=env.traced,
+        release = f"{env.origin or ''} {env.version}"
+        return (
+            Subscribers(
+                context,
+                subscribers=env.subscribers,
+                queues=self._options.queues,
+                release=release,
+            ),
+            Ticker(context, schedules=env.schedules, release=release, traced=env.traced),
+            AlertWatch(context, alerts=env.alerts),
+            OperationSteps(context),
         )
-
-    def _alerts(self) -> AlertWatch:
-        env = self._env
-        return AlertWatch(env.store, env.clock, env.chance, self.id, alerts=env.alerts)
-
-    def _operations(self) -> OperationSteps:
-        env = self._env
-        return OperationSteps(env.store, env.clock, env.chance, env.bus, self.id)
-
-    def _subscribers(self) -> Subscribers:
-        env = self._env
-        return Subscribers(
-            *(env.store, env.clock, env.chance),
-            subscribers=env.subscribers,
-            queues=self._options.queues,
-            release=self._release,
-        )
-
-    @property
-    def _release(self) -> str:
-        return f"{self._env.origin or ''} {self._env.version}"
 
     def _hear_supervisor(self, runtime: WorkerRuntime, link: SupervisorLink) -> None:
         loop = asyncio.get_running_loop()

@@ -56,9 +56,7 @@ class WorkerRuntime(Runtime):
         self._started = False
         self._pid = os.getpid()
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
-        self.starvation = Starvation(
-            *(env.store, env.clock, env.chance, env.bus, worker), served=self.fetcher.served
-        )
+        self.starvation = Starvation(self.services, served=self.fetcher.served)
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         self.contexts.attachments.beside = self.settler.flush
         executor = Executor(self.contexts.make, env.places)
