@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Changes of a batch by hand: cancel it in steps, run once more what failed."""
+"""Read and change the record of a batch: cancel the batch in steps, run failed items again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -20,59 +20,76 @@ from packhorse.core.batches import (
 )
 from packhorse.core.job import JobRecord, JobStatus
 from packhorse.core.lifecycle import CancelAnswer
-from packhorse.core.policies.records import Record, RecordId
+from packhorse.core.policies.journal import Group
+from packhorse.core.policies.records import Record
 from packhorse.group_errors import BatchConflict, BatchNotFound
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, store_clock
 from packhorse.stores.requests import RedriveAnswer
 
-T = TypeVar("T")
-
-#: Members told in one step.
+#: Members cancelled or redriven in one step.
 _STEP: Final = 500
-#: How often a change is tried again that another one came before.
-_TRIES: Final = 50
+#: Tries of a change that conflicts with others.
+_TRIES: Final = 100
 _RETRIED: Final = frozenset({JobStatus.DEAD, JobStatus.CANCELLED})
 
 
 class BatchCancelled(msgspec.Struct, frozen=True):
-    """How far a cancel of a batch is."""
+    """How far the cancelling of a batch is."""
 
     members: int  #: jobs of the batch
-    told: int  #: of which so many have been told
-    running: int  #: in this call, those that workers hold: what runs is stopped, the rest not begun
+    told: int  #: how many of them have been cancelled, or told to stop
+    running: int  #: of these, in this call, those that workers hold; workers stop or skip them
 
     @property
     def is_done(self) -> bool:
-        """Whether all have been told."""
+        """Whether every member has been cancelled or told to stop."""
         return self.told >= self.members
 
 
+def stored_batch(store: Store, group: Group) -> Asking[tuple[BatchDocument, int]]:
+    """Read a batch and the version of its record; `BatchNotFound` if there is none."""
+    record: Record | None = yield store.records.record(group.record)
+    if record is None:
+        raise BatchNotFound(group.key)
+    return read_batch(record.document), record.version
+
+
+def changed_batch(
+    store: Store,
+    group: Group,
+    change: Callable[[BatchDocument, int], BatchMoved],
+    ended: Callable[[BatchDocument], None] = lambda _batch: None,
+) -> Asking[tuple[BatchDocument, int]]:
+    """Write what `change` makes of a batch at the store's time; try again after a conflict.
+
+    Return the batch and its version. `ended` is called if the batch had not ended before.
+    """
+    for _ in range(_TRIES):
+        before, version = yield from stored_batch(store, group)
+        moved = change(before, (yield from store_clock(store.records)))
+        if moved.document == before:
+            return before, version
+        put = put_batch(moved.document, version)
+        changed: Changed = yield store.records.change((put,), jobs=moved.jobs)
+        if changed.applied:
+            if before.finished_us is None:
+                ended(moved.document)
+            return moved.document, changed.versions[0]
+    raise BatchConflict(group.key, "is changed by others all the time; try again")
+
+
 class BatchChanges:
-    """What may be done to one batch."""
+    """Cancel or retry one batch."""
 
-    def __init__(
-        self,
-        store: Store,
-        named: RecordId,
-        batch_id: str,
-        ended: Callable[[BatchDocument], None],
-    ) -> None:
+    def __init__(self, store: Store, group: Group, ended: Callable[[BatchDocument], None]) -> None:
         self._store = store
-        self._named = named
-        self._id = batch_id
-        self._ended = ended  #: told of a change by which it ends
-
-    def read(self) -> Asking[Record]:
-        """Its record."""
-        record: Record | None = yield self._store.records.record(self._named)
-        if record is None:
-            raise BatchNotFound(self._id)
-        return record
+        self._group = group
+        self._ended = ended  #: called with the batch after a change that may have ended it
 
     def cancel_step(self, running: int) -> Asking[BatchCancelled]:
-        """Cancel some members; `running` were found running by the steps before."""
+        """Cancel some members; earlier steps found `running` of them held by workers."""
         batch = yield from self._changed(cancelled_batch)
         begin, gone = batch.cancelled, 0
         end = min(begin + _STEP, batch.members)
@@ -88,10 +105,10 @@ class BatchChanges:
         return BatchCancelled(batch.members, batch.cancelled, running)
 
     def retried(self) -> Asking[int]:
-        """Run once more what failed, and what was not run for that."""
-        batch = read_batch((yield from self.read()).document)
+        """Run members again that failed, and those that were not run because of a failure."""
+        batch, _ = yield from stored_batch(self._store, self._group)
         if batch.stopped == "cancelled":
-            raise BatchConflict(self._id, "was cancelled: begin another one")
+            raise BatchConflict(self._group.key, "was cancelled: begin another one")
         numbers = batch.maybe_dead
         yield from self._changed(going_on)
         retried = 0
@@ -112,25 +129,12 @@ class BatchChanges:
         return found
 
     def _changed(self, change: Callable[[BatchDocument, int], BatchMoved]) -> Asking[BatchDocument]:
-        """Write what `change` makes of the batch; again, where another change came before."""
-        records = self._store.records
-        for _ in range(_TRIES):
-            record = yield from self.read()
-            before = read_batch(record.document)
-            moved = change(before, (yield from store_clock(records)))
-            if moved.document == before:
-                return before
-            put = put_batch(moved.document, record.version)
-            changed: Changed = yield records.change((put,), jobs=moved.jobs)
-            if changed.applied:
-                if before.finished_us is None:
-                    self._ended(moved.document)
-                return moved.document
-        raise BatchConflict(self._id, "is changed by others all the time; try again")
+        changed = yield from changed_batch(self._store, self._group, change, self._ended)
+        return changed[0]
 
 
 def with_start(store: Store, batch: BatchDocument) -> Asking[BatchDocument]:
-    """A batch as it is: it begins with its first member, of which its record tells at the end."""
+    """Add when the first member began, which the record of a batch knows only at the end."""
     if batch.started_us is not None or not batch.members:
         return batch
     first: JobRecord | None = yield store.inspection.job(member_id(batch.group, 0))

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Fill a batch from an iterator: cut into jobs, and stored a page at a time.
+"""Fill a batch from an iterator: cut items into jobs, and store them a page at a time.
 
-With each page the place in the iterator is written, in one change, so that a producer that dies
-half-way is followed by one that goes on where the store is. No more than a page is in memory.
+Each page is stored with the place in the iterator, in one change, so that after a producer died
+half-way another one can go on from there. No more than a page is in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
+from packhorse.batches.changes import changed_batch, stored_batch
 from packhorse.call import Call
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.sealed_store import sealed_job
@@ -21,33 +22,30 @@ from packhorse.core.batches import (
     filled,
     member_id,
     put_batch,
-    read_batch,
     sealed_batch,
 )
 from packhorse.core.codec import PAYLOAD_BYTES_MAX
 from packhorse.core.job import NewJob
 from packhorse.core.keys import taken_key
-from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import ConfigError, PayloadError
-from packhorse.group_errors import BatchConflict, BatchNotFound
+from packhorse.group_errors import BatchConflict
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RefusedJob, store_clock
 
-T = TypeVar("T")
-
-#: Where the tenant of a batch is found by its id.
+#: The records that hold the tenant of a batch, by its id.
 BATCH_ID_KIND: Final = "batch_id"
 #: Jobs of one change, and bytes of their items.
 _PAGE_JOBS: Final = 50
 _PAGE_SINGLES: Final = 500
 _PAGE_BYTES: Final = 1024 * 1024
-#: How often a change is tried again that a folder came before.
+#: Tries of a change that conflicts with the fold of ended members.
 _TRIES: Final = 100
 
 
 def item_payload(task: TaskDefinition, item: Any) -> bytes:
-    """The payload of an item: arguments by name, or the value of the only parameter."""
+    """Encode an item: arguments by name, or the value of the only parameter."""
     names = task.signature.names
     if isinstance(item, Call):
         if item.definition is not task:
@@ -59,14 +57,14 @@ def item_payload(task: TaskDefinition, item: Any) -> bytes:
 
 
 def owner_record(batch: BatchDocument) -> Put | None:
-    """How the tenant of a batch is found by its id alone; None: it has none."""
+    """Return the record that finds the tenant of a batch by its id; None if it has no tenant."""
     if not batch.job.tenant:
         return None
     return Put(RecordId(BATCH_ID_KIND, "", batch.id), batch.job.tenant.encode(), 0)
 
 
 def _sealed(store: Store, batch: BatchDocument) -> BatchDocument:
-    """A batch as its record keeps it: the arguments of callbacks encrypted, if jobs are."""
+    """Give callbacks their ids, and encrypt their arguments if the store encrypts jobs."""
     named = {
         kind: msgspec.structs.replace(job, id=member_id(batch.group, f"on_{kind}"))
         for kind, job in batch.callbacks.items()
@@ -76,7 +74,7 @@ def _sealed(store: Store, batch: BatchDocument) -> BatchDocument:
 
 
 class Filler:
-    """Fills one batch, as one producer."""
+    """Fill one batch, as its producer."""
 
     def __init__(self, store: Store, task: TaskDefinition, batch: BatchDocument) -> None:
         self._store = store
@@ -92,26 +90,23 @@ class Filler:
 
     @property
     def place(self) -> int:
-        """How many items the batch has taken from its producers."""
+        """How many items the batch has taken so far."""
         return self._batch.place
 
     def resume(self, producer: str) -> Asking[None]:
-        """Go on with a batch that is there, instead of the producer it had."""
-        for _ in range(_TRIES):
-            record = yield from self._read()
-            batch = self._batch
+        """Take over a stored batch from the producer it had."""
+
+        def taken_over(batch: BatchDocument, _now_us: int) -> BatchMoved:
             if batch.sealed or batch.stopped:
                 what = batch.stopped or "filled"
                 raise BatchConflict(batch.id, f"is {what} already: nothing can be added to it")
-            own = msgspec.structs.replace(batch, producer=producer)
-            changed: Changed = yield self._store.records.change([put_batch(own, record.version)])
-            if changed.applied:
-                self._batch, self._version = own, changed.versions[0]
-                return
-        raise BatchConflict(self._batch.id, "is changed by others all the time; try again")
+            return BatchMoved(msgspec.structs.replace(batch, producer=producer))
+
+        changed = yield from changed_batch(self._store, self._batch.group, taken_over)
+        self._batch, self._version = changed
 
     def tell(self, error: BaseException) -> None:
-        """Say in what ended a producer what became of the batch."""
+        """Add to the error that ended a producer what became of the batch."""
         if self._version and hasattr(error, "add_note"):
             error.add_note(
                 f"batch {self._batch.id!r} is open, with {self._batch.place} items: go on with "
@@ -119,7 +114,7 @@ class Filler:
             )
 
     def add(self, item: Any) -> bool:
-        """Take an item; says whether a page is full, and to be written."""
+        """Take an item; return whether the page is full, and must be written."""
         payload = item_payload(self._task, item)
         at_chunk = len(self._items) % self._size == 0
         self._chunk_bytes = len(payload) + (0 if at_chunk else self._chunk_bytes)
@@ -150,7 +145,8 @@ class Filler:
                 raise BatchConflict(self._batch.id, "is there already: resume it, or cancel it")
             place, producer = moved.document.place, self._batch.producer
             before = self._batch.place
-            yield from self._read()
+            stored = yield from stored_batch(self._store, self._batch.group)
+            self._batch, self._version = stored
             if self._batch.producer != producer:
                 raise BatchConflict(self._batch.id, "is filled by another producer by now")
             if self._batch.place == place and place != before:
@@ -168,7 +164,7 @@ class Filler:
         return BatchMoved(ended.document, (*moved.jobs, *ended.jobs))
 
     def _single(self, payload: bytes) -> NewJob:
-        """A job of its own for an item."""
+        """Make the job of an item that has one to itself."""
         task, keys = self._task, {}
         if task.concurrency_key is not None:
             keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
@@ -176,15 +172,8 @@ class Filler:
             keys["rate_key"] = taken_key(task.rate_key, task, payload)
         return msgspec.structs.replace(self._batch.job, payload=payload, **keys)
 
-    def _read(self) -> Asking[Record]:
-        record: Record | None = yield self._store.records.record(self._batch.group.record)
-        if record is None:
-            raise BatchNotFound(self._batch.id)
-        self._batch, self._version = read_batch(record.document), record.version
-        return record
-
     def _require_stored(self, changed: Changed) -> None:
-        """Say so where jobs were refused: the store keeps them, and counts them as dead."""
+        """Raise if jobs were refused; the store keeps them as dead letters."""
         refused = [one for one in changed.jobs if isinstance(one, RefusedJob)]
         if refused:
             raise ConfigError(

@@ -14,14 +14,14 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from packhorse.batches.changes import BatchCancelled, BatchChanges, with_start
+from packhorse.batches.changes import BatchCancelled, BatchChanges, stored_batch, with_start
 from packhorse.batches.filling import BATCH_ID_KIND, Filler
 from packhorse.batches.progress import batch_ended, batch_progress
 from packhorse.batches.reading import (
+    FAILED_MEMBERS,
     BatchFailure,
     FailurePage,
     ItemStream,
-    failure_page,
     failures_of,
     result_of,
 )
@@ -33,7 +33,6 @@ from packhorse.core.clock import SECOND_US, new_id, pass_idle
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.records import Record, RecordId
 from packhorse.errors import ConfigError, ResultTimeout
-from packhorse.group_errors import BatchNotFound
 from packhorse.protocol import BatchProgress
 from packhorse.steps.cursor import asynchronous
 from packhorse.stores.plan import Asking
@@ -60,12 +59,12 @@ class Batch(Generic[R]):
         self.tenant = tenant
         self._connection = connection
         self._task = task
-        self._named = batch_group(batch_id, tenant).record
+        self._group = batch_group(batch_id, tenant)
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}>"
 
-    # ---------------------------------------------------------------------------------- looking
+    # ---------------------------------------------------------------------------------- progress
 
     def progress(self) -> BatchProgress:
         """How far it is, in the shape of the worker protocol; counts are exact."""
@@ -76,7 +75,7 @@ class Batch(Generic[R]):
         return batch_progress(await self._connection.adrive(self._document()))
 
     def document(self) -> BatchDocument:
-        """All that the store knows of it."""
+        """Everything that the store knows of it."""
         return self._connection.drive(self._document())
 
     async def adocument(self) -> BatchDocument:
@@ -87,13 +86,13 @@ class Batch(Generic[R]):
         """How far it is now, and again whenever that changes, until it has ended."""
         store = await self._connection.astore()
         listener = store.wakeups.listen(frozenset({f"record:{BATCH_KIND}"}))
-        told: BatchProgress | None = None
+        last: BatchProgress | None = None
         try:
             while True:
                 batch = await self._connection.adrive(self._document())
                 progress = batch_progress(batch)
-                if progress != told:
-                    told = progress
+                if progress != last:
+                    last = progress
                     yield progress
                 if batch.finished_us is not None:
                     return
@@ -103,7 +102,7 @@ class Batch(Generic[R]):
             listener.close()
 
     def wait_ended(self, timeout: Duration | None = None) -> BatchProgress:
-        """Wait until it has ended; after `timeout` that is a `ResultTimeout`."""
+        """Wait until it has ended; raise `ResultTimeout` after `timeout`."""
         return self._connection.wait(lambda _store: self.await_ended(timeout))
 
     async def await_ended(self, timeout: Duration | None = None) -> BatchProgress:
@@ -140,22 +139,22 @@ class Batch(Generic[R]):
 
     def failures(self) -> list[BatchFailure]:
         """The items that have failed for good so far, in order, with their errors."""
-        return self._connection.drive(failures_of(self._connection, self._named, self.id))
+        return list(self._connection.drive(failures_of(self._connection, self._group)).failures)
 
     async def afailures(self) -> list[BatchFailure]:
         """As `failures`, without blocking the event loop."""
-        return await self._connection.adrive(failures_of(self._connection, self._named, self.id))
+        page = await self._connection.adrive(failures_of(self._connection, self._group))
+        return list(page.failures)
 
     async def afailure_page(self, after: int = 0) -> FailurePage:
         """Some of the items that have failed, from a bounded number of its jobs."""
-        return await self._connection.adrive(
-            failure_page(self._connection, self._named, self.id, after)
-        )
+        failures = failures_of(self._connection, self._group, after, FAILED_MEMBERS)
+        return await self._connection.adrive(failures)
 
     # ---------------------------------------------------------------------------------- changing
 
     def retry_failed(self) -> int:
-        """Run the items that failed once more, and no others; says how many jobs that are."""
+        """Run the items that failed once more, and no others; return how many jobs that are."""
         return self._connection.drive(self._changes.retried())
 
     async def aretry_failed(self) -> int:
@@ -171,7 +170,7 @@ class Batch(Generic[R]):
         return [step async for step in self.acancelling()][-1]
 
     def cancelling(self) -> Iterator[BatchCancelled]:
-        """As `cancel`, in steps of bounded size: each says how far it is."""
+        """As `cancel`, in steps of bounded size; yield how far it is after each."""
         running = 0
         while True:
             step = self._connection.drive(self._changes.cancel_step(running))
@@ -218,31 +217,31 @@ class Batch(Generic[R]):
         return filler
 
     def fill(self, filler: Filler, items: Iterable[Any]) -> None:
-        """Store items as jobs of the batch, and seal it; for those who begin one."""
+        """Store items as jobs of the batch, and seal it; for code that begins a batch."""
         try:
             for item in items:
                 if filler.add(item):
                     self._connection.drive(filler.write())
-            self._tell(self._connection.drive(filler.write(last=True)))
+            self._report_end(self._connection.drive(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
 
     async def afill(self, filler: Filler, items: AsyncIterator[Any], *, skip: int = 0) -> None:
-        """As `fill`, without blocking the event loop; leaves out the first `skip` items."""
+        """As `fill`, without blocking the event loop; skip the first `skip` items."""
         try:
             async for item in items:
                 if skip:
                     skip -= 1
                 elif filler.add(item):
                     await self._connection.adrive(filler.write())
-            self._tell(await self._connection.adrive(filler.write(last=True)))
+            self._report_end(await self._connection.adrive(filler.write(last=True)))
         except BaseException as error:
             filler.tell(error)
             raise
 
-    def _tell(self, batch: BatchDocument) -> None:
-        """Tell of one that ended without a worker: it had no items, or was cancelled."""
+    def _report_end(self, batch: BatchDocument) -> None:
+        """Emit the event of a batch that ended without a worker: empty, or cancelled."""
         if batch.finished_us is not None:
             self._connection.bus.emit(batch_ended(batch))
 
@@ -250,10 +249,10 @@ class Batch(Generic[R]):
 
     @property
     def _changes(self) -> BatchChanges:
-        return BatchChanges(self._connection.store, self._named, self.id, self._tell)
+        return BatchChanges(self._connection.store, self._group, self._report_end)
 
     def _document(self) -> Asking[BatchDocument]:
-        batch = read_batch((yield from self._changes.read()).document)
+        batch, _ = yield from stored_batch(self._connection.store, self._group)
         return (yield from with_start(self._connection.store, batch))
 
     @property
@@ -276,7 +275,7 @@ class Batches:
         self._tenant = tenant
 
     def get(self, batch_id: str) -> Batch[Any]:
-        """One of them; `BatchNotFound` if there is none of that id here."""
+        """Find one by its id; `BatchNotFound` if there is none here."""
         return self._batch(self._connection.drive(self._found(batch_id)))
 
     async def aget(self, batch_id: str) -> Batch[Any]:
@@ -318,10 +317,8 @@ class Batches:
         if tenant is None:
             owner: Record | None = yield records.record(RecordId(BATCH_ID_KIND, "", batch_id))
             tenant = "" if owner is None else owner.document.decode()
-        record: Record | None = yield records.record(batch_group(batch_id, tenant).record)
-        if record is None:
-            raise BatchNotFound(batch_id)
-        return read_batch(record.document)
+        batch, _ = yield from stored_batch(self._connection.store, batch_group(batch_id, tenant))
+        return batch
 
     def _all(self) -> Asking[list[BatchProgress]]:
         records = self._connection.store.records

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from packhorse.batches.changes import stored_batch
 from packhorse.client.connection import Connection
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.waiting import WAIT_FLOOR_S
@@ -18,23 +19,26 @@ from packhorse.core.batches import (
     Chunk,
     ItemError,
     member_id,
-    read_batch,
 )
 from packhorse.core.chunks import ChunkState, ItemState
 from packhorse.core.clock import pass_idle
 from packhorse.core.job import AttemptError, JobRecord, JobStatus
 from packhorse.core.policies.attachments import Attachments
-from packhorse.core.policies.records import Record, RecordId
+from packhorse.core.policies.journal import Group
 from packhorse.core.redaction import redacted_text
-from packhorse.group_errors import BatchItemFailed, BatchNotFound
+from packhorse.group_errors import BatchItemFailed
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Members that are looked at together where results come as they end.
+#: Members read at once, where order does not matter.
 _WINDOW: Final = 100
+
+
+#: Members read for one page of failures.
+FAILED_MEMBERS: Final = 100
 
 
 class BatchFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class FailurePage(msgspec.Struct, frozen=True):
     """Some of the items of a batch that failed, and where the next page begins."""
 
     failures: tuple[BatchFailure, ...]
-    after: int | None = None  #: a number of a member
+    after: int | None = None  #: the number of a member
 
 
 class Item(msgspec.Struct, Generic[R], frozen=True):
@@ -64,17 +68,14 @@ class Item(msgspec.Struct, Generic[R], frozen=True):
 
 
 class MemberReader(Generic[R]):
-    """Reads members of a batch that have ended."""
+    """Read the items of members that have ended."""
 
     def __init__(self, connection: Connection, task: TaskDefinition | None) -> None:
         self._connection = connection
         self._task = task
 
     def items(self, batch: BatchDocument, number: int) -> Asking[list[Item[R]] | None]:
-        """What the items of a member came to, those that were not run left out.
-
-        None: it has not ended.
-        """
+        """Return the items of a member that were run; None if it has not ended."""
         job_id, store = member_id(batch.group, number), self._connection.store
         record: JobRecord | None = yield store.inspection.job(job_id)
         if record is None:
@@ -98,8 +99,8 @@ class MemberReader(Generic[R]):
         if record.status is not JobStatus.DEAD:
             return []
         error = record.error
-        told = ItemError("", "", "") if error is None else _as_item_error(error)
-        return [self._failed(record, number, record.payload, told)]
+        failure = ItemError("", "", "") if error is None else _as_item_error(error)
+        return [self._failed(record, number, record.payload, failure)]
 
     def _kept(self, record: JobRecord, chunk: Chunk, state: ChunkState) -> Iterator[Item[R]]:
         is_dead = record.status is JobStatus.DEAD
@@ -110,7 +111,7 @@ class MemberReader(Generic[R]):
                 yield Item(index, self._decoded(item.result))
             elif item is not None and item.error is not None and is_dead:
                 yield self._failed(record, index, bytes(payload), item.error)
-            elif is_dead and error is not None:  # it died before it came to this one
+            elif is_dead and error is not None:  # the job died before it ran this item
                 yield self._failed(record, index, bytes(payload), _as_item_error(error))
 
     def _failed(self, record: JobRecord, index: int, payload: bytes, error: ItemError) -> Item[R]:
@@ -132,7 +133,7 @@ class MemberReader(Generic[R]):
 
 
 class ItemStream(Generic[R]):
-    """The items of a batch as its members end."""
+    """Yield the items of a batch as its members end."""
 
     def __init__(
         self,
@@ -143,11 +144,11 @@ class ItemStream(Generic[R]):
         self._connection = connection
         self._reader: MemberReader[R] = MemberReader(connection, task)
         self._document = document
-        self._window: dict[int, None] = {}  # members that are looked at
+        self._window: dict[int, None] = {}  # members that are awaited, in order
         self._after = 0
 
     def items(self, *, ordered: bool) -> Iterator[Item[R]]:
-        """In order, or as members end; waits for those that have not."""
+        """Yield items in order, or as members end; wait for members that have not."""
         while True:
             batch = self._connection.drive(self._document())
             if not self._fill(batch, ordered=ordered):
@@ -171,7 +172,7 @@ class ItemStream(Generic[R]):
                 await self._moved_on(store, batch)
 
     def _fill(self, batch: BatchDocument, *, ordered: bool) -> bool:
-        """Look at the next members; says whether there are any, or may be."""
+        """Add members to the window; return whether there are any, or may be later."""
         most = 1 if ordered else _WINDOW
         while len(self._window) < most and self._after < batch.members:
             self._window[self._after] = None
@@ -188,7 +189,7 @@ class ItemStream(Generic[R]):
         return found
 
     async def _moved_on(self, store: Store, batch: BatchDocument) -> None:
-        """Wait until the batch, or the first member looked at, has moved on."""
+        """Wait until the batch or the first awaited member has changed."""
         number = next(iter(self._window), None)
         topics = {f"record:{BATCH_KIND}"}
         if number is not None:
@@ -208,41 +209,26 @@ def _as_item_error(error: AttemptError) -> ItemError:
 
 
 def failures_of(
-    connection: Connection, named: RecordId, batch_id: str
-) -> Asking[list[BatchFailure]]:
-    """The items of a batch that have failed for good, in order."""
-    record: Record | None = yield connection.store.records.record(named)
-    if record is None:
-        raise BatchNotFound(batch_id)
-    batch = read_batch(record.document)
-    reader: MemberReader[Any] = MemberReader(connection, None)
-    found: list[BatchFailure] = []
-    for number in batch.maybe_dead if batch.failed else ():
-        items = yield from reader.items(batch, number)
-        found += [item.failure for item in items or () if item.failure is not None]
-    return sorted(found, key=lambda failure: failure.index)
-
-
-def failure_page(
-    connection: Connection, named: RecordId, batch_id: str, after: int
+    connection: Connection, group: Group, after: int = 0, most: int | None = None
 ) -> Asking[FailurePage]:
-    """Failed items of the members from number `after` on, of at most a hundred of them."""
-    record: Record | None = yield connection.store.records.record(named)
-    if record is None:
-        raise BatchNotFound(batch_id)
-    batch = read_batch(record.document)
+    """Return the items that have failed for good, in order, from member number `after` on.
+
+    It reads all members that may have failed, or at most `most` of them.
+    """
+    batch, _ = yield from stored_batch(connection.store, group)
     reader: MemberReader[Any] = MemberReader(connection, None)
     left = [number for number in batch.maybe_dead if number >= after] if batch.failed else []
+    most = len(left) if most is None else most
     found: list[BatchFailure] = []
-    for number in left[:_WINDOW]:
+    for number in left[:most]:
         items = yield from reader.items(batch, number)
         found += [item.failure for item in items or () if item.failure is not None]
     ordered = sorted(found, key=lambda failure: failure.index)
-    return FailurePage(tuple(ordered), left[_WINDOW] if len(left) > _WINDOW else None)
+    return FailurePage(tuple(ordered), left[most] if len(left) > most else None)
 
 
 def result_of(item: Item[R], failed: str) -> Iterator[R]:
-    """The result of an item; of one that failed, nothing, or what is raised."""
+    """Yield the result of an item; skip one that failed, or raise its failure."""
     if item.failure is None:
         yield item.result  # type: ignore[misc]  # None is a result too
     elif failed == "raise":
