@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Figures in the text format of Prometheus.
 
-Queues and tasks are labels, ids of jobs, traces, workers and tenants never are: a scrape stays as
-large as the app. What is told of queues comes from the store, and is the same from every worker.
+Queues and tasks are labels; ids of jobs, traces, workers and tenants never are, so that a scrape
+does not grow with the load. Figures of queues come from the store: every worker shows the same.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ def exposition(figures: Figures) -> str:
     lines = [*_totals(figures), *_saturation(figures)]
     lines += _series(added(*(each.series for each in (*figures.past, *figures.living))))
     lines += _queues(figures)
-    lines += _family(
+    lines += family(
         *("info", "gauge", "The release that runs"),
         [(f'{{version="{_escaped(installed_version())}"}}', 1)],
     )
     return "\n".join(lines) + "\n"
 
 
-_Samples = Iterable[tuple[str, float]]
+Samples = Iterable[tuple[str, float]]
 
 
-def _family(name: str, kind: str, help_text: str, samples: _Samples) -> list[str]:
+def family(name: str, kind: str, help_text: str, samples: Samples) -> list[str]:
+    """Write one metric with its samples, each a text of labels and a value."""
     full = _PREFIX + name
     lines = [f"{full}{labels} {value}" for labels, value in samples]
     return [f"# HELP {full} {help_text}.", f"# TYPE {full} {kind}", *lines] if lines else []
 
 
 def _one(name: str, kind: str, help_text: str, value: float) -> list[str]:
-    return _family(name, kind, help_text, [("", value)])
+    return family(name, kind, help_text, [("", value)])
 
 
 def _totals(figures: Figures) -> list[str]:
@@ -96,37 +97,37 @@ def _sum(reports: Iterable[Report], name: str) -> int:
 def _series(series: Sequence[Series]) -> list[str]:
     known = sorted(series, key=lambda each: each.key)
     ended = [
-        (_labels(queue=each.queue, task=each.task, outcome=outcome), count)
+        (labels_text(queue=each.queue, task=each.task, outcome=outcome), count)
         for each in known
         for outcome, count in zip(OUTCOMES, each.outcomes, strict=True)
         if count or outcome in OUTCOMES[:3]  # what rates are made of is there from the start
     ]
-    late = [(_labels(queue=each.queue, task=each.task), each.timeouts) for each in known]
+    late = [(labels_text(queue=each.queue, task=each.task), each.timeouts) for each in known]
     run = [(each, each.run, each.run_s) for each in known]
     wait = [(each, each.wait, each.wait_s) for each in known]
     timeouts = "Attempts that timed out"
     waited = "How long jobs were ready before their first attempt"
     return [
-        *_family("attempts_total", "counter", "Attempts, by what they came to", ended),
-        *_family("attempt_timeouts_total", "counter", timeouts, late),
-        *_family("job_run_seconds", "histogram", "How long attempts ran", _histogram(run)),
-        *_family("job_wait_seconds", "histogram", waited, _histogram(wait)),
+        *family("attempts_total", "counter", "Attempts, by what they came to", ended),
+        *family("attempt_timeouts_total", "counter", timeouts, late),
+        *family("job_run_seconds", "histogram", "How long attempts ran", _histogram(run)),
+        *family("job_wait_seconds", "histogram", waited, _histogram(wait)),
     ]
 
 
-def _histogram(rows: Iterable[tuple[Series, tuple[int, ...], float]]) -> _Samples:
-    """The samples of a histogram; its name is one, and each sample's has a suffix of its own."""
+def _histogram(rows: Iterable[tuple[Series, tuple[int, ...], float]]) -> Samples:
+    """Yield the samples of a histogram: `_bucket`, `_sum` and `_count` follow its name."""
     bounds = (*BOUNDS_S, None)
     for series, buckets, total_s in rows:
         if not buckets:
-            continue  # only of attempts that ended with their process
+            continue  # it has only attempts that ended with their process
         count = 0
         for bound, number in zip(bounds, buckets, strict=True):
             count += number
             if bound is None or bound in EXPOSED_S:
                 le = "+Inf" if bound is None else f"{bound:g}"
-                yield f"_bucket{_labels(queue=series.queue, task=series.task, le=le)}", count
-        labels = _labels(queue=series.queue, task=series.task)
+                yield f"_bucket{labels_text(queue=series.queue, task=series.task, le=le)}", count
+        labels = labels_text(queue=series.queue, task=series.task)
         yield f"_sum{labels}", round(total_s, 6)
         yield f"_count{labels}", count
 
@@ -134,22 +135,23 @@ def _histogram(rows: Iterable[tuple[Series, tuple[int, ...], float]]) -> _Sample
 def _queues(figures: Figures) -> list[str]:
     counts = figures.queues
     depth = [
-        (_labels(queue=each.queue), sum(each.by_status.get(status, 0) for status in WAITING))
+        (labels_text(queue=each.queue), sum(each.by_status.get(status, 0) for status in WAITING))
         for each in counts
     ]
     states = [
-        (_labels(queue=each.queue, state=status.value), each.by_status.get(status, 0))
+        (labels_text(queue=each.queue, state=status.value), each.by_status.get(status, 0))
         for each in counts
         for status in JobStatus
     ]
     oldest = "How long the longest-waiting ready job has waited; 0 if none is ready"
     ages = [
-        (_labels(queue=each.queue), _age_s(each.oldest_ready_us, figures.now_us)) for each in counts
+        (labels_text(queue=each.queue), _age_s(each.oldest_ready_us, figures.now_us))
+        for each in counts
     ]
     return [
-        *_family("queue_depth", "gauge", "Jobs that wait", depth),
-        *_family("queue_jobs", "gauge", "Jobs the store holds", states),
-        *_family("queue_oldest_ready_seconds", "gauge", oldest, ages),
+        *family("queue_depth", "gauge", "Jobs that wait", depth),
+        *family("queue_jobs", "gauge", "Jobs the store holds", states),
+        *family("queue_oldest_ready_seconds", "gauge", oldest, ages),
     ]
 
 
@@ -157,7 +159,8 @@ def _age_s(since_us: int | None, now_us: int) -> float:
     return 0.0 if since_us is None else max(0, now_us - since_us) / SECOND_US
 
 
-def _labels(**labels: str) -> str:
+def labels_text(**labels: str) -> str:
+    """Write labels as they stand behind the name of a metric."""
     inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     return f"{{{inside}}}"
 
