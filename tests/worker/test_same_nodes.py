@@ -16,8 +16,8 @@ from packhorse.handle import JobHandle
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.workflow_folding import WorkflowKeeper
 from packhorse.testing import TestApp
-from packhorse.workflows import changes
 from packhorse.workflows.handle import Workflow
+from packhorse.workflows.records import StoredWorkflow
 from tests.worker.schedule_support import every_store
 from tests.worker.workflow_support import Shop, states
 
@@ -137,7 +137,7 @@ def test_what_a_producer_did_not_live_to_note_is_found_by_upkeep(
     shop = Doubles(packhorse_app)
     holder = shop.other(delay="1h")
     with monkeypatch.context() as killed:
-        killed.setattr(changes, "noted", nothing)
+        killed.setattr(StoredWorkflow, "note_answers", nothing)
         running = shop.start()
     if ends_before:  # then the key is free, and the node a job of its own
         holder.cancel()

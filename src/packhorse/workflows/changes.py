@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Start a workflow, cancel it, and try again what is dead in it.
+"""Start a workflow, cancel it, and retry what is dead in it.
 
 A small workflow is stored in one change, with the jobs of the nodes that may begin. A large one is
-stored in parts, and sealed by the last: before that nothing of it runs, so that a producer that is
-killed half-way leaves records that another start of the name replaces, or upkeep removes.
+stored in parts, and sealed by the last: before that none of it runs, so that a producer killed
+half-way leaves records that another start of the name replaces, or a worker removes.
 """
 
 from __future__ import annotations
@@ -41,34 +41,29 @@ from packhorse.workflows.records import (
     AGAIN_US,
     SAME_US,
     Ended,
-    advanced,
-    begun,
-    cancelled_jobs,
-    fold_group,
-    followed,
+    StoredWorkflow,
     is_live,
     nodes_of,
-    noted,
     read_workflow,
 )
 from packhorse.workflows.removal import drop_head
 
-#: What one change takes: nodes, bytes of their documents, and jobs.
+#: Limits of one change: nodes, bytes of their documents, and jobs.
 _PART_NODES: Final = 400
 _PART_BYTES: Final = 768 * 1024
 _PART_JOBS: Final = 200
 _TRIES: Final = 20
-#: Jobs that are tried again in one call of the store.
+#: Jobs redriven in one call of the store.
 _REDRIVEN: Final = 200
 
 
 class WorkflowPlan(NamedTuple):
-    """A workflow that is to be started."""
+    """A workflow to start."""
 
     group: Group
     nodes: Sequence[tuple[str, NodeDocument]]
-    last: str  #: whose result is the workflow's
-    many: bool
+    last: str  #: the nodes whose results are the workflow's
+    many: bool  #: the result is a list
 
 
 class Started(NamedTuple):
@@ -87,59 +82,45 @@ def workflow_group(tenant: str, name: str, run: str) -> Group:
 
 
 def started(store: Store, plan: WorkflowPlan, ended: Ended) -> Asking[Started]:
-    """Store a workflow and begin it, unless one of its name runs; then that is the answer."""
+    """Store a workflow and begin it; if one of its name runs, return that one."""
     group = plan.group
     nodes = [
         (key, msgspec.structs.replace(node, job=sealed_job(store, node.job)))
         for key, node in plan.nodes
     ]
+    plan = plan._replace(nodes=nodes)
     for _ in range(_TRIES):
         name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
         if name is not None:
-            answer = yield from _there(store, plan, nodes, name.document.decode(), ended)
+            answer = yield from _running(store, plan, name.document.decode(), ended)
             if answer is not None:
                 return answer
-        put = Put(
-            name_id(group.tenant, group.key),
-            group.run.encode(),
-            0 if name is None else name.version,
-        )
-        if (yield from _first(store, plan, nodes, put, ended)):
+        version = 0 if name is None else name.version
+        put = Put(name_id(group.tenant, group.key), group.run.encode(), version)
+        if (yield from _stored(store, plan, put, ended)):
             return Started(group, deduplicated=False)
     raise StoreError(f"workflow {group.key!r} is started by others all the time; try again")
 
 
-def _there(
-    store: Store,
-    plan: WorkflowPlan,
-    nodes: Sequence[tuple[str, NodeDocument]],
-    run: str,
-    ended: Ended,
-) -> Asking[Started | None]:
-    """The answer, if the newest run of the name lives, or is this one; None: start another."""
+def _running(store: Store, plan: WorkflowPlan, run: str, ended: Ended) -> Asking[Started | None]:
+    """Return the newest run of the name if it lives or is this one; None: start another."""
     other = plan.group._replace(run=run)
     found = yield from read_workflow(store, other)
     if found is None or (other != plan.group and not is_live(found[0])):
         return None
     if found[0].state is not WorkflowState.BUILDING:
         return Started(other, deduplicated=other != plan.group)
-    if other == plan.group:  # this very call came here before
-        yield from _go_on(store, plan, nodes, ended)
+    if other == plan.group:  # an earlier try of this call began to write it
+        yield from _write_rest(store, plan, ended)
         return Started(other, deduplicated=False)
-    # Nothing of it has run. Its producer, if it lives, is answered by this one.
+    # None of it has run. Its producer, if it lives, gets this run as its answer.
     yield store.records.change((drop_head(other, *found),))
     return None
 
 
-def _first(
-    store: Store,
-    plan: WorkflowPlan,
-    nodes: Sequence[tuple[str, NodeDocument]],
-    name: Put,
-    ended: Ended,
-) -> Asking[bool]:
-    """Write the head, and all of it if it is small; False if another one was faster."""
-    group = plan.group
+def _stored(store: Store, plan: WorkflowPlan, name: Put, ended: Ended) -> Asking[bool]:
+    """Write the head, and all nodes if they are few; False if another start was faster."""
+    group, nodes = plan.group, plan.nodes
     now = yield from store_clock(store.records)
     head = HeadDocument(group.key, now, len(nodes), plan.last, plan.many)
     roots = [(key, node) for key, node in nodes if not node.waits]
@@ -149,7 +130,7 @@ def _first(
         put = written_head(group, head, 0, order=now + UNSEALED_US)
         changed: Changed = yield store.records.change((name, put))
         if changed.applied:
-            yield from _go_on(store, plan, nodes, ended)
+            yield from _write_rest(store, plan, ended)
         return changed.applied
     state = WorkflowState.RUNNING if nodes else WorkflowState.COMPLETED
     same = {key: "" for key, node in roots if has_key(node.job)}
@@ -164,15 +145,13 @@ def _first(
     changed = yield store.records.change((*changes, *puts, *begun_now), jobs=jobs)
     if changed.applied and not nodes:
         ended(group, head)
-    yield from noted(store, group, jobs, changed, ended)
+    yield from StoredWorkflow(store, group, ended).note_answers(jobs, changed)
     return changed.applied
 
 
-def _go_on(
-    store: Store, plan: WorkflowPlan, nodes: Sequence[tuple[str, NodeDocument]], ended: Ended
-) -> Asking[None]:
-    """Write the nodes that are not there yet, seal the workflow and begin it."""
-    group = plan.group
+def _write_rest(store: Store, plan: WorkflowPlan, ended: Ended) -> Asking[None]:
+    """Write the nodes that are not stored yet, seal the workflow and begin it."""
+    group, nodes = plan.group, plan.nodes
     left = [written_node(group, key, node) for key, node in nodes]
     while left:
         size = 0
@@ -194,7 +173,7 @@ def _go_on(
             "than an hour to be written; nothing of this one runs: start it again"
         )
     roots = {key: NodeView(node, {}) for key, node in nodes if not node.waits}
-    yield from begun(store, group, ended, roots)
+    yield from StoredWorkflow(store, group, ended).begin(roots)
 
 
 def _sealed(store: Store, group: Group) -> Asking[bool]:
@@ -215,7 +194,7 @@ def _sealed(store: Store, group: Group) -> Asking[bool]:
 
 
 def cancelled(store: Store, group: Group, ended: Ended) -> Asking[bool]:
-    """Cancel a workflow: its jobs, and what waits behind them; False if it had ended."""
+    """Cancel a workflow: its jobs, and the nodes behind them; False if it had ended."""
     found = yield from read_workflow(store, group)
     if found is None or not is_live(found[0]):
         return False
@@ -227,17 +206,18 @@ def cancelled(store: Store, group: Group, ended: Ended) -> Asking[bool]:
         folder.head = msgspec.structs.replace(folder.head, halted=True)
         return folder.go_on()
 
-    yield from advanced(store, group, halt, ended)
-    halted = yield from begun(store, group, ended)
+    workflow = StoredWorkflow(store, group, ended)
+    yield from workflow.advance(halt)
+    halted = yield from workflow.begin()
     if halted is not None:
-        yield from followed(store, group, halted, ended)
-    yield from cancelled_jobs(store, group)
-    yield from fold_group(store, group, ended)
+        yield from workflow.follow(halted)
+    yield from workflow.cancel_jobs()
+    yield from workflow.fold_all()
     return True
 
 
 def retried(store: Store, group: Group, ended: Ended) -> Asking[int]:
-    """Try nodes again that are dead or were cancelled, and with them what waits behind them."""
+    """Retry nodes that are dead or were cancelled, and revive the nodes behind them."""
     name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
     if name is not None and name.document.decode() != group.run:
         other = yield from read_workflow(store, group._replace(run=name.document.decode()))
@@ -246,34 +226,39 @@ def retried(store: Store, group: Group, ended: Ended) -> Asking[int]:
                 f"workflow {group.key!r} runs again already, so that this earlier run of it stays "
                 "as it is; wait for the other one, or cancel it"
             )
-    yield from fold_group(store, group, ended)
+    workflow = StoredWorkflow(store, group, ended)
+    yield from workflow.fold_all()
 
     def resume(folder: Folder) -> Generator[Asked, Any, None]:
         folder.head = msgspec.structs.replace(folder.head, halted=False)
         return folder.go_on()
 
-    yield from advanced(store, group, resume, ended)
+    yield from workflow.advance(resume)
     nodes = yield from nodes_of(store, group)
     states = {key: view.state for key, view in nodes}
     over = [key for key, state in states.items() if state in (NodeState.DEAD, NodeState.CANCELLED)]
-    others = yield from _let_go(store, group, [each for each in nodes if each[0] in over])
+    others = yield from _without_stand_ins(
+        store, group, [each for each in nodes if each[0] in over]
+    )
     ids = [node_job_id(group, key) for key in over if key not in others]
     for at in range(0, len(ids), _REDRIVEN):
         yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
-    yield from fold_group(store, group, ended)
+    yield from workflow.fold_all()
     dropped = [key for key, state in states.items() if state is NodeState.DROPPED]
     for key in (*dropped, *others):
 
         def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
             return folder.revived(key)
 
-        yield from advanced(store, group, revive, ended)
-    yield from begun(store, group, ended)
+        yield from workflow.advance(revive)
+    yield from workflow.begin()
     return len(over) + len(dropped)
 
 
-def _let_go(store: Store, group: Group, nodes: Sequence[tuple[str, NodeView]]) -> Asking[list[str]]:
-    """Of nodes that have ended, those that did with another job: they are submitted once more."""
+def _without_stand_ins(
+    store: Store, group: Group, nodes: Sequence[tuple[str, NodeView]]
+) -> Asking[list[str]]:
+    """Forget the jobs that stood in for ended nodes; return these nodes, to submit them again."""
     found = []
     for key, view in nodes:
         named = alias_of(node_job_id(group, key))

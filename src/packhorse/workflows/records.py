@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Workflows in a store: read, fold, go on with; for workers and for handles alike.
+"""Read, fold and advance a stored workflow; for workers and for handles alike.
 
-Everything here asks for plans, one after the other, and is run by who has the store. Each
-change puts the head of its workflow, so that of two that do the same one does nothing.
+Every function yields plans, which its caller runs. Each change puts the head of its workflow, so
+that of two callers that do the same, one has a conflict and does nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -43,46 +43,46 @@ from packhorse.stores.records import Changed, RecordPage, store_clock
 from packhorse.stores.requests import Submitted
 from packhorse.workflows.removal import removed
 
-T = TypeVar("T")
 Views = Mapping[str, NodeView]
 
-#: Attachments with nodes that a node adds begin with it.
+#: Names of attachments that hold the nodes a node has added begin with it.
 GROWN_PREFIX: Final = "flow:"
-#: After so long a worker goes on with what its beginner has left.
+#: A worker finishes what the starter of a workflow left undone after this time.
 AGAIN_US: Final = 5 * SECOND_US
-#: After so long it is looked whether a job has ended that answers for a node.
+#: How often a worker checks whether a job that stands in for a node has ended.
 SAME_US: Final = SECOND_US
 _PAGE: Final = 500
-_FIRST_PAGE: Final = 20  #: most have fewer nodes, and behind them those of others would be read
-#: How often a change is tried again that another one came before.
+#: Most workflows have fewer nodes, and a larger page would read the nodes of others.
+_FIRST_PAGE: Final = 20
+#: Tries of a change that conflicts with others.
 _TRIES: Final = 100
-#: Folds that a handle does for a workflow, when it wants to see what came of its asking.
+#: Folds that a handle does itself, to see the effect of what it asked for.
 _FOLDS: Final = 1_000
 
 
-#: Is told of a workflow that has ended by a change, by who wrote it, so that it is told once.
+#: Called by the writer of a change that ended a workflow, so that its event is emitted once.
 Ended = Callable[[Group, HeadDocument], None]
 
 
 class Addition(msgspec.Struct, frozen=True):
     """A node that an attempt adds, as it is kept with its job."""
 
-    fence: int  #: of the attempt; those of earlier ones do not count
+    fence: int  #: of the attempt; additions of earlier attempts do not count
     number: int
     node: NodeDocument
 
 
 class Folds(NamedTuple):
-    """What some lines come to."""
+    """What some journal lines change."""
 
     line_ids: tuple[int, ...]
     changes: tuple[RecordChange, ...] = ()
     jobs: tuple[NewJob, ...] = ()
-    ended: HeadDocument | None = None  #: the head of a workflow that has ended by it
+    ended: HeadDocument | None = None  #: the head, if the workflow ends by it
 
 
 def read_workflow(store: Store, group: Group) -> Asking[tuple[HeadDocument, int] | None]:
-    """The head of a workflow, with its version; None: it is gone, or going."""
+    """Read the head of a workflow with its version; None if it is removed, or being removed."""
     record: Record | None = yield store.records.record(group.record)
     if record is None:
         return None
@@ -91,12 +91,12 @@ def read_workflow(store: Store, group: Group) -> Asking[tuple[HeadDocument, int]
 
 
 def is_live(head: HeadDocument | None) -> bool:
-    """Whether it has not ended."""
+    """Return whether a workflow has not ended."""
     return head is not None and not head.removing and not head.state.is_final
 
 
 def nodes_of(store: Store, group: Group) -> Asking[list[tuple[str, NodeView]]]:
-    """All nodes of a workflow, by their keys."""
+    """Read all nodes of a workflow, sorted by their keys."""
     prefix, found, limit = node_prefix(group), list[tuple[str, NodeView]](), _FIRST_PAGE
     after: str | None = RecordId(NODE_KIND, group.tenant, prefix).text
     while after is not None:
@@ -112,135 +112,8 @@ def nodes_of(store: Store, group: Group) -> Asking[list[tuple[str, NodeView]]]:
     return sorted(found, key=lambda each: [int(part) for part in each[0].split(".")])
 
 
-# ---------------------------------------------------------------------------------------- folding
-
-
-def folded(store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Folds]:
-    """What lines of the journal come to; those of a workflow that is gone count nowhere."""
-    found = yield from read_workflow(store, group)
-    if found is None:
-        return Folds(tuple(line.id for line in lines))
-    head, version = found
-    folder = Folder(group, head)
-    yield from _answered(store, group, folder.fold(lines), {})
-    is_same = folder.head == head and not folder.changes and not folder.jobs
-    if is_same and not folder.has_ended:
-        return Folds(tuple(folder.line_ids))
-    put = yield from _put(store, group, head, folder, version)
-    ended = folder.head if folder.has_ended else None
-    return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs), ended)
-
-
-def fold_group(store: Store, group: Group, ended: Ended) -> Asking[None]:
-    """Fold all lines of a workflow now, as a worker would soon."""
-    for _ in range(_FOLDS):
-        lines: Sequence[JournalLine] = yield store.journal.journal(group, limit=LINES_MAX)
-        if not lines:
-            return
-        fold = yield from folded(store, group, lines)
-        changed: Changed = yield store.journal.fold(
-            group, fold.line_ids, fold.changes, jobs=fold.jobs
-        )
-        if changed.applied and fold.ended is not None:
-            ended(group, fold.ended)
-        yield from noted(store, group, fold.jobs, changed, ended)
-
-
-def advanced(
-    store: Store,
-    group: Group,
-    work: Callable[[Folder], Generator[Asked, Any, None]],
-    ended: Ended,
-    known: Views | None = None,
-) -> Asking[HeadDocument | None]:
-    """Change a workflow without lines of the journal; returns its head, or None if it is gone.
-
-    `known` are nodes that need not be read, as long as no other process changes the workflow.
-    """
-    for _ in range(_TRIES):
-        found = yield from read_workflow(store, group)
-        if found is None:
-            return None
-        head, version = found
-        folder = Folder(group, head)
-        yield from _answered(store, group, work(folder), known or {})
-        put = yield from _put(store, group, head, folder, version)
-        changed: Changed = yield store.records.change(
-            (put, *folder.changes), jobs=tuple(folder.jobs)
-        )
-        if changed.applied:
-            if folder.has_ended:
-                ended(group, folder.head)
-            yield from noted(store, group, folder.jobs, changed, ended)
-            return folder.head
-        known = None
-    raise StoreError(f"workflow {group.key!r} is changed by others all the time; try again")
-
-
-def begun(
-    store: Store, group: Group, ended: Ended, known: Views | None = None
-) -> Asking[HeadDocument | None]:
-    """Go on until every node without parents is submitted, and everybody was told."""
-    while True:
-
-        def work(folder: Folder) -> Generator[Asked, Any, None]:
-            rest = range(folder.head.started + 1, folder.head.nodes + 1)
-            keys = (str(number) for number in rest)
-            if known is not None:
-                keys = (key for key in keys if key in known)
-            return folder.begin(keys)
-
-        head = yield from advanced(store, group, work, ended, known)
-        if head is None or (head.started >= head.nodes and not head.stack):
-            return head
-
-
-# -------------------------------------------------------------------- nodes that are other jobs
-
-
-def noted(
-    store: Store, group: Group, jobs: Sequence[NewJob], changed: Changed, ended: Ended
-) -> Asking[None]:
-    """Keep which jobs answer for nodes with keys; who dies before leaves it to the next look."""
-    for job, answer in zip(jobs, changed.jobs, strict=False):
-        if has_key(job) and isinstance(answer, Submitted):
-            yield from _noted(store, group, job, (answer.job_id, answer.status), ended)
-
-
-def _noted(
-    store: Store, group: Group, job: NewJob, answer: tuple[str, JobStatus], ended: Ended
-) -> Asking[HeadDocument | None]:
-    (other, status), member = answer, member_of(job.options)
-    key = "" if member is None else member.node
-    if other != job.id:
-        alias = Put(alias_of(job.id), other.encode(), keep_us=FAILED_KEPT_US)
-        yield store.records.change((alias,))
-    return (
-        yield from advanced(store, group, lambda folder: folder.answered(key, other, status), ended)
-    )
-
-
-def followed(store: Store, group: Group, head: HeadDocument, ended: Ended) -> Asking[bool]:
-    """Look whether jobs have ended that answer for nodes of a workflow; says whether one had."""
-    before = head.completed + head.failed
-    for key, other in head.same.items():
-        record: Record | None = yield store.records.record(node_id(group, key))
-        if record is None:
-            continue
-        job = NodeView.of(record).document.job
-        found = yield from job_of(store, other or job.id)
-        if found is not None:
-            head = (yield from _noted(store, group, job, (found.id, found.status), ended)) or head
-        elif other:  # it was removed, so it had ended; how, no one knows
-            head = (yield from _noted(store, group, job, (other, JobStatus.DEAD), ended)) or head
-        else:  # the answer got lost
-            changed: Changed = yield store.records.change((), jobs=(job,))
-            yield from noted(store, group, (job,), changed, ended)
-    return head.completed + head.failed != before
-
-
 def job_of(store: Store, job_id: str) -> Asking[JobRecord | None]:
-    """The job of an id, or the one that answers for it."""
+    """Read the job of an id, or the one that stands in for it."""
     record: JobRecord | None = yield store.inspection.job(job_id)
     if record is None:
         alias: Record | None = yield store.records.record(alias_of(job_id))
@@ -249,96 +122,206 @@ def job_of(store: Store, job_id: str) -> Asking[JobRecord | None]:
     return record
 
 
-def _answered(
-    store: Store, group: Group, asking: Generator[Asked, Any, None], known: Views
-) -> Asking[None]:
-    """Answer what a fold asks for."""
-    answer: Any = None
-    while True:
-        try:
-            asked = asking.send(answer)
-        except StopIteration:
-            return
-        if isinstance(asked, Grown):
-            answer = yield from _grown(store, group, asked.node)
-        elif asked in known:
-            answer = known[asked]
-        else:
-            record: Record | None = yield store.records.record(node_id(group, asked))
-            answer = None if record is None else NodeView.of(record)
-
-
-def _grown(store: Store, group: Group, node: str) -> Asking[list[NodeDocument]]:
-    """The nodes that the last attempt of a node added."""
-    job_id = node_job_id(group, node)
-    record: JobRecord | None = yield store.inspection.job(job_id)
-    kept: Attachments | None = yield store.attachments.attachments(job_id)
-    if record is None or kept is None:
-        return []
-    found = [
-        msgspec.json.decode(require_open(value, job_id, "steps"), type=Addition)
-        for name, value in kept.values.items()
-        if name.startswith(GROWN_PREFIX)
-    ]
-    own = sorted((each.number, each.node) for each in found if each.fence == record.fence)
-    return [msgspec.structs.replace(node, job=sealed_job(store, node.job)) for _number, node in own]
-
-
 def growing(store: Store, member: Member) -> Asking[int]:
-    """Note that a running node may add others; returns how many its workflow has."""
+    """Note that a running node may add others; return how many nodes its workflow has."""
     group = Group.of(member.group)
     found = yield from read_workflow(store, group)
     if found is None or found[0].halted:
         raise UsageError(
             f"workflow {group.key!r} was cancelled, or is no longer kept: it takes no more nodes"
         )
-    # A hint, by which its fold looks for them: what counts is kept with the job, under its fence.
+    # Only a hint for the fold to look for them: they are kept with the job, under its fence.
     yield store.records.change((Add(node_id(group, member.node), {"grows": 1}),))
     return found[0].size
 
 
-def _put(
-    store: Store, group: Group, before: HeadDocument, folder: Folder, version: int
-) -> Asking[Put]:
-    """The head as it is written, and when it is to be looked at without a line of the journal."""
-    after = folder.head
-    if after.state.is_final:
-        ended_us = None if folder.has_ended else before.ended_us
-        if ended_us is None:
-            ended_us = yield from store_clock(store.records)
-        after = msgspec.structs.replace(after, ended_us=ended_us)
-        return written_head(group, after, version, order=ended_us + after.kept_us)
-    after = msgspec.structs.replace(after, ended_us=None)
-    unfinished = bool(after.stack or after.same) or after.started < after.nodes or after.halted
-    again_us = SAME_US if after.same else AGAIN_US
-    order = (yield from store_clock(store.records)) + again_us if unfinished else None
-    return written_head(group, after, version, order=order)
+class StoredWorkflow:
+    """One run of a workflow in a store; `ended` is called when a change of it ends the run."""
 
+    def __init__(self, store: Store, group: Group, ended: Ended) -> None:
+        self._store = store
+        self._group = group
+        self._ended = ended
 
-# -------------------------------------------------------------------------------------- cancelling
+    # ------------------------------------------------------------------------------- advancing
 
+    def folded(self, lines: Sequence[JournalLine]) -> Asking[Folds]:
+        """Return what journal lines change; lines of a removed workflow change nothing."""
+        found = yield from read_workflow(self._store, self._group)
+        if found is None:
+            return Folds(tuple(line.id for line in lines))
+        head, version = found
+        folder = Folder(self._group, head)
+        yield from self._answer(folder.fold(lines), {})
+        is_same = folder.head == head and not folder.changes and not folder.jobs
+        if is_same and not folder.has_ended:
+            return Folds(tuple(folder.line_ids))
+        put = yield from self._put_head(head, folder, version)
+        ended = folder.head if folder.has_ended else None
+        return Folds(tuple(folder.line_ids), (put, *folder.changes), tuple(folder.jobs), ended)
 
-def kept_up(store: Store, record: Record, ended: Ended) -> Asking[None]:
-    """Do what is due of a workflow without a line: go on, cancel what is left, or remove it."""
-    group, head = Group.of(record.id.text), read_head(record.document)
-    if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
-        yield from removed(store, group, record)
-        return
-    now = yield from begun(store, group, ended)
-    if now is not None and now.same:
-        yield from followed(store, group, now, ended)
-    if head.halted:
-        yield from cancelled_jobs(store, group)
+    def fold_all(self) -> Asking[None]:
+        """Fold all journal lines of the workflow now, before a worker does."""
+        journal = self._store.journal
+        for _ in range(_FOLDS):
+            lines: Sequence[JournalLine] = yield journal.journal(self._group, limit=LINES_MAX)
+            if not lines:
+                return
+            fold = yield from self.folded(lines)
+            changed: Changed = yield journal.fold(
+                self._group, fold.line_ids, fold.changes, jobs=fold.jobs
+            )
+            if changed.applied and fold.ended is not None:
+                self._ended(self._group, fold.ended)
+            yield from self.note_answers(fold.jobs, changed)
 
+    def advance(
+        self, work: Callable[[Folder], Generator[Asked, Any, None]], known: Views | None = None
+    ) -> Asking[HeadDocument | None]:
+        """Change the workflow without journal lines; return its head, or None if it is removed.
 
-def cancelled_jobs(store: Store, group: Group) -> Asking[int]:
-    """Cancel the jobs of a workflow that are there; returns how many were."""
-    count = 0
-    for key, view in (yield from nodes_of(store, group)):
-        if view.state is NodeState.SUBMITTED:
-            yield store.jobs.cancel(node_job_id(group, key), tenant=group.tenant or None)
-            count += 1
-    return count
+        `known` are nodes that need not be read, unless another process changes the workflow.
+        """
+        for _ in range(_TRIES):
+            found = yield from read_workflow(self._store, self._group)
+            if found is None:
+                return None
+            head, version = found
+            folder = Folder(self._group, head)
+            yield from self._answer(work(folder), known or {})
+            put = yield from self._put_head(head, folder, version)
+            changed: Changed = yield self._store.records.change(
+                (put, *folder.changes), jobs=tuple(folder.jobs)
+            )
+            if changed.applied:
+                if folder.has_ended:
+                    self._ended(self._group, folder.head)
+                yield from self.note_answers(folder.jobs, changed)
+                return folder.head
+            known = None
+        raise StoreError(
+            f"workflow {self._group.key!r} is changed by others all the time; try again"
+        )
+
+    def begin(self, known: Views | None = None) -> Asking[HeadDocument | None]:
+        """Advance until every node without parents is submitted, and no node is left to update."""
+        while True:
+
+            def work(folder: Folder) -> Generator[Asked, Any, None]:
+                rest = range(folder.head.started + 1, folder.head.nodes + 1)
+                keys = (str(number) for number in rest)
+                if known is not None:
+                    keys = (key for key in keys if key in known)
+                return folder.begin(keys)
+
+            head = yield from self.advance(work, known)
+            if head is None or (head.started >= head.nodes and not head.stack):
+                return head
+
+    def keep_up(self, record: Record) -> Asking[None]:
+        """Do what is due without a journal line: advance, cancel what is left, or remove it."""
+        head = read_head(record.document)
+        if head.removing or head.state.is_final or head.state is WorkflowState.BUILDING:
+            yield from removed(self._store, self._group, record)
+            return
+        now = yield from self.begin()
+        if now is not None and now.same:
+            yield from self.follow(now)
+        if head.halted:
+            yield from self.cancel_jobs()
+
+    def cancel_jobs(self) -> Asking[int]:
+        """Cancel the jobs of the workflow; return how many there were."""
+        count, group = 0, self._group
+        for key, view in (yield from nodes_of(self._store, group)):
+            if view.state is NodeState.SUBMITTED:
+                yield self._store.jobs.cancel(node_job_id(group, key), tenant=group.tenant or None)
+                count += 1
+        return count
+
+    # ----------------------------------------------------------- nodes that are other jobs
+
+    def note_answers(self, jobs: Sequence[NewJob], changed: Changed) -> Asking[None]:
+        """Note which jobs stand in for nodes with keys; `follow` repeats it after a crash."""
+        for job, answer in zip(jobs, changed.jobs, strict=False):
+            if has_key(job) and isinstance(answer, Submitted):
+                yield from self._note(job, answer.job_id, answer.status)
+
+    def _note(self, job: NewJob, other: str, status: JobStatus) -> Asking[HeadDocument | None]:
+        """Note that the job `other`, of this status, stands in for the job of a node."""
+        member = member_of(job.options)
+        key = "" if member is None else member.node
+        if other != job.id:
+            alias = Put(alias_of(job.id), other.encode(), keep_us=FAILED_KEPT_US)
+            yield self._store.records.change((alias,))
+        return (yield from self.advance(lambda folder: folder.answered(key, other, status)))
+
+    def follow(self, head: HeadDocument) -> Asking[bool]:
+        """Check whether jobs that stand in for nodes have ended; return whether one has."""
+        before, records = head.completed + head.failed, self._store.records
+        for key, other in head.same.items():
+            record: Record | None = yield records.record(node_id(self._group, key))
+            if record is None:
+                continue
+            job = NodeView.of(record).document.job
+            found = yield from job_of(self._store, other or job.id)
+            if found is not None:
+                head = (yield from self._note(job, found.id, found.status)) or head
+            elif other:  # it was removed, so it had ended; how is not known any more
+                head = (yield from self._note(job, other, JobStatus.DEAD)) or head
+            else:  # the answer was lost: submit it again
+                changed: Changed = yield records.change((), jobs=(job,))
+                yield from self.note_answers((job,), changed)
+        return head.completed + head.failed != before
+
+    # --------------------------------------------------------------------------- for a folder
+
+    def _answer(self, asking: Generator[Asked, Any, None], known: Views) -> Asking[None]:
+        """Read what a folder asks for, until it is done."""
+        answer: Any = None
+        while True:
+            try:
+                asked = asking.send(answer)
+            except StopIteration:
+                return
+            if isinstance(asked, Grown):
+                answer = yield from self._added_nodes(asked.node)
+            elif asked in known:
+                answer = known[asked]
+            else:
+                named = node_id(self._group, asked)
+                record: Record | None = yield self._store.records.record(named)
+                answer = None if record is None else NodeView.of(record)
+
+    def _added_nodes(self, node: str) -> Asking[list[NodeDocument]]:
+        """Read the nodes that the last attempt of a node added."""
+        store, job_id = self._store, node_job_id(self._group, node)
+        record: JobRecord | None = yield store.inspection.job(job_id)
+        kept: Attachments | None = yield store.attachments.attachments(job_id)
+        if record is None or kept is None:
+            return []
+        found = [
+            msgspec.json.decode(require_open(value, job_id, "steps"), type=Addition)
+            for name, value in kept.values.items()
+            if name.startswith(GROWN_PREFIX)
+        ]
+        own = sorted((each.number, each.node) for each in found if each.fence == record.fence)
+        return [msgspec.structs.replace(each, job=sealed_job(store, each.job)) for _, each in own]
+
+    def _put_head(self, before: HeadDocument, folder: Folder, version: int) -> Asking[Put]:
+        """Return the put of the head, with the time when a worker must look at it again."""
+        after, group = folder.head, self._group
+        if after.state.is_final:
+            ended_us = None if folder.has_ended else before.ended_us
+            if ended_us is None:
+                ended_us = yield from store_clock(self._store.records)
+            after = msgspec.structs.replace(after, ended_us=ended_us)
+            return written_head(group, after, version, order=ended_us + after.kept_us)
+        after = msgspec.structs.replace(after, ended_us=None)
+        unfinished = bool(after.stack or after.same) or after.started < after.nodes or after.halted
+        again_us = SAME_US if after.same else AGAIN_US
+        order = (yield from store_clock(self._store.records)) + again_us if unfinished else None
+        return written_head(group, after, version, order=order)
 
 
 # Known before threads decode them: two that decode the first one at once crash in msgspec.

@@ -8,6 +8,7 @@ from typing import Final
 
 from packhorse.core.driving import adrive
 from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.policies.records import Record
 from packhorse.core.workflows import WORKFLOW_KIND, read_head
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
@@ -16,7 +17,7 @@ from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 from packhorse.workflows.info import ends_told
-from packhorse.workflows.records import folded, followed, kept_up, noted
+from packhorse.workflows.records import StoredWorkflow
 
 #: Workflows read in one round.
 _PAGE: Final = 50
@@ -32,13 +33,13 @@ class WorkflowFolding:
 
     def fold(self, store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Fold]:
         """Fold the ends of nodes; if there are many, some of them."""
-        return Fold(*(yield from folded(store, group, lines)))
+        return Fold(*(yield from StoredWorkflow(store, group, self._ended).folded(lines)))
 
     def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
         """Note which jobs stand in for nodes; refused jobs have lines of their own."""
         if fold.note is not None:
             self._ended(group, fold.note)
-        yield from noted(store, group, fold.jobs, changed, self._ended)
+        yield from StoredWorkflow(store, group, self._ended).note_answers(fold.jobs, changed)
 
 
 class WorkflowKeeper(Service):
@@ -57,7 +58,7 @@ class WorkflowKeeper(Service):
         page = await self._page(WORKFLOW_KIND, limit=_PAGE, by_order=True)
         due = due_records(page)
         for record in due:
-            await adrive(kept_up(store, record, self._ended), store.arun)
+            await adrive(self._workflow(record).keep_up(record), store.arun)
         if len(due) == _PAGE:
             return 0.0
         return self._until_due_s(page)
@@ -69,6 +70,8 @@ class WorkflowKeeper(Service):
         for record in page.records:
             head = read_head(record.document)
             if head.same:
-                group = Group.of(record.id.text)
-                moved |= await adrive(followed(store, group, head, self._ended), store.arun)
+                moved |= await adrive(self._workflow(record).follow(head), store.arun)
         return moved
+
+    def _workflow(self, record: Record) -> StoredWorkflow:
+        return StoredWorkflow(self._store, Group.of(record.id.text), self._ended)
