@@ -49,7 +49,7 @@ from packhorse.core.job_logs import RunningJob
 from packhorse.core.progress import checked_progress
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
-from packhorse.steps import FlowVerbs, StepRunner, StepVerbs
+from packhorse.steps import StepRunner, StepVerbs
 from packhorse.tools import NO_TOOLS, Tools
 from packhorse.transaction import JobTransaction
 
@@ -97,7 +97,7 @@ def job_fields() -> dict[str, Any]:
     return {} if running is None else _fields(running.job, running.worker, running.worker_id)
 
 
-class Context(StepVerbs, FlowVerbs):
+class Context(StepVerbs):
     """One attempt, as its handler sees it."""
 
     __slots__ = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What takes time in a step: its function, the store, a pause.
 
-Verbs are coroutines, each written once, and are given `Calls`: on an event loop these are awaited,
-in a thread they block instead, so that a verb never waits there and ends in one go (`finished`).
+Each verb is written once, as a coroutine that is given `Calls`. On an event loop it awaits them. In
+a thread they block instead, so that the coroutine never waits and ends in one go (`finished`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _CHANCE: Final = SystemChance()  # for the jitter of a step's own retries
 _Around = Callable[[str], AbstractContextManager[None]]
-#: What is entered around each step of the attempt that runs here; traces are.
+#: A context manager to enter around each step of the current attempt; tracing sets it.
 _AROUND: Final[ContextVar[_Around | None]] = ContextVar("packhorse_step", default=None)
 
 
@@ -43,7 +43,7 @@ class Invoke(NamedTuple):
 
 
 class Waiter(Protocol):
-    """Who knows when a job is not wanted any more."""
+    """Waits until a job is cancelled."""
 
     def wait_cancelled(self, timeout: float | None = None) -> bool: ...
     async def await_cancelled(self, timeout: float | None = None) -> bool: ...
@@ -61,11 +61,11 @@ class Calls(Protocol):
         ...
 
     def write(self, host: AttemptHost, values: dict[str, bytes]) -> Awaitable[bool]:
-        """Keep values with the job; says whether the attempt holds it."""
+        """Attach values to the job; return whether the attempt still holds it."""
         ...
 
     def pause(self, waiter: Waiter, seconds: float) -> Awaitable[bool]:
-        """Wait, but not longer than the job is wanted; says that it is not."""
+        """Wait this long or until the job is cancelled; return whether it was."""
         ...
 
 
@@ -86,7 +86,7 @@ class _LoopCalls:
 
 
 class _ThreadCalls:
-    """In the caller's thread: a coroutine in name, which is over when it is first asked."""
+    """In the caller's thread: coroutines that block, and end when they are first sent to."""
 
     async def invoke(self, asked: Invoke) -> Any:
         return invoked(asked)
@@ -106,7 +106,7 @@ IN_THREAD: Final[Calls] = _ThreadCalls()
 
 
 def finished(work: Work[T]) -> T:
-    """Run work to its end in this thread; it was given `IN_THREAD`."""
+    """Run work that was given `IN_THREAD` to its end, in this thread."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -117,7 +117,7 @@ def finished(work: Work[T]) -> T:
 
 
 async def called(calls: Calls, waiter: Waiter, asked: Invoke, rule: RetryRule) -> Any:
-    """Call the function, again where the step's own policy says so."""
+    """Call the function, and retry it by the step's own policy."""
     for retry in itertools.count(1):
         try:
             return await calls.invoke(asked)
@@ -137,12 +137,12 @@ def _is_retried(rule: RetryRule, error: Exception) -> bool:
 
 
 def around_steps(enter: _Around) -> None:
-    """Enter this around each step that the code called from here runs, with the step's name."""
+    """Enter `enter(name)` around each step that the current context runs."""
     _AROUND.set(enter)
 
 
 def invoked(asked: Invoke) -> Any:
-    """Call in this thread; with a time-out in another, which is left behind if it is late."""
+    """Call in this thread; with a timeout in another one, which is abandoned if it is late."""
     enter = _AROUND.get()
     if enter is None:
         return _invoked(asked)
@@ -186,34 +186,32 @@ def _settled(asked: Invoke, value: Any) -> Any:
 def ainvoked(asked: Invoke) -> Awaitable[Any]:
     """Await a coroutine function; call any other in a thread."""
     enter = _AROUND.get()
-    if enter is not None:
-        return _around(asked, enter)
-    return _awaited(asked) if asked.timeout_s is None else _ainvoked(asked, asked.timeout_s)
+    if enter is None and asked.timeout_s is None:
+        return _awaited(asked)
+    return _ainvoked(asked, enter or _around_nothing)
 
 
-async def _around(asked: Invoke, enter: _Around) -> Any:
-    with enter(asked.name):
-        if asked.timeout_s is None:
-            return await _awaited(asked)
-        return await _ainvoked(asked, asked.timeout_s)
+def _around_nothing(_name: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
-async def _ainvoked(asked: Invoke, timeout_s: float) -> Any:
+async def _ainvoked(asked: Invoke, enter: _Around) -> Any:
     import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
 
-    bound = asyncio.timeout(timeout_s)
-    try:
-        async with bound:
-            return await _awaited(asked)
-    except TimeoutError as error:
-        if bound.expired():
-            raise _overdue(asked) from error
-        raise
+    bound = asyncio.timeout(asked.timeout_s)
+    with enter(asked.name):
+        try:
+            async with bound:
+                return await _awaited(asked)
+        except TimeoutError as error:
+            if bound.expired():
+                raise _overdue(asked) from error
+            raise
 
 
 def _awaited(asked: Invoke) -> Awaitable[Any]:
     function = asked.function
-    # The flag says the same of most functions, and sooner.
+    # For most functions the flag says the same, and faster.
     flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
     if flags & inspect.CO_COROUTINE or inspect.iscoroutinefunction(function):
         begun: Awaitable[Any] = function(*asked.args)

@@ -51,7 +51,7 @@ class Cursor(Generic[T]):
         self._seeking = self._key is not None and self.confirmed > 0
 
     def skips(self, item: T) -> bool:
-        """Whether an earlier attempt has confirmed this one."""
+        """Return whether an earlier attempt has confirmed this item."""
         if self._seeking and self._key is not None:
             self._seeking = _plain(self._key(item)) != self._last
             return True
@@ -61,7 +61,7 @@ class Cursor(Generic[T]):
         return False
 
     def confirm(self, item: T) -> KeptStep:
-        """The loop is through with an item."""
+        """Note that the loop is done with an item."""
         self.confirmed += 1
         if self._key is not None:
             self._last = _plain(self._key(item))
@@ -74,7 +74,7 @@ class Cursor(Generic[T]):
         return KeptStep(StepKind.EACH, self._number, state, value, spent_us)
 
     def require_found(self) -> None:
-        """Refuse to call a loop done whose last item was not met again."""
+        """Raise if the item that was confirmed last did not come again."""
         if self._seeking:
             raise UsageError(
                 f"ctx.each(name={self.name!r}): the item confirmed last, key {self._last!r}, is "
@@ -84,12 +84,12 @@ class Cursor(Generic[T]):
 
 
 def _plain(value: Any) -> Any:
-    """A key as it will be read back."""
+    """Return a key as it reads after a round trip through JSON."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def size_of(items: object) -> int | None:
-    """How many items there are, where they can say it."""
+    """Return the number of items; None if they have no length."""
     return len(items) if isinstance(items, Sized) else None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The batch that a running job is a member of: it may add items to it."""
+"""The batch of a running job, to which its handler may add items."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import UsageError
 from packhorse.hosts import AttemptHost
 
-#: Where is written what members have added, so that another attempt does not add it again.
+#: Records of what members have added, so that another attempt does not add it again.
 _ADDED_KIND: Final = "batch_added"
 #: Jobs of one change.
 _PAGE_JOBS: Final = 50
-#: How often a change is tried again that another one came before.
+#: Tries of a change that conflicts with others.
 _TRIES: Final = 100
 
 
@@ -40,10 +40,9 @@ class BatchMembership:
         return self._group.key
 
     def add(self, items: Iterable[Any]) -> int:
-        """Add items to the batch, which does not end before them; says how many were added.
+        """Add items to the batch, which does not end before them; return how many were added.
 
-        The same items are added once by one job or item, however often it is tried. Not for
-        coroutines, which use `aadd`.
+        A job or item adds the same items once, however often it is tried. Coroutines use `aadd`.
         """
         added, rest = 0, iter(items)
         while page := list(islice(rest, self._page_of(self._host.ask(self._read)))):

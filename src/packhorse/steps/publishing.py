@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Write a job's result to a result store of the user's own, before the job is completed.
 
-The result is kept with the job first, so that an attempt which finds the result store away can be
-followed by one that only writes: the handler is not called again.
+The result is attached to the job first. If the result store is down, the next attempt only writes,
+and does not call the handler again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CHANCE: Final = SystemChance()
 
 
 class _KeptResult(msgspec.Struct, frozen=True):
-    """How a result is kept until it has been written elsewhere."""
+    """A result that is attached to its job until it has been written elsewhere."""
 
     parts: int
     tries: int = 0  #: that failed
 
 
 def kept_result(values: Mapping[str, bytes]) -> str | None:
-    """The result that an earlier attempt came to, and could not write."""
+    """Return the result that an earlier attempt could not write."""
     head = _head(values)
     if head is None:
         return None
@@ -53,7 +53,7 @@ async def published(
     *,
     rule: RetryRule,
 ) -> Outcome:
-    """Write the result, and only then call the job completed; else try again later."""
+    """Write the result, then complete the job; if that fails, try again later."""
     head = None if runner.kept is None else _head(runner.kept.values)
     if head is None:
         text = done.result.encode()
@@ -80,7 +80,7 @@ async def published(
 
 
 def blocking(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for a thread, where it may be a coroutine function."""
+    """Return a function that runs a tool in a thread, also if it is a coroutine function."""
     if not inspect.iscoroutinefunction(tool):
         return tool
     return lambda *args: asyncio.run(tool(*args))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Run the steps of one attempt.
+"""The steps of one attempt.
 
 Each verb is written once, as a coroutine that is given its `Calls`: `IN_THREAD`, where
 `StepRunner.run` runs it, or `ON_LOOP`, where it is awaited.
@@ -56,7 +56,7 @@ class _Owner(Waiter, Protocol):
 
 
 class StepRunner:
-    """Runs the steps of one attempt."""
+    """Run the steps of one attempt."""
 
     __slots__ = ("_host", "_job", "_log", "_max_tokens", "_owner", "_spending", "_warned", "kept")
 
@@ -72,19 +72,19 @@ class StepRunner:
         self._owner = owner
         self._log: StepLog | None = None
         self._warned = False
-        self.kept: Attachments | None = None  # as the attempt began; None: nothing was
+        self.kept: Attachments | None = None  # as of the attempt's begin; None: not read
         self._max_tokens = max_tokens
         self._spending: Spending | None = None
 
     @property
     def spending(self) -> Spending:
-        """What the job spends; made when first asked for."""
+        """The spending of the job; made on first use."""
         if self._spending is None:
             self._spending = Spending(self._job.task, self._max_tokens, self._write_now)
         return self._spending
 
     def let_go(self) -> None:
-        """Forget what holds this runner, since the attempt is over."""
+        """Drop what refers to this runner, when the attempt is over."""
         self._spending = None
 
     @property
@@ -100,7 +100,7 @@ class StepRunner:
     # --------------------------------------------------------------------------------- running
 
     def run(self, work: Work[T], verb: str) -> T:
-        """Do it in this thread."""
+        """Run work in this thread."""
         if in_event_loop():
             work.close()
             raise UsageError(
@@ -109,43 +109,38 @@ class StepRunner:
         return finished(work)
 
     async def _read(self, calls: Calls) -> Attachments:
-        """What is kept, if all of it is open: a step that looks absent would run again."""
+        """Read attachments; raise if one cannot be decrypted, since its step would run again."""
         kept = await calls.read(self._host)
         for value in kept.everything:
             require_open(value, self._job.id, "steps")
         return kept
 
     async def open(self, calls: Calls) -> str | None:
-        """Read what is kept with the job; the handler may not begin, or have its result already."""
+        """Read attachments before the handler starts; return the result of an earlier attempt.
+
+        Raise if the handler may not start: a person declined, or has not answered yet.
+        """
         kept = await self._patiently(calls, self._read, calls)
         self.kept, consent = kept, Consent(kept)
         if (why := consent.refusal) is not None:
             raise Declined(why)
         if consent.waits and consent.question is not None:  # it came for another reason
             error = consent.question.error
-            raise Suspend(
-                self._forever_us(),
-                waits=kept.delivered,
-                error=error,
-            )
+            raise Suspend(self._forever_us(), waits=kept.delivered, error=error)
         self._owner.approval = consent.approval
         self.spending.begin(kept)
         return kept_result(kept.values)
 
     async def ask(self, calls: Calls, asked: Snoozed) -> Outcome:
-        """Keep what the handler asks a person, and wait for the answer."""
+        """Store the question that the handler asks a person, and wait for the answer."""
         if asked.error is None or not self._host.suspends:
             return asked
         await self.write(calls)
         kept = Attachments() if self.kept is None else self.kept
         question = Consent(kept).next_question(asked.error)
         await self.keep(calls, question.encoded())
-        return msgspec.structs.replace(
-            asked,
-            delay_us=self._forever_us(),
-            waits=kept.delivered,
-            asks=False,
-        )
+        delay_us = self._forever_us()
+        return msgspec.structs.replace(asked, delay_us=delay_us, waits=kept.delivered, asks=False)
 
     def _forever_us(self) -> int:
         return forever_us(self._job.deadline_us, self._host.now_us())
@@ -185,7 +180,7 @@ class StepRunner:
         return codec.read_back(value, text)
 
     async def sleep(self, calls: Calls, name: str, delay_us: int) -> None:
-        """End the attempt, and go on behind this step when the time has come."""
+        """End the attempt; a later one continues behind this step when the time has come."""
         log = await self._opened(calls)
         number, kept = self._begin(log, name, StepKind.SLEEP)
         if kept is not None and kept.state is StepState.DONE:
@@ -194,16 +189,16 @@ class StepRunner:
         step = KeptStep(StepKind.SLEEP, number, StepState.OPEN, due_us=due_us)
         if left_us <= 0 or not self._host.suspends:
             log.keep(name, msgspec.structs.replace(step, state=StepState.DONE))
-            return  # written with the next step: asked again, it is over all the same
+            return  # written with the next step; until then another attempt finds it due again
         if kept is None:
             log.keep(name, step)
         await self.write(calls)
-        raise Suspend(left_us, waits=ATTACHED_MAX)  # whatever came, it does not end it
+        raise Suspend(left_us, waits=ATTACHED_MAX)  # no signal ends it
 
     def _due(self, kept: KeptStep | None, delay_us: int) -> tuple[int, int]:
-        """When the step is over, and how long to wait for that: nothing, if it is.
+        """Return when the step is over, and how long to wait for that: 0 if it is.
 
-        Workers know the store's time more or less well: a step begins when it surely is that late.
+        A worker knows the store's time only roughly: a step starts when it has surely come.
         """
         passed_us = self._host.passed_us()
         if kept is None or kept.due_us is None:
@@ -248,7 +243,7 @@ class StepRunner:
         timeout_us: int | None,
         seen: int,
     ) -> WaitTimeout | Suspend:
-        """What ends the attempt, or the wait if its time is over; where it ends is kept first."""
+        """Store the state of the wait, and return what to raise: a suspension, or a timeout."""
         due_us, left_us = self._due(kept, FOREVER_US if timeout_us is None else timeout_us)
         over = left_us <= 0
         state = StepState.TIMED_OUT if over else StepState.OPEN
@@ -263,14 +258,14 @@ class StepRunner:
         return Suspend(self._forever_us() if timeout_us is None else left_us, waits=seen)
 
     async def write(self, calls: Calls) -> None:
-        """Write what has not been written."""
+        """Write the steps that have not been written."""
         log = self._log
         if log is None or not log.unwritten:
             return
         values, log.unwritten = log.unwritten, {}
         try:
             try:
-                held = await calls.write(self._host, values)  # as most do, without one more layer
+                held = await calls.write(self._host, values)  # one layer less than below
             except StoreUnavailable as met:
                 held = await self._patiently(calls, calls.write, self._host, values, met=met)
             if not held:
@@ -280,7 +275,7 @@ class StepRunner:
             raise
 
     async def keep(self, calls: Calls, values: dict[str, bytes]) -> None:
-        """Keep values before this returns."""
+        """Store values before this returns."""
         if not await self._patiently(calls, calls.write, self._host, values):
             self._refuse()
 
@@ -291,9 +286,9 @@ class StepRunner:
         *about: Any,
         met: StoreUnavailable | None = None,
     ) -> T:
-        """Ask the store again while it cannot be reached and this attempt holds the job.
+        """Call the store again while it is unavailable and this attempt holds the job.
 
-        `met` is what asking came to just now, if it was asked.
+        `met` is the error of a call that was made just before.
         """
         pause_s = _PAUSE_S
         while True:
@@ -302,13 +297,13 @@ class StepRunner:
                     raise met
                 return await ask(*about)
             except StoreUnavailable:
-                # What a step did cannot be undone, so that giving up means doing it twice.
+                # A step cannot be undone: giving up now would run it twice.
                 if self._host.lease_lost() or await calls.pause(self._owner, pause_s):
                     raise
                 pause_s, met = min(_PAUSE_S_MAX, 2 * pause_s), None
 
     def _write_now(self, values: dict[str, bytes]) -> None:
-        """Keep values before this returns; on an event loop the store is asked only once."""
+        """Store values before this returns; on an event loop, call the store only once."""
         if in_event_loop():
             if not self._host.attach(values):
                 self._refuse()
@@ -328,7 +323,7 @@ class StepRunner:
                 values = self.kept.values
             elif not self._host.suspends or has_attachments(self._job):
                 values = (await self._read(calls)).values
-            if self._log is None:  # else a step beside this one was faster
+            if self._log is None:  # else a concurrent step has read them
                 self._log = StepLog(values)
         return self._log
 
@@ -346,7 +341,7 @@ class StepRunner:
     def each(
         self, items: Iterable[T], name: str, key: Callable[[T], Any] | None, every: int
     ) -> Iterator[T]:
-        """Go through items, behind those that an earlier attempt confirmed."""
+        """Iterate over items, and skip those that an earlier attempt confirmed."""
         cursor = Cursor(name, key, every, size_of(items), self._host.now_us)
         self.run(self._open_cursor(IN_THREAD, cursor), "each")
         if cursor.done:

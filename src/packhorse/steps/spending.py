@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a job spends: counted over all its attempts, and kept before the handler goes on."""
+"""Count the tokens that a job spends over all its attempts, stored before the handler goes on."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Spending:
         return Budget(self._spent, self._limit)
 
     def begin(self, kept: Attachments) -> None:
-        """Go on from what earlier attempts have spent."""
+        """Start from what earlier attempts have spent."""
         self._spent = tokens_spent(kept.values)
         self._check()
 
     def spend(self, tokens: object) -> None:
-        """Add to what was spent, keep the sum, and refuse to go on beyond the limit.
+        """Add to the sum and store it; raise `BudgetExceeded` beyond the limit.
 
-        What is beyond it was spent all the same, so that it counts.
+        Tokens beyond the limit were spent, so they count too.
         """
         number = checked_tokens(tokens)
         with self._turn:  # the sum that is written last must be the highest
@@ -45,7 +45,7 @@ class Spending:
         self._check()
 
     def exceeded(self) -> BudgetExceeded:
-        """What a handler is told that has spent too much."""
+        """Return the error of a job that has spent too much."""
         return BudgetExceeded(task=self._task, spent=self._spent, limit=self._limit or 0)
 
     def _check(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The steps that a handler can do: a part of its context."""
+"""The verbs of a context that are about steps, budgets, batches and workflows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from packhorse.steps.runner import StepRunner
 
 if TYPE_CHECKING:
     from packhorse.core.policies.retry import RetryPolicy
+    from packhorse.workflows.growth import FlowInRun
 
 R = TypeVar("R")
 _UNBOUND: Final = (None, None)
@@ -69,8 +70,14 @@ class StepVerbs(ABC):
         return BatchMembership(self._job, self._link)
 
     @property
+    def flow(self) -> FlowInRun:
+        """The workflow that the job is a node of: `ctx.flow.add(call)`; else a `UsageError`."""
+        found: FlowInRun = self._link.flow()
+        return found
+
+    @property
     def steps(self) -> StepRunner:
-        """Who runs the steps; for the worker."""
+        """The runner of the steps; for the worker."""
         return self._runner
 
     def step(
