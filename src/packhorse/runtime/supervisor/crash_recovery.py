@@ -289,7 +289,7 @@ def _series_of(jobs: Sequence[RecoveredJob]) -> tuple[Series, ...]:
 
 
 def _series(job: RecoveredJob) -> Series | None:
-    """One attempt, as its worker would have counted it."""
+    """Count one attempt as its worker would have counted it."""
     record, error = job.record, job.settlement.error
     if record is None or job.settlement.kind is SettlementKind.RELEASED:
         return None

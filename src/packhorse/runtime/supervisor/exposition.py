@@ -23,7 +23,7 @@ _PREFIX: Final = "packhorse_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is known of some processes, and of the queues they serve."""
+    """The figures of some processes, and of the queues they serve."""
 
     past: Sequence[Report]  #: of processes that are gone
     living: Sequence[Report]
@@ -34,7 +34,7 @@ class Figures:
 
 
 def exposition(figures: Figures) -> str:
-    """All figures as text."""
+    """Write all figures as text."""
     lines = [*_totals(figures), *_saturation(figures)]
     lines += _series(added(*(each.series for each in (*figures.past, *figures.living))))
     lines += _queues(figures)

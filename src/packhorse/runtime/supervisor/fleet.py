@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Several supervisors under one parent, as `--autoscale` runs them: their figures, added up.
+"""Add up the figures of several supervisors under one parent, as `--autoscale` runs them.
 
 A supervisor that was started with a pipe to its parent writes a line to it every second. The parent
-keeps the newest of each, and adds up what those have done that are gone, so that totals only rise.
+keeps the newest line of each, and adds up those of supervisors that are gone, so that totals only
+rise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from packhorse.core.policies.series import added
 from packhorse.runtime.supervisor.exposition import Figures
 from packhorse.runtime.supervisor.link import COUNTING
-from packhorse.runtime.supervisor.messages import Report
+from packhorse.runtime.supervisor.messages import COUNTS, Report
 from packhorse.runtime.supervisor.supervisor import Supervisor
 
 #: Names the pipe to the parent in a supervisor's environment.
@@ -51,12 +52,9 @@ def _report(supervisor: Supervisor) -> SupervisorReport:
 
 
 def _together(reports: Sequence[Report]) -> Report:
-    """Living workers as one."""
+    """Combine the reports of living workers into one."""
     slow = [each.p95_duration_ms for each in reports if each.p95_duration_ms is not None]
-    names = (
-        *("succeeded", "failed", "retried", "dead", "timed_out", "abandoned"),
-        *("running", "ahead", "unsettled", "slots"),
-    )
+    names = (*COUNTS, "running", "ahead", "unsettled", "slots")
     sums = {name: sum(getattr(each, name) for each in reports) for name in names}
     return Report(
         **sums,
@@ -70,7 +68,7 @@ def _together(reports: Sequence[Report]) -> Report:
 
 @contextlib.asynccontextmanager
 async def reporting(supervisor: Supervisor, environment: Mapping[str, str]) -> AsyncIterator[None]:
-    """Write to the parent of this supervisor while inside, if it has one that reads."""
+    """While inside, write reports to the parent of this supervisor, if it reads them."""
     number = environment.get(_VARIABLE)
     if number is None:
         yield
@@ -100,13 +98,13 @@ async def _write(supervisor: Supervisor, descriptor: int) -> None:
 
 def _write_one(descriptor: int, report: SupervisorReport) -> None:
     line = msgspec.json.encode(report) + b"\n"
-    with contextlib.suppress(OSError):  # the parent has gone, and does without
+    with contextlib.suppress(OSError):  # the parent has gone
         while line:
             line = line[os.write(descriptor, line) :]
 
 
 class FleetFigures:
-    """The parent's side: starts supervisors, and knows what they have done."""
+    """Start supervisors from their parent, and keep what they report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +131,7 @@ class FleetFigures:
         return process
 
     def figures(self) -> Figures:
-        """All supervisors together, without their queues."""
+        """Return the figures of all supervisors together, without queues."""
         with self._lock:
             living, past, restarts = list(self._living.values()), self._past, self._restarts
         return Figures(
@@ -144,12 +142,12 @@ class FleetFigures:
         )
 
     def by_process(self) -> dict[int, SupervisorReport]:
-        """What each supervisor says, by its process."""
+        """Return the newest report of each supervisor, by its pid."""
         with self._lock:
             return dict(self._living)
 
     def _listen(self, pid: int, reading: int) -> None:
-        """Keep what a supervisor says until it ends; then add it up."""
+        """Keep the newest report of a supervisor until it ends; then add it to the past."""
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 with contextlib.suppress(msgspec.DecodeError), self._lock:

@@ -10,6 +10,9 @@ import msgspec
 from packhorse.core.job import RetryRule
 from packhorse.core.policies.series import Series, added, merged
 
+#: The fields of a report that only rise, and add up over workers.
+COUNTS: Final = ("succeeded", "failed", "retried", "dead", "timed_out", "abandoned")
+
 
 class TaskRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a task, for settling its jobs without its code."""
@@ -72,22 +75,15 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     series: tuple[Series, ...] = ()  #: that have changed; only where they are read
 
     def heard_after(self, before: Report) -> Report:
-        """The same with the series that it does not repeat."""
+        """Add the series of the report before that this one does not repeat."""
         if not before.series:
             return self
         return msgspec.structs.replace(self, series=merged(before.series, self.series))
 
     def after(self, past: Report) -> Report:
         """Add the counts of earlier workers."""
-        return Report(
-            succeeded=past.succeeded + self.succeeded,
-            failed=past.failed + self.failed,
-            retried=past.retried + self.retried,
-            dead=past.dead + self.dead,
-            timed_out=past.timed_out + self.timed_out,
-            abandoned=past.abandoned + self.abandoned,
-            series=added(past.series, self.series),
-        )
+        sums = {name: getattr(past, name) + getattr(self, name) for name in COUNTS}
+        return Report(**sums, series=added(past.series, self.series))
 
 
 class Retire(msgspec.Struct, frozen=True, tag="retire"):

@@ -237,7 +237,7 @@ def _restarts(supervisor: Supervisor) -> int:
 
 
 async def _counts(supervisor: Supervisor) -> Sequence[Counts]:
-    """What the served queues hold; nothing while the store cannot be asked."""
+    """Count the served queues; return nothing while the store does not answer."""
     client, hello = supervisor.store_client, supervisor.hello
     if client is None or hello is None:
         return ()
@@ -251,6 +251,6 @@ async def _counts(supervisor: Supervisor) -> Sequence[Counts]:
 
 
 def counts_of(store: Store, queues: Sequence[str]) -> Sequence[Counts]:
-    """What these queues hold, also those that hold nothing."""
+    """Count these queues, empty ones too."""
     held = {each.queue: each for each in store.run(store.inspection.counts())}
     return [held.get(name) or Counts(name, {}) for name in queues]
