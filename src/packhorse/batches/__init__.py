@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Batches, as users see them: begun from an iterator, looked at, cancelled, tried again.
+"""Batches for users: begin them from an iterator, inspect, cancel and retry them.
 
-What a batch is stands in `core.batches`; workers run its chunks (`runtime.worker.chunks`) and fold
-their ends (`runtime.services.batch_folding`).
+`core.batches` has their rules; workers run the chunks (`runtime.worker.chunks`) and fold their ends
+(`runtime.services.batch_folding`).
 """

@@ -4,9 +4,9 @@
     otel.install(app)                        with the global providers
     otel.install(app, trace_link="parent")   attempts become children of what submitted them
 
-A submit is a span `send <queue>`; its context travels with the job (`JobOptions.carrier`), so that
-every attempt, also the last retry, is a span `process <queue>` that links to it. Steps are its
-children. The program sets up the SDK; without one nothing is recorded, and nothing travels.
+A submit is a span `send <queue>`. Its context is stored with the job (`JobOptions.carrier`), so
+that every attempt, also the last retry, is a span `process <queue>` that links to it. Steps are
+child spans. The program sets up the SDK; without one nothing is recorded or stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from packhorse.telemetry.otel_metrics import histogram
 from packhorse.version import installed_version
 
 _SYSTEM: Final = "packhorse"
-#: Names and values of a carrier that are kept with a job.
+#: The most characters of a carrier that are stored with a job.
 _CARRIER_CHARACTERS_MAX: Final = 8_192
 _OWN: Final = "messaging.packhorse"
 _ATTEMPT: Final = f"{_OWN}.job.attempt"
@@ -41,7 +41,7 @@ _PRIORITY: Final = f"{_OWN}.job.priority"
 _TENANT: Final = f"{_OWN}.tenant"
 _FAILED: Final = (Failed, GivenUp, TimedOut, Crashed)
 _FAILURES: Final = (SettlementKind.FAILED, SettlementKind.TIMEOUT, SettlementKind.DEAD)
-#: Carriers and kinds of attempts that are remembered; all jobs of one submit have one carrier.
+#: Cached carriers and span names; all jobs of one submit share one carrier.
 _REMEMBERED_MAX: Final = 1_024
 _options: Final = msgspec.json.Decoder(JobOptions)
 
@@ -56,7 +56,7 @@ def install(
 ) -> None:
     """Trace and measure this app's submits and attempts, in every process that runs it.
 
-    With `span_name="task"` spans are called after tasks; the queue stays an attribute.
+    With `span_name="task"` spans are named after tasks; the queue stays an attribute.
     """
     if trace_link not in ("link", "parent"):
         raise ConfigError(f"otel: trace_link={trace_link!r} is neither 'link' nor 'parent'")
@@ -88,14 +88,14 @@ def _api() -> tuple[Any, Any, Any, Any]:
 
 
 class _Kind(NamedTuple):
-    """What all attempts at one task in one queue are called."""
+    """What the spans of all attempts of one task in one queue have in common."""
 
     name: str  #: of their spans
     attributes: Mapping[str, Any]
 
 
 class _Telemetry:
-    """What is told of one app: an `Instrument` of its workers, and what is around its submits."""
+    """The telemetry of one app: an `Instrument` of its workers, and spans around submits."""
 
     def __init__(
         self,
@@ -131,13 +131,13 @@ class _Telemetry:
         self._carried = lru_cache(_REMEMBERED_MAX)(self._extracted)
 
     def connect(self, app: Packhorse) -> None:
-        """Listen to what the app does."""
+        """Connect it to the app's submits and workers."""
         app._submission.around = self.sending  # noqa: SLF001 - of this package, as below
         app._instruments.append(self)  # noqa: SLF001 - no word for users
         app.lifespan(self.while_running)
 
     def while_running(self) -> Iterator[None]:
-        """Send what is not sent yet when the worker leaves."""
+        """Send what is left when the worker stops."""
         yield
         if self._light is not None:
             self._light.flush()
@@ -149,7 +149,7 @@ class _Telemetry:
 
     @contextmanager
     def sending(self, jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-        """Trace a submit; yields the jobs with the context that travels with them."""
+        """Trace a submit; yield the jobs with the trace context that is stored with them."""
         queues = {job.queue for job in jobs}
         tasks = {job.task for job in jobs}
         attributes = _attributes("send", "send")
@@ -159,7 +159,7 @@ class _Telemetry:
             attributes[f"{_OWN}.task.name"] = next(iter(tasks))
         if len(jobs) == 1 and jobs[0].id:
             attributes["messaging.message.id"] = jobs[0].id
-        elif jobs[0].id:  # else it is the pattern of a batch, of which many are made
+        elif jobs[0].id:  # else it is the template of a batch's jobs
             attributes["messaging.batch.message_count"] = len(jobs)
         about = next(iter(tasks if self._by_task else queues), "")
         one = len(tasks if self._by_task else queues) == 1
@@ -192,7 +192,7 @@ class _Telemetry:
         return self._tracer.start_span(name, context, kind, self._attributes(job), links)
 
     def _described(self, job: Job) -> tuple[Any, ...]:
-        """How the span of an attempt begins."""
+        """Return the name, context, kind and links of the span of an attempt."""
         carried, links = self._carried(job.options)
         context = carried if self._as_parent else self._root
         return self._kind(job.queue, job.task).name, context, self._consumer, links
@@ -210,19 +210,19 @@ class _Telemetry:
         return attributes
 
     def carrier(self, attempt: Attempt) -> Mapping[str, str]:
-        """The context of an attempt's span."""
+        """Return the trace context of an attempt's span, for another process."""
         carrier: dict[str, str] = {}
         carried, _ = self._carried(attempt.job.options)
         self._propagate.inject(carrier, self._trace.set_span_in_context(attempt.span, carried))
         return carrier
 
     def resumed(self, carrier: Mapping[str, str]) -> None:
-        """Go on below a span of the worker's."""
+        """Start spans below a span of the worker."""
         self._context.attach(self._propagate.extract(carrier, context=self._root))
         around_steps(self._step)
 
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Say on the span of an attempt how it ended, and end it."""
+        """Set the outcome on the span of an attempt, and end it."""
         span, attempt.span = attempt.span, None
         if span is None:
             return
@@ -238,7 +238,7 @@ class _Telemetry:
         attempts: Sequence[Attempt],
         verdicts: Sequence[Verdict],  # noqa: ARG002 - an attempt that came too late ran too
     ) -> None:
-        """Measure attempts, those of one kind together."""
+        """Record the metrics of attempts, grouped by their labels."""
         if self._light is not None:
             self._light.flush()
         runs: dict[tuple[str, str, str], list[float]] = {}
@@ -249,7 +249,7 @@ class _Telemetry:
             job, error = attempt.job, settlement.error
             failed = error.type if error is not None and settlement.kind in _FAILURES else ""
             runs.setdefault((job.queue, job.task, failed), []).append(attempt.duration)
-            if not job.attempts:  # later ones waited for their back-off, too
+            if not job.attempts:  # later attempts waited for their back-off, too
                 ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
                 waited_s = max(0.0, attempt.started - ready_s)
                 waits.setdefault((job.queue, job.task), []).append(waited_s)
@@ -260,7 +260,7 @@ class _Telemetry:
             self._wait_s.record(values, self._labels(*kind))
 
     def _made_light(self, version: str) -> Any:
-        """What starts lighter spans, where the tracer is the SDK's own; else None."""
+        """Return a tracer of lighter spans if the tracer is the SDK's own; else None."""
         try:
             from opentelemetry.sdk.trace import Tracer  # noqa: PLC0415 - what the program sets up
 
@@ -283,7 +283,7 @@ class _Telemetry:
         )
 
     def _extracted(self, options: str | None) -> tuple[Any, tuple[Any, ...]]:
-        """The context that travelled with a job, and the link to the span it comes from."""
+        """Return the trace context stored with a job, and the link to the span of its submit."""
         carrier = None if options is None else _options.decode(options).carrier
         carried = self._propagate.extract(carrier or {}, context=self._root)
         creation = self._trace.get_current_span(carried).get_span_context()
@@ -300,7 +300,7 @@ class _Telemetry:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """A step that is called now; one whose result was stored is not."""
+        """Trace a step that is called now; one whose result was stored has no span."""
         attributes = {"messaging.system": _SYSTEM, f"{_OWN}.step.name": name}
         with self._tracer.start_as_current_span(
             f"step {name}", attributes=attributes, record_exception=False
@@ -335,7 +335,7 @@ def _process_labels(queue: str, task: str, error: str = "") -> dict[str, str]:
 
 
 def _carrying(jobs: Sequence[NewJob], carrier: dict[str, str]) -> list[NewJob]:
-    """The jobs with the context; what their callers gave already stays."""
+    """Store the trace context with the jobs, except those that have one already."""
     size = sum(len(name) + len(value) for name, value in carrier.items())
     if not carrier or size > _CARRIER_CHARACTERS_MAX:
         return list(jobs)

@@ -5,9 +5,9 @@
     sentry.install(app)                   one event for each attempt that failed
     sentry.install(app, each="death")     one for each job that is given up
 
-The program sets up the SDK; this only says what happened. An event has the exception, its stack,
-and the job, task, tenant and trace. Exception text passes the app's `redact` before, and so do
-local variables, which are left out unless asked for: a handler's are its arguments.
+The program sets up the SDK; this module only sends events. An event has the exception, its stack,
+and the job, task, tenant and trace. The app's `redact` is applied to exception texts and to local
+variables. Those are left out unless asked for, since they show a handler's arguments.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ from packhorse.core.text import text_of
 from packhorse.errors import ConfigError
 from packhorse.events import JobDead, JobEnded, JobFailed, JobRescued, JobTimedOut
 
-#: What makes an event: an attempt that failed, timed out or was lost, or a job that is given up.
+#: Send an event for each attempt that failed, timed out or was lost, or for each dead job.
 Each = Literal["attempt", "death"]
 
 _KINDS: Final = ((JobFailed, JobTimedOut, JobRescued), (JobDead,))
 _NAMES: Final = ("attempt", "death")
 _DEAD: Final = "dead"
-#: How long a worker that leaves waits for events to be sent.
+#: How long a worker that stops waits for events to be sent.
 _FLUSH_S: Final = 2.0
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+#: Fields of the context of an event.
+_FIELDS: Final = (
+    *("job_id", "task", "queue", "tenant", "attempt", "worker", "worker_id", "trace_id"),
+    *("span_id", "upstream_request_id", "status", "reason", "error_code", "duration_ms"),
+    "lost_worker",
+)
 #: Fields that people search by.
 _TAGS: Final = ("task", "queue", "tenant", "error_code")
-#: Fields of Packhorse's own log lines, of which the SDK would make a second event.
+#: Log lines of these events are dropped: the SDK would make a second event of each.
 _LOGGED: Final = tuple(kind.name for kinds in _KINDS for kind in kinds)
 
 
 def install(app: Packhorse, *, each: Each = "attempt", variables: bool = False) -> None:
-    """Tell Sentry of this app's failures, in every worker that runs it.
+    """Send this app's failures to Sentry, in every worker that runs it.
 
     `variables` adds the local variables of each frame, as the app's `redact` shows them.
     """
@@ -62,7 +68,7 @@ def _sdk() -> Any:
 
 
 class _Reporter:
-    """Makes events of failures."""
+    """Send failures as events."""
 
     def __init__(self, sdk: Any, redact: Redact, *, variables: bool) -> None:
         self._sdk = sdk
@@ -71,7 +77,7 @@ class _Reporter:
         sdk.get_global_scope().add_event_processor(_without_logged)
 
     def while_running(self) -> Iterator[None]:
-        """Wait for what is not sent yet when the worker leaves."""
+        """Send what is left when the worker stops."""
         yield
         self._sdk.flush(timeout=_FLUSH_S)
 
@@ -81,7 +87,7 @@ class _Reporter:
         if not client.is_active():
             return
         event, hint = self._event(failure, client.options)
-        # Of its own: what other jobs left behind in this thread is none of its story.
+        # A scope of its own, without what other jobs left behind in this thread.
         with self._sdk.isolation_scope() as scope:
             scope.clear_breadcrumbs()
             for name in _TAGS:
@@ -94,8 +100,8 @@ class _Reporter:
         self, failure: JobEnded, options: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         hint = None
-        if failure.exception is None:  # it was raised in another process, or nowhere
-            event = self._told(failure)
+        if failure.exception is None:  # it was raised in another process, or not at all
+            event = self._event_from_text(failure)
         else:
             event, hint = self._sdk.utils.event_from_exception(
                 failure.exception,
@@ -112,8 +118,8 @@ class _Reporter:
         event["contexts"] = {"trace": _trace(failure)} if _trace(failure) else {}
         return event, hint
 
-    def _told(self, failure: JobEnded) -> dict[str, Any]:
-        """The exception as its words tell it."""
+    def _event_from_text(self, failure: JobEnded) -> dict[str, Any]:
+        """Describe an exception by its type and message alone."""
         stack = getattr(failure, "error_stack", "")
         kind = failure.error_type or failure.error_code or failure.name
         mechanism = {"type": "packhorse", "handled": False}
@@ -140,33 +146,19 @@ class _Reporter:
 
 
 def _about(failure: JobEnded) -> dict[str, Any]:
-    names = (
-        *(
-            "job_id",
-            "task",
-            "queue",
-            "tenant",
-            "attempt",
-            "worker",
-            "worker_id",
-            "trace_id",
-            "span_id",
-        ),
-        *("upstream_request_id", "status", "reason", "error_code", "duration_ms", "lost_worker"),
-    )
-    found = {name: getattr(failure, name, None) for name in names}
+    found = {name: getattr(failure, name, None) for name in _FIELDS}
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 def _trace(failure: JobEnded) -> dict[str, Any]:
-    """The job's trace as Sentry knows traces; one with a name of another shape is in its fields."""
+    """Return the job's trace if its id has the shape of Sentry's; the context names it anyway."""
     if not (_TRACE_ID.fullmatch(failure.trace_id) and failure.span_id):
         return {}
     return {"trace_id": failure.trace_id, "span_id": failure.span_id, "op": "queue.process"}
 
 
 def _without_logged(event: Any, hint: Mapping[str, Any]) -> Any:
-    """Drop what the SDK made of a log line that tells a failure again."""
+    """Drop an event that the SDK made of a log line about the same failure."""
     fields = getattr(hint.get("log_record"), "fields", None)
-    told = isinstance(fields, Mapping) and fields.get("event") in _LOGGED
-    return None if told else event
+    is_repeated = isinstance(fields, Mapping) and fields.get("event") in _LOGGED
+    return None if is_repeated else event

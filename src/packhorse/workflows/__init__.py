@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Workflows, as users see them: put together, started, looked at, cancelled, tried again.
+"""Workflows for users: build, start, inspect, cancel and retry them.
 
-What becomes of a node stands in `core.workflows` and `core.workflow_folding`; workers go on with
-them (`runtime.services.workflow_folding`).
+`core.workflows` and `core.workflow_folding` have the rules of nodes; workers advance workflows
+(`runtime.services.workflow_folding`).
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Nodes of a workflow, before it is started.
 
-What a node returns is an argument of another by `node.result`: type checkers see what it returns,
-the call keeps a reference, and the result is read when the other one starts.
+`node.result` passes what a node returns to another call: type checkers see the returned type, the
+call keeps a reference, and a worker reads the result when the other node starts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ R_co = TypeVar("R_co", covariant=True)
 FailureChoice = Literal["cancel", "ignore", "run"]
 MakeJob = Callable[[Call[Any], str], NewJob]
 
-#: Options of a call that say which job it is: its workflow does.
+#: Options that identify a job; the workflow does that for its nodes.
 _NOT_FOR_NODES: Final = (*("job_id", "trace_id", "wait", "tx", "notify"),)
 
 
 class Node(Generic[R_co]):
-    """One call of a workflow that is being put together."""
+    """One call of a workflow that is being built."""
 
     __slots__ = ("call", "graph", "name", "number", "on_failure", "parents")
 
@@ -53,7 +53,7 @@ class Node(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """Stands for what it will return, as an argument of another node's call."""
+        """A reference to what it will return, as an argument of another node's call."""
         return cast("R_co", Reference(self.graph, self.number))
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Graph:
         on_failure: str,
         name: str | None,
     ) -> Node[R]:
-        """Add a call behind the nodes it waits for, which are those whose results it is given."""
+        """Add a call behind the nodes of `after`, and those whose results are its arguments."""
         self._check(call)
         if on_failure not in set(OnFailure):
             choices = ", ".join(OnFailure)
@@ -101,7 +101,7 @@ class Graph:
     def documents(
         self, group: Group, owner: str, make: MakeJob, **bounds: int
     ) -> list[tuple[str, NodeDocument]]:
-        """Its nodes as they are stored, by their keys in the workflow."""
+        """Return its nodes as they are stored, with their keys."""
         beside = f"{owner}." if owner else ""
         keys = {node.number: f"{beside}{node.number}" for node in self.nodes}
         graph = {keys[node.number]: [keys[one] for one in node.parents] for node in self.nodes}
@@ -133,7 +133,7 @@ class Graph:
         return node
 
     def _named(self, name: str) -> str:
-        """A name that no other node has; what comes again is numbered."""
+        """Return a name that no other node has; number one that comes again."""
         times = self._names.get(name, 0) + 1
         self._names[name] = times
         return name if times == 1 else self._named(f"{name}-{times}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The workflow of a running node, as its handler sees it: `ctx.flow`.
 
-What an attempt adds is kept with its job, under its fence, and becomes part of the workflow when
-that attempt has completed. So an attempt that fails, or is stale, adds nothing, and none twice.
+Nodes that an attempt adds are attached to its job, under its fence, and become part of the workflow
+when the attempt completes. So an attempt that fails or is stale adds nothing, and no node is added
+twice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PLACES: Final = 4  #: digits of a number in the name of an attachment
 
 
 class Growing(NamedTuple):
-    """What a running node may add to."""
+    """A running node, and how to make jobs of the calls it adds."""
 
     member: Member
     job: Job
@@ -73,7 +74,7 @@ class FlowInRun(Graph):
         on_failure: FailureChoice = "cancel",
         name: str | None = None,
     ) -> Node[R]:
-        """Add a node, which begins when this one has completed; it is kept when this returns.
+        """Add a node, which begins when this one has completed; it is stored when this returns.
 
         `after` may name nodes that this attempt added before. What waits behind this node waits for
         what it added too. An attempt that does not complete adds nothing.
@@ -115,7 +116,7 @@ class FlowInRun(Graph):
         return self.place(call, after, on_failure, name)
 
     def _written(self) -> dict[str, bytes]:
-        """The node added last, and the parents whose children have changed, as they are kept."""
+        """Encode the node added last, and its parents, whose children have changed."""
         documents = self.documents(
             *(self._group, self.node, self._growing.make),
             nodes_max=GROWN_MAX,

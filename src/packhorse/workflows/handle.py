@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A handle on one run of a workflow: ask, wait, cancel, try again. Every verb has an a-twin."""
+"""A handle on one run of a workflow: inspect, wait, cancel, retry. Every verb has an a-twin."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from packhorse.workflows.records import Ended, read_workflow
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Between a name and its run.
-_RUN: Final = "#"
+#: Stands between the name and the run in an id.
+RUN_MARK: Final = "#"
 
 
 class Workflow:
-    """One run of a workflow; nothing is read before a verb asks. Every verb has an a-twin."""
+    """One run of a workflow; it reads nothing before a verb is called."""
 
     def __init__(self, group: Group, connection: Connection, deduplicated: bool = False) -> None:  # noqa: FBT001, FBT002 - as of jobs
         self._group = group
         self._connection = connection
-        #: One of its name was running already, and is the answer.
+        #: A run of this name was running already, and was returned instead of a new one.
         self.deduplicated = deduplicated
 
     @property
     def name(self) -> str:
-        """As it was started."""
+        """The name it was started with."""
         return self._group.key
 
     @property
     def id(self) -> str:
         """The name and this run of it."""
-        return f"{self._group.key}{_RUN}{self._group.run}"
+        return f"{self._group.key}{RUN_MARK}{self._group.run}"
 
     def __repr__(self) -> str:
         return f"Workflow(id={self.id!r})"
 
     def info(self) -> WorkflowInfo:
-        """Where it stands, in numbers."""
+        """Return its state and counts."""
         return self._connection.drive(self._info())
 
     async def ainfo(self) -> WorkflowInfo:
@@ -77,7 +77,7 @@ class Workflow:
         return (await self.ainfo()).state
 
     def nodes(self) -> list[NodeInfo]:
-        """Its nodes as they stand, in the order of their adding."""
+        """List its nodes and their states, in the order they were added."""
         return self._connection.drive(self._nodes())
 
     async def anodes(self) -> list[NodeInfo]:
@@ -85,7 +85,7 @@ class Workflow:
         return await self._connection.adrive(self._nodes())
 
     def node(self, name: str) -> NodeInfo:
-        """One of them, by its name."""
+        """Find a node by its name."""
         return _node(self.nodes(), name, self.name)
 
     async def anode(self, name: str) -> NodeInfo:
@@ -93,7 +93,7 @@ class Workflow:
         return _node(await self.anodes(), name, self.name)
 
     def job(self, name: str) -> JobHandle[Any]:
-        """The job of a node; of one that has not begun there is none yet."""
+        """Return a handle on the job of a node; a node that has not begun has none yet."""
         return self._job(self.node(name))
 
     async def ajob(self, name: str) -> JobHandle[Any]:
@@ -101,7 +101,7 @@ class Workflow:
         return self._job(await self.anode(name))
 
     def explain(self, name: str) -> Explanation:
-        """Why a node does not run: which nodes it waits for, or what keeps its job."""
+        """Explain why a node does not run: which nodes it waits for, or what holds its job back."""
         nodes = self.nodes()
         node = _node(nodes, name, self.name)
         if node.has_job:
@@ -117,7 +117,7 @@ class Workflow:
         return explained_node(node, nodes, self._connection.clock.now_us())
 
     def cancel(self) -> bool:
-        """Cancel its jobs and what waits behind them; False if it had ended."""
+        """Cancel its jobs and the nodes behind them; False if it had ended."""
         return self._connection.drive(self._changed(cancelled))
 
     async def acancel(self) -> bool:
@@ -125,7 +125,7 @@ class Workflow:
         return await self._connection.adrive(self._changed(cancelled))
 
     def retry(self) -> int:
-        """Try again what is dead or cancelled in it, and what waits behind that; says how many."""
+        """Retry dead and cancelled nodes, and revive those behind them; return how many."""
         return self._connection.drive(self._changed(retried))
 
     async def aretry(self) -> int:
@@ -142,9 +142,9 @@ class Workflow:
         return await self._wait(await self._connection.astore(), timeout)
 
     def result(self, timeout: Duration | None = None) -> Any:
-        """What the last node returned, waiting for the workflow to end if need be.
+        """Return what the last node returned; wait for the workflow to end if necessary.
 
-        Of several side by side, the list of theirs. `WorkflowFailed` if that one did not complete.
+        Several last nodes give a list. `WorkflowFailed` if one of them did not complete.
         """
         self._may_block("result")
         self._connection.wait(lambda store: self._wait(store, timeout))
@@ -186,7 +186,7 @@ class Workflow:
         return head, [node for node in nodes if node.key in keys]
 
     def _completed(self, nodes: Sequence[NodeInfo]) -> list[JobHandle[Any]]:
-        """The jobs of nodes that completed, or what is wrong."""
+        """Return the jobs of nodes; raise if one has not completed."""
         if not nodes:
             raise UsageError(f"workflow {self.name!r} has no node, so it has no result")
         wrong = next((node for node in nodes if node.state != "completed"), None)
@@ -205,7 +205,7 @@ class Workflow:
         return await _wait_for_end(store, self, timeout_s, self._connection.clock)
 
     async def state_in(self, store: Store) -> WorkflowState:
-        """Where it stands."""
+        """Read its state."""
         return (await adrive(self._head(), store.arun)).state
 
     def _may_block(self, verb: str) -> None:

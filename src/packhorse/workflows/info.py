@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What users are shown of workflows and their nodes, and why a node does not run."""
+"""Describe workflows and their nodes for users, and explain why a node does not run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from packhorse.stores.records import RecordPage
 from packhorse.workflows.records import Ended, job_of, nodes_of, read_workflow
 
 _PAGE: Final = 500
-#: Pages in which a node is looked for by the id that its job will have.
+#: Pages searched for a node by the id that its job will have.
 _PAGES_MAX: Final = 100
 #: Nodes that an explanation names.
 _NAMED: Final = 10
@@ -74,9 +74,9 @@ class WorkflowPage(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it stands."""
+    """A node and its state."""
 
-    key: str  #: its number, behind that of the node that added it
+    key: str  #: its number, after the key of the node that added it
     name: str
     task: str
     queue: str
@@ -86,13 +86,13 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     has_job: bool = False  #: it has begun
     on_failure: str = "cancel"
     parents: tuple[str, ...] = ()  #: the names of those it waits for
-    behind: tuple[str, ...] = ()  #: of one that did not complete: all that waits or ended for that
+    behind: tuple[str, ...] = ()  #: the nodes that wait or ended because this one did not complete
     reason: str = ""  #: of one that is dead
-    same_as: str = ""  #: the id of another job that answers for it, by a key of its call
+    same_as: str = ""  #: the id of another job that stands in for it, by a key of its call
 
 
 def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
-    """A workflow as people see it."""
+    """Describe a workflow."""
     return WorkflowInfo(
         name=group.key,
         run=group.run,
@@ -107,7 +107,7 @@ def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
 
 
 def ends_told(bus: EventBus, worker: str = "") -> Ended:
-    """Tells of workflows that have ended."""
+    """Return a function that emits the event of a workflow that has ended."""
     return lambda group, head: bus.emit(_event(group, head, worker))
 
 
@@ -128,7 +128,7 @@ def _event(group: Group, head: HeadDocument, worker: str) -> EndedWorkflow:
 
 
 def all_workflows(store: Store, tenant: str | None, limit: int) -> Asking[list[WorkflowInfo]]:
-    """Workflows by tenant and name."""
+    """List workflows by tenant and name."""
     found: list[WorkflowInfo] = []
     after: str | None = None
     while len(found) < limit:
@@ -143,7 +143,7 @@ def all_workflows(store: Store, tenant: str | None, limit: int) -> Asking[list[W
 def workflow_page(
     store: Store, tenant: str | None, limit: int, after: str | None
 ) -> Asking[WorkflowPage]:
-    """Some workflows by tenant and name: one look-up."""
+    """Read one page of workflows by tenant and name, in one query."""
     page: RecordPage = yield store.records.records(
         WORKFLOW_KIND, tenant=tenant, after=after, limit=limit
     )
@@ -153,7 +153,7 @@ def workflow_page(
 
 
 def node_infos(store: Store, group: Group) -> Asking[list[NodeInfo]]:
-    """The nodes of a workflow; of those that have begun, the status of their jobs."""
+    """Describe the nodes of a workflow, with the status of those jobs that have begun."""
     views = dict((yield from nodes_of(store, group)))
     jobs: dict[str, JobRecord | None] = {}
     for key, view in views.items():
@@ -191,7 +191,7 @@ def _beside(key: str, numbers: str) -> list[str]:
 
 
 def _behind(key: str, views: dict[str, NodeView], children: dict[str, list[str]]) -> list[str]:
-    """What waits behind a node that did not complete, or was cancelled for it."""
+    """Return the nodes that wait for a node that did not complete, or were dropped with it."""
     if views[key].state not in (NodeState.DEAD, NodeState.CANCELLED):
         return []
     found: dict[str, None] = {}
@@ -230,7 +230,7 @@ def _reason(record: JobRecord | None) -> str:
 
 
 def explained_node(node: NodeInfo, nodes: Sequence[NodeInfo], now_us: int) -> Explanation:
-    """Why a node has not begun: which nodes it waits for."""
+    """Explain why a node has not begun: which nodes it waits for."""
     states = {each.name: each.state for each in nodes}
     jobs = {each.name: each.job_id for each in nodes if each.has_job}
     left = [name for name in node.parents if states.get(name) not in _ENDED]
@@ -259,9 +259,9 @@ def explained_node(node: NodeInfo, nodes: Sequence[NodeInfo], now_us: int) -> Ex
 
 
 def explained_job(store: Store, job_id: str, tenant: str | None) -> Asking[Explanation]:
-    """Why a node has not begun, by the id that its job will have; `JobNotFound` if there is none.
+    """Explain a node by the id that its job will have; `JobNotFound` if there is none.
 
-    Ids follow from nodes, and not the other way, so that nodes are gone through, up to a bound.
+    Ids are derived from nodes and cannot be reversed, so this searches all nodes, up to a bound.
     """
     after, text = None, job_id.encode()
     for _ in range(_PAGES_MAX):

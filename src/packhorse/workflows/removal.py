@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Remove workflows whose time is over, and those that are replaced before they began."""
+"""Remove workflows whose retention has passed, and those that were replaced unstarted."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PAGE: Final = 500
 
 
 def drop_head(group: Group, head: HeadDocument, version: int) -> Put:
-    """The workflow is seen no more; `removed` does the rest, now or later."""
+    """Return the put that hides a workflow; `removed` deletes it, now or later."""
     gone = msgspec.structs.replace(head, removing=True)
     return written_head(group, gone, version, order=0)
 
 
 def removed(store: Store, group: Group, record: Record) -> Asking[None]:
-    """Remove a workflow whose time is over, in bounded parts; the head last."""
+    """Remove a workflow in bounded parts, its head last."""
     head, version = read_head(record.document), record.version
     if not head.removing:
         changed: Changed = yield store.records.change((drop_head(group, head, version),))

@@ -42,11 +42,11 @@ class Arrangement(ABC, Generic[R_co]):
     many = False  #: the result is a list of what several return
 
     def then(self, step: Step[R_co, S] | Call[S]) -> Arrangement[S]:
-        """Go on with a task that takes the result, or with a call that does without it."""
+        """Continue with a task that takes the result, or with a call that does not."""
         return _Then(self, step)
 
     def start(self, name: str | None = None) -> Workflow:
-        """Start it as a workflow of the app whose tasks are in it; returns at once."""
+        """Start it as a workflow of the app whose tasks are in it; return at once."""
         return self._flow(name).start()
 
     async def astart(self, name: str | None = None) -> Workflow:
@@ -62,7 +62,7 @@ class Arrangement(ABC, Generic[R_co]):
 
     @abstractmethod
     def add_to(self, graph: Graph, after: Sequence[Node[Any]] = ()) -> list[Node[Any]]:
-        """Add its nodes behind others; returns the last ones."""
+        """Add its nodes behind others; return the last ones."""
 
     @abstractmethod
     def tasks(self) -> Iterable[Any]:
@@ -89,7 +89,7 @@ class _Then(Arrangement[S]):
         self.many = isinstance(step, Arrangement) and step.many
 
     def _links(self) -> list[_Then[Any]]:
-        """All of a chain, from its first: one by one, since it may have a thousand."""
+        """Return all links of a chain, first to last; without recursion, since it may be long."""
         links: list[_Then[Any]] = [self]
         while isinstance(first := links[-1].first, _Then):
             links.append(first)

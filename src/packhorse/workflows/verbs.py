@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Workflows of an app: put together, started, looked at, cancelled, tried again.
+"""The workflows of an app: build, start, inspect, cancel and retry them.
 
     flow = app.workflow("order-17")
     pay = flow.add(charge.call(42))
@@ -7,14 +7,14 @@
     running = flow.start()
     running.result(timeout=60)
 
-Workers go on with them (`runtime.services.workflow_folding`); this module runs nothing by itself.
+Workers advance them (`runtime.services.workflow_folding`); this module only reads and writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.changes import WorkflowPlan, started, workflow_group
 from packhorse.workflows.graph import FailureChoice, Graph, Node
-from packhorse.workflows.handle import Workflow
+from packhorse.workflows.handle import RUN_MARK, Workflow
 from packhorse.workflows.info import (
     WorkflowInfo,
     WorkflowPage,
@@ -47,12 +47,9 @@ from packhorse.workflows.records import read_workflow
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Between a name and its run.
-_RUN: Final = "#"
-
 
 class _Shape(Protocol):
-    """What can add itself to a workflow: a chain, or calls side by side."""
+    """A chain or a group of calls that can add its nodes to a workflow."""
 
     many: bool
 
@@ -68,14 +65,14 @@ class WorkflowVerbs:
     def workflow(
         self, name: str | None = None, shape: _Shape | None = None, *, tenant: str = ""
     ) -> Flow:
-        """A workflow to add nodes to, or with those of a `chain` or `gather`, and to start.
+        """Build a workflow node by node, or from a `chain` or `gather`; then start it.
 
-        While one of a name runs, another start of that name is answered by it.
+        While one of a name runs, another start of that name returns the running one.
         """
         return Flow(self._submission, name, shape=shape, tenant=tenant)
 
     def _node_job(self, call: Call[Any], job_id: str) -> NewJob:
-        """A call as the job of a node; for workers, whose handlers add nodes."""
+        """Make the job of a node from a call; for workers, whose handlers add nodes."""
         job = new_job(call, self._connection.declarations, job_id)
         with self._submission.traced([job]) as jobs:
             return jobs[0]
@@ -87,7 +84,7 @@ class WorkflowVerbs:
 
 
 class Flow(Graph):
-    """A workflow that is being put together; nothing is stored before it is started."""
+    """A workflow that is being built; nothing is stored before it is started."""
 
     def __init__(
         self,
@@ -124,9 +121,9 @@ class Flow(Graph):
         return node
 
     def start(self) -> Workflow:
-        """Store it, and let begin what waits for nothing; returns at once.
+        """Store it, submit the nodes that wait for nothing, and return at once.
 
-        A second call, after an error of the store, goes on with the first.
+        A second call, after an error of the store, continues the first.
         """
         if in_event_loop():
             self._submission.warn_of_blocking("start")
@@ -145,7 +142,7 @@ class Flow(Graph):
 
     @contextmanager
     def _planned(self) -> Iterator[WorkflowPlan]:
-        """What is to be started; its nodes are of the trace of who starts it, whenever they run."""
+        """Yield the plan of the start; its nodes belong to the trace of the caller."""
         group = workflow_group(self.tenant, self.name, self._run)
         nodes = self.documents(group, "", self._job)
         jobs = [node.job for _, node in nodes]
@@ -176,7 +173,7 @@ class Workflows:
         self._tenant = tenant
 
     def get(self, name: str, *, tenant: str = "") -> Workflow:
-        """The newest run of a name, or a run by its id; `WorkflowNotFound` if there is none."""
+        """Find the newest run of a name, or a run by its id; else raise `WorkflowNotFound`."""
         return self._found(self._connection.drive(self._get(name, tenant)))
 
     async def aget(self, name: str, *, tenant: str = "") -> Workflow:
@@ -184,7 +181,7 @@ class Workflows:
         return self._found(await self._connection.adrive(self._get(name, tenant)))
 
     def all(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
-        """Those that run or are still kept, by tenant and name, at most `limit`."""
+        """List those that run or are still kept, by tenant and name, at most `limit`."""
         asking = all_workflows(self._connection.store, self._tenant, limit)
         return self._connection.drive(asking)
 
@@ -194,14 +191,14 @@ class Workflows:
         return await self._connection.adrive(all_workflows(store, self._tenant, limit))
 
     async def apage(self, *, limit: int = 50, after: str | None = None) -> WorkflowPage:
-        """Some of them, by tenant and name: one look-up, however many there are."""
+        """List one page of them, by tenant and name: one query, however many there are."""
         store = await self._connection.astore()
         return await self._connection.adrive(workflow_page(store, self._tenant, limit, after))
 
     def _get(self, name: str, tenant: str) -> Asking[Group]:
         store = self._connection.store
         own = tenant if self._tenant is None else self._tenant
-        key, _, run = name.partition(_RUN)
+        key, _, run = name.partition(RUN_MARK)
         if not run:
             record: Record | None = yield store.records.record(name_id(own, key))
             if record is None:
@@ -218,8 +215,9 @@ class Workflows:
 
 def _checked_name(name: str) -> str:
     text = name_text(name, "the name of a workflow")
-    if _RUN in text or len(text.encode()) > NAME_BYTES_MAX:
+    if RUN_MARK in text or len(text.encode()) > NAME_BYTES_MAX:
         raise ConfigError(
-            f"{text[:80]!r} cannot name a workflow: at most {NAME_BYTES_MAX} bytes, and no '{_RUN}'"
+            f"{text[:80]!r} cannot name a workflow: at most {NAME_BYTES_MAX} bytes, and no "
+            f"'{RUN_MARK}'"
         )
     return text
