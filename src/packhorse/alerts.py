@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What alerts are made of: measures to compare, and where they are told.
+"""The parts of an alert: measures to compare, and destinations of notices.
 
 from packhorse.alerts import Webhook, dead_letters, oldest_ready
 app.alert("mail behind", oldest_ready > "5m", queue="mail", to=[Webhook("https://...")])
@@ -26,12 +26,11 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.alerts import AlertBound, AlertRule
 from packhorse.errors import ConfigError
 
-# What sends is imported when something is sent: every app has this module, and few have alerts.
+# Modules that send are imported when a notice is sent: few apps have alerts.
 if TYPE_CHECKING:
     import smtplib
 
-#: The records that keep what is known of alerts, those that keep rules of operators, and what
-#: carries notices.
+#: The kinds of records of alert states and of operators' rules; queue and task of notices.
 ALERT_KIND: Final = "alert"
 RULE_KIND: Final = "alert_rule"
 ALERT_QUEUE: Final = "alerts"
@@ -61,11 +60,11 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Measure:
-    """Something that can be measured of a store, and compared with a number or a duration."""
+    """A measure of a store, compared with a number or a duration."""
 
     name: str
     unit: str = ""  #: `s`: seconds, compared with durations too; `%`: a share
-    of_queue: bool = False  #: it can be that of one queue
+    of_queue: bool = False  #: it can be measured for one queue
     over_window: bool = False  #: it is about what changed within `over`
 
     def __gt__(self, bound: Duration) -> Condition:
@@ -82,11 +81,11 @@ class Measure:
 
     @property
     def growth(self) -> Measure:
-        """How much it has risen within the alert's `over`."""
+        """The measure of how much it has risen within the alert's `over`."""
         return dataclasses.replace(self, name=f"{self.name}.growth", over_window=True)
 
     def shown(self, value: float) -> str:
-        """A value for people."""
+        """Format a value."""
         if self.unit == "%":
             return f"{value * 100:.1f} %"
         number = f"{value:.1f}".rstrip("0").rstrip(".")
@@ -128,7 +127,7 @@ _COMPARED: Final = re.compile(r"\s*([a-z_]+(?:\.growth)?)\s*(>=|<=|>|<)\s*(\S+)\
 
 
 def condition_of(text: str) -> Condition:
-    """Read a condition that an operator wrote: `oldest_ready > 5m`."""
+    """Parse a condition that an operator wrote: `oldest_ready > 5m`."""
     found = _COMPARED.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text!r} is no condition; write it as 'oldest_ready > 5m'")
@@ -148,7 +147,7 @@ def condition_of(text: str) -> Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDeclaration:
-    """What `app.alert` was given, or an operator."""
+    """An alert, declared by `app.alert` or stored by an operator."""
 
     name: str
     measure: Measure
@@ -160,12 +159,12 @@ class AlertDeclaration:
 
     @property
     def subject(self) -> str:
-        """What is measured, for people."""
+        """The measure and its queue, in words."""
         return f"{self.measure.name} of {self.queue}" if self.queue else self.measure.name
 
 
 class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of an alert."""
+    """What a destination is sent about an alert."""
 
     alert: str
     state: str  #: `firing`, `cleared` or `test`
@@ -175,7 +174,7 @@ class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):
     since: str = ""  #: since when it fires, in UTC
 
 
-#: Told by calling it with a notice, or one of `Webhook`, `Slack` and `Email`.
+#: A function that is called with a notice, or one of `Webhook`, `Slack` and `Email`.
 Destination = Callable[[AlertNotice], object]
 
 
@@ -187,7 +186,7 @@ class Webhook:
     secret: str = dataclasses.field(default="", repr=False)
 
     def __call__(self, notice: AlertNotice) -> None:
-        """Post it; raise if that is not taken, so that its job is tried again."""
+        """Post it; raise if the receiver refuses it, so that its job is retried."""
         body = msgspec.json.encode(notice)
         headers = {"Content-Type": "application/json", "User-Agent": "packhorse"}
         if self.secret:
@@ -209,7 +208,7 @@ class Slack:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Email:
-    """A letter, by a server that takes it from here."""
+    """A mail, sent through an SMTP server."""
 
     to: Sequence[str]
     sender: str
@@ -234,7 +233,7 @@ class Email:
             server.send_message(letter)
 
     def _connected(self) -> smtplib.SMTP:
-        """A connection to the server, whose certificate is checked where it is encrypted."""
+        """Connect to the server, and check its certificate if the connection is encrypted."""
         import smtplib  # noqa: PLC0415 - see above
 
         if not self.tls:
@@ -252,10 +251,10 @@ class Email:
 
 
 def destination_of(text: str) -> Destination:
-    """Read where an operator wants notices: a URL, `slack:` and a URL, or `mailto:` an address.
+    """Parse a destination of an operator: a URL, `slack:` and a URL, or `mailto:` an address.
 
-    What is secret stays out of the store: webhooks are signed with PACKHORSE_ALERT_SECRET, and mail
-    goes by PACKHORSE_SMTP, such as smtps://user:password@mail.example.com?from=jobs@example.com;
+    Secrets stay out of the store: webhooks are signed with PACKHORSE_ALERT_SECRET, and mail is sent
+    by PACKHORSE_SMTP, such as smtps://user:password@mail.example.com?from=jobs@example.com;
     at port 587 it is encrypted too.
     """
     kind, _, rest = text.partition(":")
@@ -289,7 +288,7 @@ def _mail_to(address: str) -> Email:
 
 
 class StoredAlert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rule that an operator wrote down."""
+    """A rule that an operator has stored."""
 
     condition: str
     queue: str = ""
@@ -300,7 +299,7 @@ class StoredAlert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     over_us: int = 0
 
     def declaration(self, name: str) -> AlertDeclaration:
-        """The same as `app.alert` would have declared it."""
+        """Return the alert as `app.alert` would have declared it."""
         condition = condition_of(self.condition)
         rule = AlertRule(
             bound=condition.bound,

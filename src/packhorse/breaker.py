@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Circuit breakers of handlers: `ctx.breaker("stripe")`, one for the whole fleet.
 
-Their state is a record of the store. A process reads those that are open once a second, so that a
-call through a closed one asks for nothing; failures, and whatever a probe comes to, are written.
+Their state is a record of the store. A process reads the open ones once a second, so that a call
+through a closed one reads nothing; failures and the outcomes of probes are written.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ T = TypeVar("T")
 
 #: The kind of records that breakers are.
 BREAKER_KIND: Final = "breaker"
-#: How old what a process knows of open breakers may be.
+#: How old a process's list of open breakers may be.
 _AGE_S: Final = 1.0
 _PAGE: Final = 1_000
 _PAGES_MAX: Final = 1_000
-#: Times a write is tried that others were faster with.
+#: Tries of a write that conflicts with others.
 _TRIES: Final = 5
-#: An open breaker that nothing has asked about for a day is forgotten.
+#: An open breaker that no call has tried for a day is forgotten.
 _KEEP_US: Final = 86_400 * SECOND_US
 
 _LOG: Final = logging.getLogger("packhorse.job")
 _STATE: Final = msgspec.json.Decoder(BreakerState)
 
-#: From a store to the plan of what is asked of it.
+#: Makes a plan, given the store.
 StoreVerb = Callable[[Any], Any]
 _Work = Generator[StoreVerb, Any, T]
 
@@ -67,13 +67,13 @@ class BreakerInfo(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     state: BreakerPhase
     failures: int  #: those that were counted last
-    probing: bool  #: a call is let through, to find out
+    probing: bool  #: one call is under way as a probe
     opened_at: datetime | None
     retry_at: datetime | None  #: when a call is let through, as a probe
 
 
 def breaker_info(record: Record, now_us: int) -> BreakerInfo:
-    """A breaker from its record."""
+    """Describe a breaker from its record."""
     state = _STATE.decode(record.document)
     opened_us, until_us, probing_us = state.opened_us, state.open_until_us, state.probe_until_us
     return BreakerInfo(
@@ -104,16 +104,16 @@ class BreakerBook:
         self._offset_us = 0  # the store's clock less this process's monotonic one
 
     def run(self, work: _Work[T]) -> T:
-        """Do it in this thread."""
+        """Run work in this thread."""
         return drive(work, self._ask)
 
     async def arun(self, work: _Work[T]) -> T:
-        """Do it without blocking the event loop."""
+        """As `run`, without blocking the event loop."""
         return await adrive(work, self._aask)
 
     def enter(self, named: RecordId, rule: BreakerRule) -> _Work[Record | None]:
-        """Let a call through, or raise `BreakerOpen`; of a probe, answer its record."""
-        with suppress(StoreError):  # what cannot be read is as it was: add nothing to an outage
+        """Let a call through, or raise `BreakerOpen`; return the record if the call is a probe."""
+        with suppress(StoreError):  # go by what was read before: an outage must not stop the call
             yield from self._look()
         known = self._open.get(named)
         for _ in range(_TRIES):
@@ -125,7 +125,7 @@ class BreakerBook:
                 raise BreakerOpen(named.key, retry_us, retry_us - now_us)
             if phase is BreakerPhase.HALF_OPEN:
                 probe = probe_begun(state, rule, now_us)
-                # The store judges whether it is time: for the first probe, or after a lost one.
+                # The store's clock decides whether a first probe, or one after a lost one, is due.
                 since_us = state.probe_until_us or state.open_until_us
                 written = yield from self._write(named, probe, rule, known.version, since_us)
                 if written is not None:
@@ -137,7 +137,7 @@ class BreakerBook:
     def failed(self, named: RecordId, rule: BreakerRule) -> _Work[None]:
         """Count the failure of a call that was let through."""
         yield from self._look()
-        # Each try that is lost is another failure that was counted, and enough of them open it.
+        # Each conflict is a failure that another call counted, and enough of them open it.
         for _ in range(rule.failures + _TRIES):
             record: Record | None = yield lambda store: store.records.record(named)
             state = BreakerState() if record is None else _STATE.decode(record.document)
@@ -152,7 +152,7 @@ class BreakerBook:
                 return
 
     def probed(self, record: Record, rule: BreakerRule, *, ok: bool, failed: bool) -> _Work[None]:
-        """Write what a probe came to, unless another one has taken its place."""
+        """Write the outcome of a probe, unless another probe has replaced it."""
         if ok:
             yield lambda store: store.records.change([Remove(record.id, record.version)])
             self._open.pop(record.id, None)
@@ -162,12 +162,12 @@ class BreakerBook:
         yield from self._write(record.id, after, rule, record.version)
 
     def _look(self) -> _Work[None]:
-        """Read which breakers are open, unless that was done a moment ago."""
+        """Read which breakers are open, unless that was done within a second."""
         before, now = self._read_at, self._monotonic()
         if now - before < _AGE_S:
             return
-        if before > -inf:  # then what is known serves others; before the first look nothing is
-            self._read_at = now  # so that no other thread reads as well
+        if before > -inf:  # other threads use the old list meanwhile; at first there is none
+            self._read_at = now
         found: dict[RecordId, Record] = {}
         after: str | None = None
         try:
@@ -200,7 +200,7 @@ class BreakerBook:
         version: int,
         not_before: int | None = None,
     ) -> _Work[Record | None]:
-        """Write a state over that of this version; None: others were faster, or it is early."""
+        """Replace the state of this version; None on a conflict, or before `not_before`."""
         document, order = msgspec.json.encode(state), state.open_until_us
         keep_us = rule.window_us if order is None else rule.open_us + _KEEP_US
         put = Put(named, document, expected=version, order=order, keep_us=keep_us)
@@ -221,16 +221,16 @@ class BreakerBook:
 
 
 def _open_after(after: str | None) -> StoreVerb:
-    """The breakers that are not closed, which alone have an order."""
+    """Return the verb that reads breakers that are not closed: only these have an order."""
     return lambda store: store.records.records(
         BREAKER_KIND, by_order=True, after=after, limit=_PAGE
     )
 
 
 class Breaker:
-    """Calls to another system: `with`, `async with`, or `breaker(function, *args)`.
+    """Guard calls to another system: `with`, `async with`, or `breaker(function, *args)`.
 
-    Raises `BreakerOpen` where the call is not to be tried. What is raised inside counts as a
+    It raises `BreakerOpen` while calls must not be tried. An exception raised inside counts as a
     failure if it is one of `trip_on`.
     """
 
@@ -245,7 +245,7 @@ class Breaker:
         tenant: str,
         trip_on: tuple[type[Exception], ...],
     ) -> None:
-        self._book = book  # None: a direct call, which no fleet knows of
+        self._book = book  # None: a handler that is called directly
         self._named = RecordId(BREAKER_KIND, tenant, name_text(name, "breaker: name"))
         check_changes([Remove(self._named)])  # refuse a name that no store keeps
         if not 1 <= count(failures, "breaker: failures") <= FAILURES_MAX:
@@ -301,7 +301,7 @@ class Breaker:
                 await self._book.arun(work)
 
     def __call__(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-        """Call a function through the breaker; of a coroutine function, await what is returned."""
+        """Call a function through the breaker; await the return value of a coroutine function."""
         if inspect.iscoroutinefunction(function):
             return cast("R", self._acall(function, args, kwargs))
         with self:
@@ -318,7 +318,7 @@ class Breaker:
             )
 
     def _end(self, error: BaseException | None) -> _Work[None] | None:
-        """What is to be written after the call; None: nothing, as after most."""
+        """Return what to write after the call; None, as after most calls: nothing."""
         probe, self._probe, self._entered = self._probe, None, False
         failed = isinstance(error, self._trip_on)
         if self._book is None:

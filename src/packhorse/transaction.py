@@ -5,8 +5,8 @@
         await tx.connection.execute("insert into ...")
         tx.complete(result)
 
-Both are there or neither is, whenever the process dies. See `stores.transactions` for what a store
-does, and `runtime.worker.transactions` for what a worker makes of it.
+Both are stored or neither is, whenever the process dies. `stores.transactions` is the store's part,
+and `runtime.worker.transactions` the worker's.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from packhorse.hosts import AttemptHost, HostTransaction
 class JobTransaction:
     """A block whose rows commit with the job's completion.
 
-    It completes the job with `complete(result)`, or is rolled back; so it is when it raises, when
-    the job was cancelled, and when another worker holds it by now (`TransactionRefused`).
+    It completes the job with `complete(result)`, else it is rolled back; also when the block
+    raises, the job was cancelled, or another worker holds the job by now (`TransactionRefused`).
     """
 
     __slots__ = ("_completion", "_host", "_pid", "_sqlalchemy", "open", "over")
 
     def __init__(self, host: HostTransaction) -> None:
-        self.open = False  #: its block has begun, and not ended
-        self.over = False  #: its block has ended, and was not rolled back
+        self.open = False  #: inside the block
+        self.over = False  #: the block has ended, and was committed
         self._host = host
         self._completion: Any = None
         self._pid = os.getpid()
@@ -49,7 +49,7 @@ class JobTransaction:
 
     @classmethod
     def following(cls, before: Self | None, host: AttemptHost) -> Self:
-        """Another one, if the one before was rolled back."""
+        """Make another one, if the one before was rolled back."""
         if before is not None and (before.open or before.over):
             raise UsageError(
                 "ctx.transaction() was asked for a second time; it completes the job, so that an "
@@ -58,7 +58,7 @@ class JobTransaction:
         return cls(host.transaction())
 
     def let_steps(self) -> None:
-        """Raise if no step can be kept now."""
+        """Raise if no step can be stored now."""
         if self.open and self._host.exclusive:
             raise UsageError(
                 "SQLite keeps no steps while ctx.transaction() holds its write lock: do them "
@@ -68,9 +68,9 @@ class JobTransaction:
     def complete(self, result: Any = None) -> None:
         """Complete the job with this result when the block ends, in the same commit.
 
-        The result is checked now, as one that is returned would be; one that is not what the task
-        declares is raised, and ends the attempt as its contract says. What the handler returns
-        later counts no more.
+        The result is checked now, as a returned one would be; if the task does not declare such a
+        result, this raises, and the attempt ends as its contract says. What the handler returns
+        later is ignored.
         """
         if not self.open:
             raise UsageError("tx.complete() is called inside the block of ctx.transaction()")
@@ -170,11 +170,11 @@ class JobTransaction:
     def _end(self) -> None:
         self.open = False
         if self._sqlalchemy is not None:
-            # It rolls back when it is closed.
+            # SQLAlchemy would roll back when it is closed.
             self._sqlalchemy.dialect.do_rollback = _nothing
 
     def _is_copy(self) -> bool:
-        """Whether a handler has forked inside its block: what is open belongs to the original."""
+        """Return whether the handler forked inside its block: the parent owns what is open."""
         return os.getpid() != self._pid
 
 
@@ -211,9 +211,9 @@ def _one_connection() -> dict[str, Any]:
 
 @contextmanager
 def _kept_open(dialect: Any) -> Iterator[None]:
-    """Let SQLAlchemy look at a connection whose transaction is open, and not end that.
+    """Let SQLAlchemy inspect a connection without ending its open transaction.
 
-    It would end the one in which it looks, and must end none later.
+    Afterwards a commit or rollback through SQLAlchemy raises.
     """
     dialect.do_rollback = dialect.do_commit = _nothing
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where artifacts are kept: the contract of a place, and which URL means which."""
+"""Where artifacts are stored: the contract of a place, and which URL means which."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from packhorse.errors import ArtifactError, ConfigError
 
 #: Read and written at once.
 CHUNK_BYTES: Final = 256 * 1024
-#: What a file system takes as the name of a folder, in bytes.
+#: The longest name of a folder that file systems take, in bytes.
 _FOLDER_NAME_MAX: Final = 255
 _SPACE_DIGITS: Final = 16
 
 
 class Place(Protocol):
-    """Keeps bytes by an id of space, job and token; an id is given once, nothing is overwritten.
+    """Store bytes by an id of space, job and token; an id is used once, nothing is overwritten.
 
-    A space is that of one store, so that stores which share a place do not remove each other's.
+    Each store has its own space, so that stores which share a place do not remove each other's.
     """
 
     @property
@@ -30,15 +30,15 @@ class Place(Protocol):
         ...
 
     def write(self, artifact_id: str, chunks: Iterable[bytes]) -> None:
-        """Keep all of it, or nothing; once it returns, a crash does not lose it."""
+        """Store all of it, or nothing; once this returns, a crash does not lose it."""
         ...
 
     def read(self, artifact_id: str) -> BinaryIO:
-        """What is kept, as a stream; `FileNotFoundError` if it is not."""
+        """Open an artifact as a stream; `FileNotFoundError` if there is none."""
         ...
 
     def url(self, artifact_id: str) -> str:
-        """Where it lies."""
+        """Return its address."""
         ...
 
     def discard(self, artifact_id: str) -> None:
@@ -46,16 +46,16 @@ class Place(Protocol):
         ...
 
     def jobs(self, after: str, limit: int) -> list[str]:
-        """Jobs with something in this space, in an order, behind `after`; empty: no more."""
+        """List jobs with artifacts in this space, in a fixed order, behind `after`."""
         ...
 
     def remove(self, job_id: str) -> None:
-        """Remove all of a job from this space, also what was never finished."""
+        """Remove everything of a job from this space, also unfinished writes."""
         ...
 
 
 class PlaceSource:
-    """Opens an app's place for artifacts when it is first needed."""
+    """Open an app's place for artifacts when it is first needed."""
 
     def __init__(self, opened: Callable[[], Place | None], *, chosen: bool) -> None:
         self.chosen = chosen  #: the app names a place, so that large results go there
@@ -64,16 +64,16 @@ class PlaceSource:
         self._place: Place | None = None
 
     def __call__(self) -> Place | None:
-        """The place; None if there is none."""
+        """Return the place; None if the app has none."""
         if self._place is None:
             self._place = self._open()
         return self._place
 
 
 def open_place(given: str | None, url: str | None, folder: str, label: str) -> Place | None:
-    """The place that an app names; without one, beside its store, if that is a file or memory.
+    """Open the place that an app names, else one beside its store if that is a file or memory.
 
-    `label` names the store, without secrets, alike for all its processes.
+    `label` names the store, without secrets, the same in all its processes.
     """
     import hashlib  # noqa: PLC0415 - code that only submits does not pay for it
 
@@ -103,14 +103,14 @@ def open_place(given: str | None, url: str | None, folder: str, label: str) -> P
 
 
 def split_id(artifact_id: str) -> tuple[str, str, str]:
-    """The folders of an id, for space, job and token, each a plain name."""
+    """Return the folder names of an id: for space, job and token."""
     space, _, rest = artifact_id.partition("/")
     job_id, _, token = rest.rpartition("/")
     return job_folder(space), job_folder(job_id), job_folder(token)
 
 
 def job_folder(job_id: str) -> str:
-    """The name of a job's folder: any text, and neither a path nor hidden."""
+    """Return the name of a job's folder, which is neither a path nor hidden, whatever the id."""
     name = quote(job_id, safe="").replace(".", "%2E")
     if not name or len(name) > _FOLDER_NAME_MAX:
         raise ArtifactError(
@@ -122,7 +122,7 @@ def job_folder(job_id: str) -> str:
 
 
 def job_of_folder(name: str) -> str:
-    """The job whose folder has this name."""
+    """Return the job whose folder has this name."""
     return unquote(name)
 
 

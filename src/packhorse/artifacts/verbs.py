@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Put artifacts, find them, and read them back, with their digests checked.
 
-The bytes are kept first, by a token that nothing knows; then the job is given the reference under
-its fence. So a stale attempt, or one that crashed between the two, leaves bytes that nothing shows
-and that go with the job.
+The bytes are written first, under a new token; then the reference is attached to the job, under its
+fence. So a stale attempt, or one that crashed between the two, leaves bytes without a reference,
+which are removed with the job.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from packhorse.protocol import WorkerResponse
 
 T = TypeVar("T")
 
-#: A result that is longer is refused, with artifacts too.
+#: A longer result is refused, also as an artifact.
 RESULT_ARTIFACT_BYTES_MAX: Final = 256 * 1024 * 1024
 _NAME_LENGTH_MAX: Final = 200
-#: Attachments of artifacts begin with it.
+#: Names of attachments that are references to artifacts begin with it.
 _PREFIX: Final = "artifact:"
-#: What stands in the place of a result that became an artifact.
+#: The key of the reference that replaces a result that became an artifact.
 _RESULT: Final = "packhorse.result_artifact"
 
 
@@ -42,11 +42,11 @@ class Artifact(msgspec.Struct, frozen=True):
     place: Place
 
     def wire(self) -> dict[str, Any]:
-        """As it stands in a response's `artifacts`."""
+        """Return it as an entry of a response's `artifacts`."""
         return {name: getattr(self, name) for name in ("id", "name", "url", "digest", "size")}
 
     def read(self) -> bytes:
-        """All of it; `ArtifactError` if it is gone, or not what was put."""
+        """Read all of it; `ArtifactError` if it is gone, or differs from what was put."""
         return b"".join(self._chunks())
 
     async def aread(self) -> bytes:
@@ -54,7 +54,7 @@ class Artifact(msgspec.Struct, frozen=True):
         return await _in_thread(self.read)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, which appears when all of it was read and checked."""
+        """Write it to a file, which appears once all of it was read and checked."""
         from pathlib import Path  # noqa: PLC0415 - slow to import, and few need it
 
         target = Path(path)
@@ -93,7 +93,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A reference as it is kept with its job."""
+    """A reference as it is attached to its job."""
 
     id: str
     digest: str
@@ -120,11 +120,11 @@ class Artifacts:
     def put(self, name: str, data: bytes | str | os.PathLike[str] | BinaryIO) -> Artifact:
         """Keep bytes, the file at a path, or what a binary stream has left, under a name.
 
-        When it returns, bytes and reference survive a crash. A name that is put again names the
-        new one. `StepRefused`: another worker may hold the job by now, and nothing was kept.
+        When it returns, bytes and reference survive a crash. Putting a name again replaces it.
+        `StepRefused`: another worker may hold the job by now, and nothing was stored.
         """
         artifact = self._written(name, data)
-        # Where that raises, the reference may be kept all the same: the bytes stay.
+        # If that raises, the reference may have been stored: keep the bytes.
         return self._settled(artifact, held=self._host.attach(_entry(artifact)))
 
     async def aput(self, name: str, data: bytes | str | os.PathLike[str] | BinaryIO) -> Artifact:
@@ -149,7 +149,7 @@ class Artifacts:
 
 
 def artifacts_of(values: Mapping[str, bytes], places: PlaceSource) -> tuple[Artifact, ...]:
-    """The artifacts among what is kept with a job, by name."""
+    """Return the artifacts among the attachments of a job, sorted by name."""
     return tuple(
         _bound(msgspec.json.decode(value, type=_Kept), name.removeprefix(_PREFIX), places())
         for name, value in sorted(values.items())
@@ -158,20 +158,20 @@ def artifacts_of(values: Mapping[str, bytes], places: PlaceSource) -> tuple[Arti
 
 
 def with_artifacts(response: WorkerResponse, artifacts: tuple[Artifact, ...]) -> WorkerResponse:
-    """The response with these in its list."""
+    """Return the response with these artifacts in its list."""
     listed = [each.wire() for each in artifacts]
     return msgspec.structs.replace(response, artifacts=listed) if listed else response
 
 
 def moved_result(place: Place | None, job_id: str, result: str) -> str:
-    """Keep a result as an artifact; return what stands in its place."""
+    """Store a result as an artifact; return the reference that replaces it."""
     artifact = _write(place, job_id, "result", result.encode())
     kept = _Kept(artifact.id, artifact.digest, artifact.size)
     return msgspec.json.encode({_RESULT: kept}).decode()
 
 
 def result_artifact(job_id: str, result: bytes | None, places: PlaceSource) -> Artifact | None:
-    """The artifact that a result became; None if it stands there itself."""
+    """Return the artifact that a result became; None if the result is stored itself."""
     if result is None or not result.startswith(f'{{"{_RESULT}":'.encode()):
         return None
     try:
@@ -209,7 +209,7 @@ def _write(place: Place | None, job_id: str, name: str, data: object) -> Artifac
 
 
 def is_reference(value: object, job_id: str) -> bool:
-    """Whether this is the reference to an artifact of a job, as `Artifact.wire` writes it."""
+    """Return whether this refers to an artifact of a job, as `Artifact.wire` writes it."""
     artifact_id = value.get("id") if isinstance(value, dict) else None
     return isinstance(artifact_id, str) and _job_of(artifact_id) == job_id
 

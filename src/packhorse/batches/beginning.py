@@ -24,7 +24,7 @@ from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, TenantRequired
 from packhorse.steps.cursor import asynchronous
 
-#: What a call may not choose that is made into many jobs.
+#: Options that identify one job, and so cannot be given to the many jobs of a batch.
 _NOT_FOR_MEMBERS: Final = (
     *("job_id", "idempotency_key", "idempotency_window", "unique", "tx", "notify", "wait"),
     *("ordering_key", "trace_id"),
@@ -69,7 +69,7 @@ def begin_batch(
         submission.warn_of_blocking("map" if single else "batch")
     document = _document(submission, task, choices, items, options, single=single)
     batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
-    connection.submit(())  # the store is told of queues and limits first
+    connection.submit(())  # it declares queues and limits first
     _watch(submission, batch, options)
     with _traced(submission, document) as carrying:
         batch.fill(Filler(connection.store, task, carrying), items)
@@ -98,7 +98,7 @@ async def abegin_batch(
 
 @contextmanager
 def _traced(submission: Submission, batch: BatchDocument) -> Iterator[BatchDocument]:
-    """The batch; its jobs and callbacks are of the trace of who begins it."""
+    """Yield the batch with its jobs and callbacks in the trace of the caller."""
     with submission.traced([batch.job, *batch.callbacks.values()]) as (job, *callbacks):
         named = dict(zip(batch.callbacks, callbacks, strict=True))
         yield msgspec.structs.replace(batch, job=job, callbacks=named)
@@ -149,7 +149,7 @@ def _template(
     *,
     single: bool,
 ) -> NewJob:
-    """What all members have in common."""
+    """Make the template of all members."""
     for name in _NOT_FOR_MEMBERS:
         if name in choices.values:
             raise ConfigError(
@@ -192,7 +192,7 @@ def _number(chosen: Mapping[str, Any], name: str, default: int, most: int, where
 
 
 def _watch(submission: Submission, batch: Batch[Any], options: Mapping[str, Any]) -> None:
-    """Have `on_progress` called: by a worker of this process, or else by a thread of its own."""
+    """Have `on_progress` called, by a worker of this process or by a thread."""
     function = options.get("on_progress")
     if function is None:
         return

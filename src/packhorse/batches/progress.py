@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How far a batch is: in the shape of the worker protocol, and told to those who asked for it."""
+"""The progress of a batch: in the shape of the worker protocol, and passed to `on_progress`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OnProgress = Callable[[Mapping[str, int]], object]
 
 
 def batch_progress(batch: BatchDocument) -> BatchProgress:
-    """How far a batch is."""
+    """Describe the progress of a batch."""
     started_us, finished_us = batch.started_us, batch.finished_us
     return BatchProgress(
         batch_id=batch.id,
@@ -41,7 +41,7 @@ def batch_progress(batch: BatchDocument) -> BatchProgress:
 
 
 def batch_ended(batch: BatchDocument, worker: str = "") -> EndedBatch:
-    """The event about a batch that has ended."""
+    """Make the event of a batch that has ended."""
     kinds: dict[str, type[EndedBatch]] = {"completed": CompletedBatch, "cancelled": CancelledBatch}
     return kinds.get(batch.status, FailedBatch)(
         worker=worker,
@@ -55,23 +55,25 @@ def batch_ended(batch: BatchDocument, worker: str = "") -> EndedBatch:
 
 
 class ProgressWatchers:
-    """Functions of this process that are called after each member of a batch."""
+    """The `on_progress` functions of this process, called after each member of a batch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._functions: dict[str, tuple[OnProgress, int]] = {}  # with the ends told already
+        self._functions: dict[
+            str, tuple[OnProgress, int]
+        ] = {}  # with the number of ends it was called for
 
     def add(self, batch_id: str, function: OnProgress) -> None:
-        """Call a function when the batch has moved on."""
+        """Call a function whenever the batch has made progress."""
         with self._lock:
             self._functions[batch_id] = (function, 0)
 
     def wants(self, batch_id: str) -> bool:
-        """Whether a function is to be called of it."""
+        """Return whether a batch has a function to call."""
         return batch_id in self._functions
 
     def tell(self, batch: BatchDocument) -> None:
-        """Call the function of a batch, unless it was told of that; what it raises is logged."""
+        """Call the function of a batch, once for each progress; log what it raises."""
         with self._lock:
             function, told = self._functions.get(batch.id, (None, 0))
             if function is None:
@@ -98,9 +100,9 @@ def follow(
     read: Callable[[], Awaitable[BatchDocument]],
     connection: Connection,
 ) -> Callable[[], None]:
-    """What a thread does while other processes may run the members of a batch.
+    """Return the loop of a thread that follows a batch whose members other processes may run.
 
-    What a worker of this process has told meanwhile is not told again.
+    It does not repeat what a worker of this process has reported meanwhile.
     """
 
     async def look() -> None:
@@ -110,7 +112,7 @@ def follow(
         while watchers.wants(batch_id):
             await asyncio.sleep(_LOOK_S)
             if before is not None:
-                watchers.tell(before)  # a while after it was so: who folds tells it first
+                watchers.tell(before)  # one round late: a worker of this process reports first
             try:
                 before = await read()
             except BatchNotFound:

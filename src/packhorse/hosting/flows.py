@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The flows of a host: built, started, watched, and stopped within bounds.
+"""Build, start and stop the flows of a host, within bounds.
 
 A node may swallow its cancellation, and then `stop()` of its flow never returns. So every wait
-here has an end, and a flow that does not stop is left behind.
+here has a timeout, and a flow that does not stop is abandoned.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ STOP_S: Final = 2.0
 
 
 class Bounded(Exception):
-    """Something did not end in its time, and goes on by itself."""
+    """Something did not end in time, and runs on unattended."""
 
 
 async def within(seconds: float, work: Awaitable[Any]) -> Any:
-    """The answer of `work`; `Bounded` after so long, also where it ignores that it is cancelled."""
+    """Await `work`; raise `Bounded` after this time, even if it ignores its cancellation."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:
         task.cancel()
-        task.add_done_callback(_looked_at)
+        task.add_done_callback(_retrieve_exception)
         raise Bounded
     return task.result()
 
 
-def _looked_at(task: asyncio.Future[Any]) -> None:
-    """So that nothing is said of an exception that has no reader any more."""
+def _retrieve_exception(task: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an exception that no code awaits any more."""
     if not task.cancelled():
         task.exception()
 
 
 class HostedFlow:
-    """One flow that runs, and what it has been through."""
+    """One running flow, and its counts."""
 
     def __init__(self, flow: Any) -> None:
         self.flow = flow
         self.jobs = 0
         self.failures = 0
         self.users = 0  #: jobs in it just now
-        self.worn = ""  #: why it is to give way to a new one
+        self.worn = ""  #: why a new flow must replace it
 
     async def stop(self) -> bool:
-        """Stop it; says whether it did."""
+        """Stop it; return whether it did."""
         try:
             await within(STOP_S, self.flow.stop())
-        except Exception:  # noqa: BLE001 - it is left behind, whatever it has
+        except Exception:  # noqa: BLE001 - it is abandoned, whatever it raised
             return False
         return True
 
 
 class Flows:
-    """Gives each job a flow: its own, or one that many share until it is worn."""
+    """Give each job a flow: one of its own, or a shared one until that is worn out."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Flows:
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[HostedFlow]:
-        """A flow for one job; whatever leaves this block as an exception wears it out."""
-        hosted = self._taken()
+        """Lend a flow to one job; an exception that leaves the block wears it out."""
+        hosted = self._current_flow()
         hosted.users += 1
         hosted.jobs += 1
         try:
@@ -93,7 +93,7 @@ class Flows:
             if hosted.worn and not hosted.users:
                 await self._end(hosted)
 
-    def _taken(self) -> HostedFlow:
+    def _current_flow(self) -> HostedFlow:
         hosted = self._current
         if hosted is None or hosted.worn:
             hosted = HostedFlow(self._start())
@@ -120,6 +120,6 @@ class Flows:
             self._rebuilt(hosted, stopped)
 
     async def close(self) -> None:
-        """Stop what runs."""
+        """Stop all flows."""
         flows, self._all, self._current = tuple(self._all), set(), None
         await asyncio.gather(*(hosted.stop() for hosted in flows))

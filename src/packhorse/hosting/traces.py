@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a flow tells of its traces: to the log, the figures, and the job that waits for it."""
+"""Pass the events of flows on: to the bus, the figures, and the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from packhorse.events import EventBus, FlowEvent, FlowTrouble
 from packhorse.hosting.flow_figures import FlowFigures
 from packhorse.runtime.consumer import FetchedJob
 
-#: Events that say nothing bad; all others, also those of later releases, are trouble.
+#: Events of normal work; all others, also those of later releases, are trouble.
 _WELL: Final = frozenset({"node_start", "node_success"})
-#: As the runtime writes it into an answer that looks like any other.
+#: The text by which an answer of the runtime says that the deadline passed.
 _DEADLINE_TEXT: Final = "Deadline exceeded"
 _STOPPED: Final = "node_cancelled"
 _JOB_TIMEOUT: Final = "job_timeout"
@@ -32,22 +32,22 @@ class Ended:
 
     @classmethod
     def timed_out(cls, details: str | None = None) -> Self:
-        """It took too long, as the host, the flow, or a deadline says."""
+        """Return the end of a job that took too long for the host, the flow, or a deadline."""
         return cls(failed=True, reason=_JOB_TIMEOUT, details=details)
 
     @classmethod
     def cancelled(cls) -> Self:
-        """It is to be cancelled; whichever verb follows finishes it so."""
+        """Return the end of a job that was cancelled; the store settles it as cancelled."""
         return cls(failed=True, reason="TRACE_CANCELLED")
 
     @classmethod
     def raised(cls, error: BaseException) -> Self:
-        """The flow, or who builds it, raised."""
+        """Return the end of a job whose flow, or the code that builds it, raised."""
         return cls(failed=True, reason=f"exception:{type(error).__name__}", details=error)
 
     @classmethod
     def flow_error(cls, payload: dict[str, Any]) -> Self:
-        """The flow says that a node failed for good."""
+        """Return the end of a job one of whose nodes failed for good."""
         code, message = str(payload.get("code", "")), str(payload.get("message", ""))
         if code == "DEADLINE_EXCEEDED":
             return cls.timed_out(message)
@@ -57,7 +57,7 @@ class Ended:
 
     @classmethod
     def of(cls, work: asyncio.Future[Any], library: Any) -> Self:
-        """What a fetch answered: a value, or an error that came as one."""
+        """Return the end of a job from what `fetch` returned: a value, or an error as a value."""
         error = work.exception()
         if error is not None:
             return cls.raised(error)
@@ -75,7 +75,7 @@ class Ended:
 
 
 class Traces:
-    """Hears the events of all flows of a host."""
+    """Receive the events of all flows of a host."""
 
     def __init__(self, bus: EventBus, figures: FlowFigures) -> None:
         self._bus = bus
@@ -84,7 +84,7 @@ class Traces:
 
     @contextmanager
     def watching(self, job: FetchedJob) -> Iterator[asyncio.Future[Ended]]:
-        """Hear of the trace of a job; the answer is set when no result will come."""
+        """Follow the trace of a job; the future is set when no result will come."""
         told: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._open[job.attempt_trace_id] = (job, told)
         try:
@@ -94,11 +94,11 @@ class Traces:
             told.cancel()
 
     async def heard(self, event: Any) -> None:
-        """Of the runtime, as a middleware; what it raised would be logged and forgotten there."""
+        """Receive an event, as a middleware of the runtime, which only logs what this raises."""
         node, kind = str(event.node_name or ""), str(event.event_type)
         job, told = self._open.get(event.trace_id or "", (None, None))
         if event.trace_id is None and kind == _STOPPED:
-            return  # each node says so when its flow is stopped, which is no news
+            return  # every node emits it when its flow is stopped
         self._figures.count(node, kind, event.latency_ms, event.queue_depth)
         self._tell(event, node, kind, job)
         if told is None or told.done():
@@ -107,7 +107,9 @@ class Traces:
             told.set_result(Ended.flow_error(dict(event.error_payload or {})))
         elif kind == "deadline_skip":
             told.set_result(Ended.timed_out(f"the deadline passed before node {node}"))
-        elif kind == "trace_cancel_start":  # of the flow's own accord: nothing will come
+        elif (
+            kind == "trace_cancel_start"
+        ):  # the flow cancelled the trace itself: no result will come
             told.set_result(Ended.cancelled())
 
     def _tell(self, event: Any, node: str, kind: str, job: FetchedJob | None) -> None:

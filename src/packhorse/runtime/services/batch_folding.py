@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the ends of its members come to for a batch."""
+"""Fold the ends of members into their batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger("packhorse.worker")
 
 
 class BatchFolding:
-    """Counts the items of a batch, and submits its callbacks."""
+    """Count the items of a batch, and submit its callbacks."""
 
     kind = BATCH_KIND
 
@@ -30,7 +30,7 @@ class BatchFolding:
         self._worker = worker
 
     def fold(self, store: Store, group: Group, lines: Sequence[JournalLine]) -> Asking[Fold]:
-        """Add up what the lines tell; lines of a batch that is gone count nowhere."""
+        """Add up the lines; lines of a removed batch count nowhere."""
         ids = tuple(line.id for line in lines)
         record = yield store.records.record(group.record)
         if record is None:
@@ -50,7 +50,7 @@ class BatchFolding:
         return Fold(ids, (put,), moved.jobs, (told, ended))
 
     def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
-        """Tell those in this process who want to know how far it is, after each member."""
+        """Call `on_progress` after each member, emit the end, and log refused callbacks."""
         del store
         told_of, ended = fold.note or ((), None)
         for batch in told_of:
@@ -59,8 +59,8 @@ class BatchFolding:
             self._bus.emit(ended)
         for answer in changed.jobs:
             if isinstance(answer, RefusedJob):
-                told = "a callback of batch %s was refused, and is a dead letter: %s"
-                _LOG.warning(told, group.key, answer.reason)
+                text = "a callback of batch %s was refused, and is a dead letter: %s"
+                _LOG.warning(text, group.key, answer.reason)
         yield from ()
 
 

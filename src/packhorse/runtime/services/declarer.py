@@ -15,7 +15,7 @@ from packhorse.core.releases import SEEN_EVERY_US, Declaration, Declared, Releas
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.records import Changed, all_records, store_clock
 
-#: Workers of a release renew its record; once it has expired, other releases may declare anew.
+#: Workers of a release renew its record; when it expires, others may replace its declarations.
 _RELEASE_US: Final = 180 * SECOND_US
 _RELEASE_EVERY_S: Final = 60.0
 #: Records written in one change: few, since one conflict makes it run again.
