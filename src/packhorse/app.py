@@ -20,14 +20,13 @@ from packhorse.client.run_options import (
     run_options,
     worker_version,
 )
-from packhorse.client.submission import Submission
+from packhorse.client.submission import Batch, Submission
 from packhorse.client.tenant import TenantView
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration
 from packhorse.core.info import Explanation
-from packhorse.core.job import NewJob
 from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
@@ -227,14 +226,17 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
 
         A request (`worker_id`, `inputs`, ...) goes to the task whose contract has that id.
         """
-        return self._submission.store(self._wire_job(task), "submit")
+        [handle] = self._submission.store(self._wire_batch(task), "submit")
+        return handle
 
     async def asubmit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """As `submit`, without blocking the event loop."""
-        return await self._submission.astore(self._wire_job(task))
+        [handle] = await self._submission.astore(self._wire_batch(task))
+        return handle
 
-    def _wire_job(self, value: WireTask | WorkerRequest | WireData) -> NewJob:
-        return submitted_job(value, self.registry, self._connection.declarations)
+    def _wire_batch(self, value: WireTask | WorkerRequest | WireData) -> Batch:
+        job = submitted_job(value, self.registry, self._connection.declarations)
+        return Batch(self._submission.checked([job]))
 
     # --------------------------------------------------------------------------------- looking
 

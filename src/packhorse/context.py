@@ -42,7 +42,7 @@ import msgspec
 from packhorse.artifacts import Artifacts
 from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
-from packhorse.core.clock import SECOND_US, new_id, to_datetime
+from packhorse.core.clock import SECOND_US, new_trace_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, JobOptions
 from packhorse.core.job_logs import RunningJob
@@ -315,7 +315,7 @@ def detached_job(task: str) -> Job:
         snoozes=0,
         timeout_us=None,
         deadline_us=None,
-        trace_id=new_id().replace("-", ""),  # of its own: a direct call is no repetition
+        trace_id=new_trace_id(),  # of its own: a direct call is no repetition
         upstream_request_id=None,
         options=None,
         ready_us=0,

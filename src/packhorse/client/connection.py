@@ -185,48 +185,60 @@ class Connection:
 
         `wait_us` is how long at most; None is what the queue says. `ids_are_new`: see `JobStore`.
         """
-        ask = _submit_of(jobs, ids_are_new=ids_are_new)
         if not self._is_ordinary(jobs):
-            return drive(self._submitting(ask, jobs, wait_us), self._answer)
+            return drive(self._submitting(jobs, wait_us, ids_are_new), self._answer)
         try:
-            return self.run(ask)
+            store = self.store
+            return store.run(store.jobs.submit(jobs, ids_are_new=ids_are_new))
         except PackhorseError as error:
-            return drive(self._submitting(ask, jobs, wait_us, met=error), self._answer)
+            return drive(self._submitting(jobs, wait_us, ids_are_new, error), self._answer)
 
     async def asubmit(
         self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
     ) -> tuple[Submitted, ...]:
         """As `submit`, without blocking the event loop."""
-        ask = _submit_of(jobs, ids_are_new=ids_are_new)
         if not self._is_ordinary(jobs):
-            return await adrive(self._submitting(ask, jobs, wait_us), self._aanswer)
+            return await adrive(self._submitting(jobs, wait_us, ids_are_new), self._aanswer)
         try:
-            return await self.arun(ask)
+            store = await self.astore()
+            return await store.arun(store.jobs.submit(jobs, ids_are_new=ids_are_new))
         except PackhorseError as error:
-            return await adrive(self._submitting(ask, jobs, wait_us, met=error), self._aanswer)
+            return await adrive(self._submitting(jobs, wait_us, ids_are_new, error), self._aanswer)
 
     def _is_ordinary(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether a submit is one plan and nothing before or after it, as most are."""
-        observers = self.bus.observers
+        """Whether a submit is one plan and nothing before or after it, as most are.
+
+        A store that was emptied or restored from a copy has lost the limits it was told, and does
+        not say so: jobs with limits have them declared again after a while.
+        """
+        declarations, observers = self.declarations, self.bus.observers
+        if (
+            declarations.limit(jobs)
+            and self.clock.monotonic() - declarations.told_at >= DOUBTED_AFTER_S
+        ):
+            declarations.told = 0
         return (
-            self.declarations.told == self.registry.news
-            and not self._doubts(jobs)
+            declarations.told == self.registry.news
             and QueueFilling not in observers
             and JobDead not in observers
         )
 
     def _submitting(
         self,
-        ask: Ask[tuple[Submitted, ...]],
         jobs: Sequence[NewJob],
         wait_us: int | None,
-        met: PackhorseError | None = None,
+        ids_are_new: bool,  # noqa: FBT001 - as the caller was told
+        failed: PackhorseError | None = None,
     ) -> _Steps[tuple[Submitted, ...]]:
-        """All of a submit; or, with what a plan `met` that was run before, what follows that."""
+        """Declare and submit; or handle the error with which a submit has `failed` already."""
+
+        def ask(store: Store) -> Plan[tuple[Submitted, ...]]:
+            return store.jobs.submit(jobs, ids_are_new=ids_are_new)
+
         try:
             try:
-                if met is not None:
-                    raise met
+                if failed is not None:
+                    raise failed
                 yield from self._declaring()
                 answers: tuple[Submitted, ...] = yield ask
             except QueueFull as full:
@@ -267,19 +279,6 @@ class Connection:
                 record = yield _record_of(job_id)
                 if record is not None and record.dead_reason is not None:
                     self.bus.emit(dead_event(record))
-
-    def _doubts(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether to look first if the store still knows the limits of these jobs.
-
-        A store that was emptied or brought back from a copy has lost them, and does not say so.
-        """
-        declarations = self.declarations
-        if self.clock.monotonic() - declarations.told_at < DOUBTED_AFTER_S:
-            return False
-        if not declarations.limit(jobs):
-            return False
-        declarations.told = 0
-        return True
 
     def _watching(self, jobs: Sequence[NewJob]) -> _Steps[None]:
         """Tell observers of queues that fill up; the jobs are stored whatever happens here."""
@@ -354,10 +353,6 @@ class Connection:
         """In a forked child: some thread of the parent may have held it."""
         self._lock, self._opening = threading.RLock(), False
         self.declarations.renew_lock()
-
-
-def _submit_of(jobs: Sequence[NewJob], *, ids_are_new: bool) -> Ask[tuple[Submitted, ...]]:
-    return lambda store: store.jobs.submit(jobs, ids_are_new=ids_are_new)
 
 
 def _depth_of(queue: str) -> Ask[int]:

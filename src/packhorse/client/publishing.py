@@ -7,24 +7,21 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-import msgspec
-
 from packhorse.call import NO_CHOICES, Call
 from packhorse.client.submission import (
     ATOMIC_BYTES_MAX,
     ATOMIC_JOBS_MAX,
+    Batch,
     Submission,
     new_job,
-    parts,
 )
 from packhorse.client.transactions import Within
 from packhorse.core.clock import new_id
 from packhorse.core.codec import Signature
 from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration
-from packhorse.core.job import NewJob, Priority
+from packhorse.core.job import Priority
 from packhorse.core.options import PriorityName, chosen_options
-from packhorse.core.process import in_event_loop
 from packhorse.core.topics import (
     SUBSCRIBER_KIND,
     SubscriberDeclaration,
@@ -81,17 +78,8 @@ def publish(
     """
     publication = _Publication(submission, topic, payload, options, tenant)
     store = submission.connection.store
-    found = publication.jobs(drive(_stored(store, topic), store.run))
-    if publication.within is None and in_event_loop():
-        submission.warn_of_blocking("publish")
-    with submission.traced(found) as jobs:
-        if publication.within is not None:
-            for part in parts(jobs, atomic=False):
-                written = publication.within.written(part)
-                submission.connection.transactions.write(store, publication.within.tx, written)
-            return publication.handles([(job.id, None) for job in jobs])
-        answers = submission.connection.submit(jobs, **publication.how) if jobs else ()
-        return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+    batch = publication.batch(drive(_stored(store, topic), store.run))
+    return submission.store(batch, "publish", tenant=tenant)
 
 
 async def apublish(
@@ -105,16 +93,8 @@ async def apublish(
     """As `publish`, without blocking the event loop."""
     publication = _Publication(submission, topic, payload, options, tenant)
     store = await submission.connection.astore()
-    connection = submission.connection
-    found = publication.jobs(await adrive(_stored(store, topic), store.arun))
-    with submission.traced(found) as jobs:
-        if publication.within is not None:
-            for part in parts(jobs, atomic=False):
-                written = publication.within.written(part)
-                await connection.transactions.awrite(store, publication.within.tx, written)
-            return publication.handles([(job.id, None) for job in jobs])
-        answers = await connection.asubmit(jobs, **publication.how) if jobs else ()
-        return publication.handles([(each.job_id, each.deduplicated) for each in answers])
+    batch = publication.batch(await adrive(_stored(store, topic), store.arun))
+    return await submission.astore(batch, tenant=tenant)
 
 
 def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:
@@ -143,7 +123,6 @@ class _Publication:
     ) -> None:
         where = f"topic {check_topic(topic)!r}: publish()"
         given = {name: value for name, value in options.items() if name != "tx"}
-        self._tenant = tenant
         if tenant is not None and given.setdefault("tenant", tenant) != tenant:
             raise ConfigError(
                 f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
@@ -155,26 +134,20 @@ class _Publication:
         key = fields.pop("idempotency_key", None)
         wait_us, tx = fields.pop("wait_us", None), fields.pop("tx", None)
         notify = bool(fields.pop("notify", False))
-        self.within = None if tx is None else Within(tx, notify)
-        #: How the jobs are submitted; ids that follow from a key may be there already.
-        self.how: Mapping[str, Any] = {"wait_us": wait_us, "ids_are_new": key is None}
+        self._wait_us = wait_us
+        self._within = None if tx is None else Within(tx, notify)
+        self._keyed = key is not None  # its ids follow from the key, and may be there already
         self._event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
         self._submission = submission
 
-    def jobs(self, stored: Sequence[SubscriberDocument]) -> list[NewJob]:
-        """A job for each subscriber, checked."""
+    def batch(self, stored: Sequence[SubscriberDocument]) -> Batch:
+        """A job for each subscriber, checked, and how they are stored."""
         submission, event = self._submission, self._event
         own = [
             declaration(event.topic, call, submission)
             for call in submission.subscribers.get(event.topic, {}).values()
         ]
-        jobs = event_jobs(event, reached(stored, own))
-        traces_uniquely = submission.connection.declarations.traces_uniquely
-        jobs = [
-            msgspec.structs.replace(job, trace_id=job.id) if traces_uniquely(job.queue) else job
-            for job in jobs
-        ]
-        submission.check(jobs)
+        jobs = submission.checked(event_jobs(event, reached(stored, own)))
         size = sum(len(job.payload) for job in jobs)
         if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
             raise UsageError(
@@ -182,14 +155,7 @@ class _Publication:
                 f"bytes of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
                 f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
             )
-        return jobs
-
-    def handles(self, found: Sequence[tuple[str, bool | None]]) -> list[JobHandle[Any]]:
-        connection = self._submission.connection
-        return [
-            JobHandle(job_id, deduplicated, connection, tenant=self._tenant)
-            for job_id, deduplicated in found
-        ]
+        return Batch(jobs, self._wait_us, not self._keyed, self._within)
 
 
 def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:

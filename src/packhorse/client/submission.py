@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,7 +28,6 @@ from packhorse.core.keys import taken_key
 from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
 from packhorse.handle import JobHandle
-from packhorse.stores.requests import Submitted
 from packhorse.unique import Unique, payload_digest, unique_rule
 
 R = TypeVar("R")
@@ -41,9 +40,17 @@ ATOMIC_JOBS_MAX: Final = 5_000
 ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Choices that decide nothing about the job itself.
 _TX_ALONE: Final = {"tx": None}.keys()
-#: Jobs, how long they wait for room, if all ids are new, the transaction they are part of.
-_Batch = tuple[list[NewJob], int | None, bool, Within | None]
 _UNCHANGED: Final = "nothing was stored"
+
+
+class Batch(NamedTuple):
+    """Jobs to store together, and how to store them."""
+
+    jobs: list[NewJob]
+    wait_us: int | None = None  #: how long to wait for room; None is what the queue says
+    ids_are_new: bool = False  #: no job in the store has one of their ids
+    within: Within | None = None  #: the user's transaction that they are part of
+    calls: Sequence[Call[Any]] = ()  #: what the jobs were made from, if from calls
 
 
 class Submission:
@@ -74,25 +81,7 @@ class Submission:
 
         With `tx`, or where the calls name one, they are stored when that transaction commits.
         """
-        calls = list(calls)
-        made, wait_us, ids_are_new, within = self._batch(calls, tx)
-        connection = self.connection
-        handles: list[JobHandle[Any]] = []
-        with self.around(made) as jobs:
-            if within is not None:
-                for written in map(within.written, parts(jobs, atomic=False)):
-                    connection.transactions.write(connection.store, within.tx, written)
-                return [JobHandle(job.id, None, connection, tenant=tenant) for job in jobs]
-            if in_event_loop():
-                self.warn_of_blocking(verb)
-            try:
-                for part in parts(jobs, atomic=atomic):
-                    answers = connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
-                    handles += self._handles(answers, tenant)
-            except PackhorseError as error:
-                cut_short(error, calls, jobs, handles)
-                raise
-        return handles
+        return self.store(self._batch(list(calls), tx), verb, atomic=atomic, tenant=tenant)
 
     async def asubmit(
         self,
@@ -103,8 +92,43 @@ class Submission:
         tx: object = None,
     ) -> list[JobHandle[R]]:
         """As `submit`, without blocking the event loop."""
-        calls = list(calls)
-        made, wait_us, ids_are_new, within = self._batch(calls, tx)
+        return await self.astore(self._batch(list(calls), tx), atomic=atomic, tenant=tenant)
+
+    def store(
+        self, batch: Batch, verb: str, *, atomic: bool = True, tenant: str | None = None
+    ) -> list[JobHandle[Any]]:
+        """Store checked jobs, and return a handle for each; `verb` is what the user called."""
+        made, wait_us, ids_are_new, within, calls = batch
+        if not made:
+            return []
+        connection = self.connection
+        handles: list[JobHandle[Any]] = []
+        with self.around(made) as jobs:
+            if within is not None:
+                for written in map(within.written, parts(jobs, atomic=False)):
+                    connection.transactions.write(connection.store, within.tx, written)
+                return [JobHandle(job.id, None, connection, tenant) for job in jobs]
+            if in_event_loop():
+                self.warn_of_blocking(verb)
+            try:
+                for part in parts(jobs, atomic=atomic):
+                    answers = connection.submit(part, wait_us=wait_us, ids_are_new=ids_are_new)
+                    handles += [
+                        JobHandle(one.job_id, one.deduplicated, connection, tenant)
+                        for one in answers
+                    ]
+            except PackhorseError as error:
+                cut_short(error, calls, jobs, handles)
+                raise
+        return handles
+
+    async def astore(
+        self, batch: Batch, *, atomic: bool = True, tenant: str | None = None
+    ) -> list[JobHandle[Any]]:
+        """As `store`, without blocking the event loop."""
+        made, wait_us, ids_are_new, within, calls = batch
+        if not made:
+            return []
         connection = self.connection
         handles: list[JobHandle[Any]] = []
         with self.around(made) as jobs:
@@ -112,52 +136,23 @@ class Submission:
                 store = await connection.astore()
                 for written in map(within.written, parts(jobs, atomic=False)):
                     await connection.transactions.awrite(store, within.tx, written)
-                return [JobHandle(job.id, None, connection, tenant=tenant) for job in jobs]
+                return [JobHandle(job.id, None, connection, tenant) for job in jobs]
             try:
                 for part in parts(jobs, atomic=atomic):
                     answers = await connection.asubmit(
                         part, wait_us=wait_us, ids_are_new=ids_are_new
                     )
-                    handles += self._handles(answers, tenant)
+                    handles += [
+                        JobHandle(one.job_id, one.deduplicated, connection, tenant)
+                        for one in answers
+                    ]
             except PackhorseError as error:
                 cut_short(error, calls, jobs, handles)
                 raise
         return handles
 
-    def store(self, job: NewJob, verb: str) -> JobHandle[Any]:
-        """Store a job that was not made from a call."""
-        if in_event_loop():
-            self.warn_of_blocking(verb)
-        with self.around([self._checked(job)]) as jobs:
-            (handle,) = self._handles(self.connection.submit(jobs))
-            return handle
-
-    async def astore(self, job: NewJob) -> JobHandle[Any]:
-        """As `store`, without blocking the event loop."""
-        with self.around([self._checked(job)]) as jobs:
-            (handle,) = self._handles(await self.connection.asubmit(jobs))
-        return handle
-
-    def _checked(self, job: NewJob) -> NewJob:
-        self.check((job,))
-        if self.connection.declarations.traces_uniquely(job.queue):
-            return msgspec.structs.replace(job, trace_id=job.id)
-        return job
-
-    def _handles(
-        self, answers: Sequence[Submitted], tenant: str | None = None
-    ) -> list[JobHandle[Any]]:
-        return [
-            JobHandle(one.job_id, one.deduplicated, self.connection, tenant=tenant)
-            for one in answers
-        ]
-
-    def _batch(self, calls: Sequence[Call[Any]], tx: object = None) -> _Batch:
-        """Build and check the jobs of these calls.
-
-        Also how long they wait for room, as the least patient one, if all ids are new, and the
-        transaction they are part of.
-        """
+    def _batch(self, calls: list[Call[Any]], tx: object = None) -> Batch:
+        """Build and check the jobs of these calls; the least patient call says how long to wait."""
         for call in calls:
             if type(call) is not Call:
                 raise not_alone(call)
@@ -166,15 +161,25 @@ class Submission:
         self.check(jobs)
         chosen = [call.choices.values for call in calls]
         if tx is None and not any(chosen):
-            return jobs, None, True, None
+            return Batch(jobs, None, True, None, calls)
         within = Within.of(chosen, tx)
         if within is not None:
-            return jobs, None, False, within
+            return Batch(jobs, None, False, within, calls)
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        return jobs, wait_us, [job.id for job in jobs] == ids, None
+        return Batch(jobs, wait_us, [job.id for job in jobs] == ids, None, calls)
+
+    def checked(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        """Jobs that were not made from calls, checked, each with the trace id its queue wants."""
+        unique = self.connection.declarations.traces_uniquely
+        found = [
+            msgspec.structs.replace(job, trace_id=job.id) if unique(job.queue) else job
+            for job in jobs
+        ]
+        self.check(found)
+        return found
 
     def check(self, jobs: Sequence[NewJob]) -> None:
-        """Refuse jobs that are not to be stored, before the store is asked."""
+        """Refuse jobs without the tenant their queue demands, and payloads that are too large."""
         declarations = self.connection.declarations
         for job in jobs:
             if declarations.demanding and not job.tenant and declarations.demands_tenant(job.queue):
@@ -230,7 +235,7 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
         call.payload,
         task.queue,
         timeout_us=task.timeout_us,
-        trace_id=trace_id_of(job_id),
+        trace_id=job_id.replace("-", ""),  # as unique as the id
     )
     return msgspec.structs.replace(job, **fields) if fields else job
 
@@ -308,11 +313,6 @@ def idempotency_rule(
     return IdempotencyRule(key, payload_digest(task.name, task, payload), window_us)
 
 
-def trace_id_of(job_id: str) -> str:
-    """The trace id of a job that came without one: its own id, which is as unique."""
-    return job_id.replace("-", "")
-
-
 def _user_stacklevel() -> int:
     """How far up the first caller outside this package is, for `warnings.warn` called above."""
     level, frame = 0, inspect.currentframe()
@@ -350,6 +350,8 @@ def cut_short(
     stored: Sequence[Any],
 ) -> None:
     """Say in the error that ended a bulk submit what was stored before, and what remains."""
+    if not calls:  # stored all or none
+        return
     remaining = zip(calls[len(stored) :], jobs[len(stored) :], strict=True)
     error.stored = tuple(stored)
     error.rest = tuple(call.using(job_id=job.id) for call, job in remaining)

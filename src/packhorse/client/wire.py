@@ -12,8 +12,8 @@ import msgspec
 
 from packhorse.client.declarations import Declarations, QueueDeclaration
 from packhorse.client.registry import DEFAULT_QUEUE, Registry, TaskDefinition
-from packhorse.client.submission import idempotency_rule, taken_keys, trace_id_of
-from packhorse.core.clock import new_id
+from packhorse.client.submission import idempotency_rule, taken_keys
+from packhorse.core.clock import new_id, new_trace_id
 from packhorse.core.job import PRIORITY_BY_NAME, JobOptions, NewJob, RateRule, RetryRule
 from packhorse.core.json_values import first_uncarried
 from packhorse.core.options import key_text, name_text, text_tuple
@@ -156,7 +156,7 @@ def wire_job(
         scheduled_us=None if task.scheduled_at is UNSET else instant_us(task.scheduled_at),
         timeout_us=chosen.get("timeout_us", default_timeout_us),
         options=_options(chosen, definition),
-        trace_id=name_text(origin.trace_id or trace_id_of(new_id()), "trace.trace_id"),
+        trace_id=name_text(origin.trace_id or new_trace_id(), "trace.trace_id"),
         created_by=_optional(metadata.created_by, "metadata.createdBy"),
         **keys,
     )

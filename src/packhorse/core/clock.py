@@ -87,6 +87,11 @@ def new_id() -> str:
     return f"{head}{noise[:3]}-{_VARIANT_DIGIT[noise[3]]}{noise[4:7]}-{noise[8:]}"
 
 
+def new_trace_id() -> str:
+    """Return a new trace id: a UUIDv7 without dashes."""
+    return new_id().replace("-", "")
+
+
 def new_ids(count: int) -> list[str]:
     """Return new ids in their order: what is sorted is stored faster.
 
