@@ -41,7 +41,6 @@ from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.protocol import Store
-from packhorse.stores.requests import RedriveAnswer
 
 R = TypeVar("R")
 
@@ -68,25 +67,26 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return f"JobHandle(id={self.id!r}, deduplicated={self.deduplicated!r})"
 
     def status(self) -> JobStatus:
-        """Where the job stands now."""
-        return self._found(self.connection.run(self._read)).status
+        """Return the job's status as it is now."""
+        return self.connection.drive(self._record()).status
 
     async def astatus(self) -> JobStatus:
-        """Where the job stands now."""
-        return self._found(await self.connection.arun(self._read)).status
+        """As `status`, without blocking the event loop."""
+        return (await self.connection.adrive(self._record())).status
 
     def info(self) -> JobInfo:
-        """All that is known of the job."""
-        return job_info(*self._kept())
+        """Return everything the store knows of the job."""
+        return job_info(*self.connection.drive(self._kept()))
 
     async def ainfo(self) -> JobInfo:
-        """All that is known of the job."""
-        return job_info(*await self._akept())
+        """As `info`, without blocking the event loop."""
+        return job_info(*await self.connection.adrive(self._kept()))
 
     def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
-        """Send the job a signal, for `ctx.wait_for(name)`; one that comes before the wait counts.
+        """Send the job a signal for `ctx.wait_for(name)`; it may come before the wait.
 
-        A finished job is a `JobConflict`. With a key, sent again it is the same signal.
+        Raises `JobConflict` if the job has finished. A signal sent again with the same key is the
+        same signal.
         """
         send = signal_to(self.id, self.tenant, name, value, idempotency_key)
         signalled(self.id, name, self.connection.run(send))
@@ -99,105 +99,89 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         signalled(self.id, name, await self.connection.arun(send))
 
     def approve(self, *, by: str, note: str = "") -> bool:
-        """Let a job go on that needs a person: its handler runs again, with `ctx.approval`.
+        """Approve a job that asks a person: its handler runs again, with `ctx.approval`.
 
-        True if it waited for that; False if it does not ask yet: the approval is kept until it
-        does. A job that has finished, or was answered already, is a `JobConflict`.
+        True if the job was waiting for it; False if it has not asked yet: the approval is kept
+        until it does. Raises `JobConflict` if the job has finished or was answered before.
         """
-        return self._decide(self._decision(APPROVED, by, note))
+        return self.connection.drive(self._decided(APPROVED, by, note))
 
     async def aapprove(self, *, by: str, note: str = "") -> bool:
         """As `approve`, without blocking the event loop."""
-        return await self._adecide(self._decision(APPROVED, by, note))
+        return await self.connection.adrive(self._decided(APPROVED, by, note))
 
     def decline(self, *, by: str, note: str = "") -> bool:
-        """End a job that needs a person: dead, `rejected`, with who declined and why.
+        """Decline a job that asks a person: it ends dead, `rejected`, with who declined and why.
 
-        A worker ends it, without calling its handler. Answers as `approve` does.
+        A worker ends it without calling its handler. Answers as `approve` does.
         """
-        return self._decide(self._decision(DECLINED, by, note))
+        return self.connection.drive(self._decided(DECLINED, by, note))
 
     async def adecline(self, *, by: str, note: str = "") -> bool:
         """As `decline`, without blocking the event loop."""
-        return await self._adecide(self._decision(DECLINED, by, note))
+        return await self.connection.adrive(self._decided(DECLINED, by, note))
 
     def progress(self) -> Progress | None:
-        """How far the handler last said it was."""
-        return self._found(self.connection.run(self._read)).progress
+        """Return the progress that the handler last reported."""
+        return self.connection.drive(self._record()).progress
 
     async def aprogress(self) -> Progress | None:
-        """How far the handler last said it was."""
-        return self._found(await self.connection.arun(self._read)).progress
+        """As `progress`, without blocking the event loop."""
+        return (await self.connection.adrive(self._record())).progress
 
     def history(self) -> list[TaskExecutionResult]:
-        """One entry per attempt that ended: the first and the last 25."""
-        record = self._found(self.connection.run(self._read))
-        return execution_results(record, self.connection.run(self._attempts(record.id)))
+        """Return one entry per attempt that ended: the first 25 and the last 25."""
+        return execution_results(*self.connection.drive(self._attempts()))
 
     async def ahistory(self) -> list[TaskExecutionResult]:
-        """One entry per attempt that ended: the first and the last 25."""
-        record = self._found(await self.connection.arun(self._read))
-        return execution_results(record, await self.connection.arun(self._attempts(record.id)))
+        """As `history`, without blocking the event loop."""
+        return execution_results(*await self.connection.adrive(self._attempts()))
 
     def response(self, attempt: int | None = None) -> WorkerResponse | None:
-        """The worker protocol's answer to an attempt by its number, or to the last that ended.
+        """Return the worker protocol's answer to an attempt by its number, or to the last one.
 
-        None while none has ended, and for an attempt that never was or is no longer kept.
+        None while no attempt has ended, and for an attempt that never was or is no longer kept.
         """
-        record = self._found(self.connection.run(self._read))
-        found = self._answer(record, self.connection.run(self._attempts(record.id)), attempt)
-        return found and with_artifacts(found, self.artifacts())
+        return self.connection.drive(self._response(attempt))
 
     async def aresponse(self, attempt: int | None = None) -> WorkerResponse | None:
         """As `response`, without blocking the event loop."""
-        record = self._found(await self.connection.arun(self._read))
-        found = self._answer(record, await self.connection.arun(self._attempts(record.id)), attempt)
-        return found and with_artifacts(found, await self.aartifacts())
+        return await self.connection.adrive(self._response(attempt))
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """What its attempts put with `ctx.artifacts`, by name, and a result that became one."""
-        return self._artifacts(*self._kept())
+        """Return what its attempts put with `ctx.artifacts`, and a result that became one."""
+        return self._artifacts(*self.connection.drive(self._kept()))
 
     async def aartifacts(self) -> tuple[Artifact, ...]:
         """As `artifacts`, without blocking the event loop."""
-        return self._artifacts(*await self._akept())
+        return self._artifacts(*await self.connection.adrive(self._kept()))
 
     def logs(self) -> tuple[LogLine, ...]:
-        """What its handler logged: of each attempt that ended the first and the last lines."""
-        return log_lines_of(*self._kept())
+        """Return what its handler logged: the first and the last lines of each ended attempt."""
+        return log_lines_of(*self.connection.drive(self._kept()))
 
     async def alogs(self) -> tuple[LogLine, ...]:
         """As `logs`, without blocking the event loop."""
-        return log_lines_of(*await self._akept())
+        return log_lines_of(*await self.connection.adrive(self._kept()))
 
     def wire(self) -> Task:
-        """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
-        return wire_task(self._found(self.connection.run(self._read)))
+        """Return the job as the worker protocol's `Task`, with its present status and attempts."""
+        return wire_task(self.connection.drive(self._record()))
 
     async def awire(self) -> Task:
-        """The job as the worker protocol's `Task`, with its status and attempts as they are now."""
-        return wire_task(self._found(await self.connection.arun(self._read)))
+        """As `wire`, without blocking the event loop."""
+        return wire_task(await self.connection.adrive(self._record()))
 
     def explain(self) -> Explanation:
-        """Why the job is not running now, or what it does instead."""
-        facts = self.connection.run(self._facts)
-        if facts is None:
-            return self.connection.drive(self._not_begun())
-        about = self._attachments(facts.record.id)
-        return explanation_of(facts, self.connection.run(about) if waits_in_step(facts) else None)
+        """Say why the job is not running now, or what it does instead."""
+        return self.connection.drive(self._explained())
 
     async def aexplain(self) -> Explanation:
-        """Why the job is not running now, or what it does instead."""
-        facts = await self.connection.arun(self._facts)
-        if facts is None:
-            return await self.connection.adrive(self._not_begun())
-        kept = None
-        if waits_in_step(facts):
-            kept = await self.connection.arun(self._attachments(facts.record.id))
-        return explanation_of(facts, kept)
+        """As `explain`, without blocking the event loop."""
+        return await self.connection.adrive(self._explained())
 
     def result(self, timeout: Duration | None = None) -> R:
-        """What the handler returned, waiting for it if need be; None waits for ever.
+        """Return what the handler returned; wait for it, without a `timeout` for ever.
 
         Raises `JobDead`, `JobCancelled`, `JobNotFound`, or `ResultTimeout`, after which the job
         goes on regardless.
@@ -208,7 +192,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
                 "need that very loop to finish: use 'await job.aresult()'"
             )
         wait = self._wait(timeout)
-        record = self._found(self.connection.run(self._read))
+        record = self.connection.drive(self._record())
         if record.status not in TERMINAL:
             record = self.connection.wait(lambda store: wait(store, record.id))
         moved = self._moved(record)
@@ -217,101 +201,114 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     async def aresult(self, timeout: Duration | None = None) -> R:
         """As `result`, without blocking the event loop."""
         wait = self._wait(timeout)
-        record = self._found(await self.connection.arun(self._read))
+        record = await self.connection.adrive(self._record())
         if record.status not in TERMINAL:
             record = await wait(await self.connection.astore(), record.id)
         moved = self._moved(record)
         return self._outcome(record, None if moved is None else await moved.aread())
 
     def cancel(self, *, tx: object = None) -> bool:
-        """Cancel the job: True if it is, or its worker is told to; False if it had finished.
+        """Cancel the job: True if it is cancelled or its worker will stop it, False if finished.
 
         With `tx`, a connection of yours, it is cancelled when its transaction commits: True.
         """
         if tx is not None:
-            self.connection.transactions.write(self.connection.store, tx, self._written())
+            self.connection.transactions.write(self.connection.store, tx, self._cancel_request())
             return True
-        answer = self.connection.run(self._cancel)
-        if self._is_told(answer):
-            with contextlib.suppress(StoreError):  # it is cancelled whatever happens
-                self._tell(self.connection.run(self._read))
-        return cancelled(self.id, answer)
+        return self.connection.drive(self._cancelled())
 
     async def acancel(self, *, tx: object = None) -> bool:
         """As `cancel`, without blocking the event loop."""
         if tx is not None:
             store = await self.connection.astore()
-            await self.connection.transactions.awrite(store, tx, self._written())
+            await self.connection.transactions.awrite(store, tx, self._cancel_request())
             return True
-        answer = await self.connection.arun(self._cancel)
-        if self._is_told(answer):
-            with contextlib.suppress(StoreError):
-                self._tell(await self.connection.arun(self._read))
-        return cancelled(self.id, answer)
+        return await self.connection.adrive(self._cancelled())
 
     def retry(self, *, reset_budget: bool = False) -> None:
         """Run a finished job again with fresh budgets, or a waiting one now.
 
         What a dead job has spent with `ctx.spend` stays spent, unless `reset_budget` is set.
         """
-        redriven(self.id, self.connection.run(self._redrive(reset_budget))[0])
+        self.connection.drive(self._redriven(forgotten(reset_budget=reset_budget)))
 
     async def aretry(self, *, reset_budget: bool = False) -> None:
         """As `retry`, without blocking the event loop."""
-        redriven(self.id, (await self.connection.arun(self._redrive(reset_budget)))[0])
+        await self.connection.adrive(self._redriven(forgotten(reset_budget=reset_budget)))
 
-    # What the twins share: the plans, and what the answers mean.
+    # ------------------------------------------------------------- the body of each pair of verbs
 
-    def _read(self, store: Store) -> Plan[JobRecord | None]:
-        return store.inspection.job(self.id, tenant=self.tenant)
+    def _record(self) -> Asking[JobRecord]:
+        inspection = self.connection.store.inspection
+        record: JobRecord | None = yield inspection.job(self.id, tenant=self.tenant)
+        if record is None:
+            raise JobNotFound(self.id)
+        if self.deduplicated is None:
+            msgspec.structs.force_setattr(self, "deduplicated", record.id != self.id)
+        return record
 
-    def _kept(self) -> tuple[JobRecord, Attachments | None]:
-        record = self._found(self.connection.run(self._read))
-        about = self._attachments(record.id)
-        return record, self.connection.run(about) if has_attachments(record) else None
+    def _kept(self) -> Asking[tuple[JobRecord, Attachments | None]]:
+        record = yield from self._record()
+        kept = None
+        if has_attachments(record):
+            kept = yield self._attachments(record.id)
+        return record, kept
 
-    async def _akept(self) -> tuple[JobRecord, Attachments | None]:
-        record = self._found(await self.connection.arun(self._read))
-        about = self._attachments(record.id)
-        return record, await self.connection.arun(about) if has_attachments(record) else None
+    def _attachments(self, job_id: str) -> Plan[Attachments | None]:
+        return self.connection.store.attachments.attachments(job_id, tenant=self.tenant)
 
-    def _attachments(self, job_id: str) -> Callable[[Store], Plan[Attachments | None]]:
-        return lambda store: store.attachments.attachments(job_id, tenant=self.tenant)
+    def _attempts(self) -> Asking[tuple[JobRecord, tuple[AttemptRecord, ...]]]:
+        record = yield from self._record()
+        return record, (yield self.connection.store.inspection.history(record.id))
 
-    def _decision(self, signal: str, by: str, note: str) -> Decision:
-        return Decision(signal, by, note, self.connection.clock.now_us())
+    def _decided(self, signal: str, by: str, note: str) -> Asking[bool]:
+        decision = Decision(signal, by, note, self.connection.clock.now_us())
+        record = yield from self._record()
+        kept = yield self._attachments(self.id)
+        send = decision.about(record, kept, self.tenant)
+        return decision.told(self.id, (yield send(self.connection.store)))
 
-    def _decide(self, decision: Decision) -> bool:
-        run = self.connection.run
-        send = decision.about(
-            self._found(run(self._read)), run(self._attachments(self.id)), self.tenant
-        )
-        return decision.told(self.id, run(send))
+    def _response(self, attempt: int | None) -> Asking[WorkerResponse | None]:
+        record, history = yield from self._attempts()
+        definition = self.connection.registry.get(record.task)
+        worker_id = record.task if definition is None else definition.worker_id
+        moved = self._moved(record)  # a result that became an artifact is among those instead
+        shown = record if moved is None else msgspec.structs.replace(record, result=None)
+        found = response_of(shown, history, worker_id, attempt)
+        return found and with_artifacts(found, self._artifacts(*(yield from self._kept())))
 
-    async def _adecide(self, decision: Decision) -> bool:
-        run = self.connection.arun
-        record = self._found(await run(self._read))
-        send = decision.about(record, await run(self._attachments(self.id)), self.tenant)
-        return decision.told(self.id, await run(send))
+    def _explained(self) -> Asking[Explanation]:
+        store = self.connection.store
+        facts: JobFacts | None = yield store.inspection.explain(self.id, tenant=self.tenant)
+        if facts is None:
+            from packhorse.workflows.info import explained_job  # noqa: PLC0415 - rarely needed
 
-    def _attempts(self, job_id: str) -> Callable[[Store], Plan[Any]]:
-        return lambda store: store.inspection.history(job_id)
+            return (yield from explained_job(store, self.id, self.tenant))
+        kept = None
+        if waits_in_step(facts):
+            kept = yield self._attachments(facts.record.id)
+        return explanation_of(facts, kept)
 
-    def _facts(self, store: Store) -> Plan[JobFacts | None]:
-        return store.inspection.explain(self.id, tenant=self.tenant)
-
-    def _cancel(self, store: Store) -> Plan[CancelAnswer]:
-        return store.jobs.cancel(self.id, tenant=self.tenant)
-
-    def _written(self) -> Written:
+    def _cancel_request(self) -> Written:
         return Written([IntakeRequest(cancel=self.id, tenant=self.tenant)])
 
-    def _redrive(
-        self,
-        reset_budget: bool,  # noqa: FBT001 - as the caller was told
-    ) -> Callable[[Store], Plan[tuple[RedriveAnswer, ...]]]:
-        forget = forgotten(reset_budget=reset_budget)
-        return lambda store: store.jobs.redrive((self.id,), tenant=self.tenant, forget=forget)
+    def _cancelled(self) -> Asking[bool]:
+        bus, store = self.connection.bus, self.connection.store
+        answer: CancelAnswer = yield store.jobs.cancel(self.id, tenant=self.tenant)
+        observed = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
+        # A job that a worker has to stop is told of by that worker.
+        if observed and answer is CancelAnswer.CANCELLED:
+            with contextlib.suppress(StoreError):  # it is cancelled whatever happens
+                record = yield store.inspection.job(self.id, tenant=self.tenant)
+                if record is not None and record.status is JobStatus.CANCELLED:
+                    for event in events.cancelled_events(record):
+                        bus.emit(event)
+        return cancelled(self.id, answer)
+
+    def _redriven(self, forget: tuple[str, ...]) -> Asking[None]:
+        jobs = self.connection.store.jobs
+        answers = yield jobs.redrive((self.id,), tenant=self.tenant, forget=forget)
+        redriven(self.id, answers[0])
 
     def _wait(
         self, timeout: Duration | None
@@ -321,18 +318,6 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             timeout_s = microseconds(timeout, setting="timeout") / SECOND_US
         clock = self.connection.clock
         return lambda store, job_id: wait_for_end(store, job_id, timeout_s=timeout_s, clock=clock)
-
-    def _found(self, record: JobRecord | None) -> JobRecord:
-        if record is None:
-            raise JobNotFound(self.id)
-        if self.deduplicated is None:
-            msgspec.structs.force_setattr(self, "deduplicated", record.id != self.id)
-        return record
-
-    def _not_begun(self) -> Asking[Explanation]:
-        from packhorse.workflows.info import explained_job  # noqa: PLC0415 - few are of a workflow
-
-        return explained_job(self.connection.store, self.id, self.tenant)
 
     def _moved(self, record: JobRecord) -> Artifact | None:
         """The artifact that the result became, if it did."""
@@ -368,23 +353,3 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if definition is None:
             return cast("R", msgspec.json.decode(result))
         return cast("R", definition.signature.decode_result(result))
-
-    def _answer(
-        self, record: JobRecord, history: tuple[AttemptRecord, ...], attempt: int | None
-    ) -> WorkerResponse | None:
-        if self._moved(record) is not None:
-            record = msgspec.structs.replace(record, result=None)  # among the artifacts instead
-        definition = self.connection.registry.get(record.task)
-        worker_id = record.task if definition is None else definition.worker_id
-        return response_of(record, history, worker_id, attempt)
-
-    def _is_told(self, answer: CancelAnswer) -> bool:
-        """Whether the job ended here: what a worker has to stop, it tells itself."""
-        bus = self.connection.bus
-        listening = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
-        return listening and answer is CancelAnswer.CANCELLED
-
-    def _tell(self, record: JobRecord | None) -> None:
-        if record is not None and record.status is JobStatus.CANCELLED:
-            for event in events.cancelled_events(record):
-                self.connection.bus.emit(event)

@@ -129,29 +129,33 @@ class Connection:
 
     def run(self, ask: Ask[T]) -> T:
         """Run a plan in this thread."""
-        store = self.store
-        plan = ask(store)
-        answer = store.run(plan)
-        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
-            return answer
-        return self.outboxes.find(store, plan, answer)
+        return self._run_plan(ask(self.store))
 
     async def arun(self, ask: Ask[T]) -> T:
         """Run a plan without blocking the event loop."""
-        store = await self.astore()
-        plan = ask(store)
-        answer = await store.arun(plan)
-        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
-            return answer
-        return await self.outboxes.afind(store, plan, answer)
+        return await self._arun_plan(ask(await self.astore()))
 
     def drive(self, asking: Asking[T]) -> T:
-        """Run work that asks for one plan after another in this thread."""
-        return drive(asking, self.store.run)
+        """Run a generator that asks for one plan after another in this thread."""
+        return drive(asking, self._run_plan)
 
     async def adrive(self, asking: Asking[T]) -> T:
         """As `drive`, without blocking the event loop."""
-        return await adrive(asking, (await self.astore()).arun)
+        await self.astore()  # its plans are built by an open store
+        return await adrive(asking, self._arun_plan)
+
+    def _run_plan(self, plan: Plan[T]) -> T:
+        """Run a plan; look in the outboxes for a job that the store does not know."""
+        answer = self.store.run(plan)
+        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
+            return answer
+        return self.outboxes.find(self.store, plan, answer)
+
+    async def _arun_plan(self, plan: Plan[T]) -> T:
+        answer = await self.store.arun(plan)
+        if not self.outboxes or plan.named is None or not plan.named.missed(answer):
+            return answer
+        return await self.outboxes.afind(self.store, plan, answer)
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Run a wait on the loop that serves waits, while this thread blocks."""
@@ -213,7 +217,8 @@ class Connection:
         """
         declarations, observers = self.declarations, self.bus.observers
         if (
-            declarations.limit(jobs)
+            declarations.limiting
+            and declarations.limit(jobs)
             and self.clock.monotonic() - declarations.told_at >= DOUBTED_AFTER_S
         ):
             declarations.told = 0

@@ -65,7 +65,8 @@ class Declarations:
         self.tracing = False  #: whether any queue has unique traces; asked at every submit
         self.of_the_store: tuple[QueueSettings, ...] = ()  #: what it is told of itself, if anything
         self.told_at = 0.0  #: when it heard them, by the monotonic clock
-        self._limiting: frozenset[str] = frozenset()  # queues and tasks by whose limits it goes
+        #: Queues and tasks whose limits the store was told; looked at with every submit.
+        self.limiting: frozenset[str] = frozenset()
 
     def add(self, declaration: QueueDeclaration) -> None:
         """Take a queue in; a later declaration of the same name replaces it."""
@@ -154,14 +155,12 @@ class Declarations:
         """The store has heard all up to these `news`, at that time by the monotonic clock."""
         queues = [name for name, one in self.queues.items() if one != QueueSettings(name)]
         tasks = [settings.name for settings in self.limits(everything=False)]
-        self._limiting = frozenset(queues + tasks + [one.name for one in self.of_the_store])
+        self.limiting = frozenset(queues + tasks + [one.name for one in self.of_the_store])
         self.told, self.told_at = news, at
 
     def limit(self, jobs: Sequence[NewJob]) -> bool:
         """Whether the store may have been told something it goes by when it takes these jobs."""
-        known = self._limiting  # a queue and a task of one name are rare, and no harm
-        if not known:
-            return False
+        known = self.limiting  # a queue and a task of one name are rare, and no harm
         return THE_STORE in known or any(job.queue in known or job.task in known for job in jobs)
 
     def renew_lock(self) -> None:
