@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -15,6 +15,7 @@ from packhorse.client.user_connections import user_connection
 from packhorse.core.durations import microseconds, positive_microseconds
 from packhorse.core.options import (
     CallOptions,
+    Reader,
     chosen_options,
     instant_us,
     key_text,
@@ -114,21 +115,15 @@ def not_alone(call: object) -> UsageError:
     return UsageError(f"{call!r} is not a call; make one with task.call(...)")
 
 
-Reader = Callable[[Any, str], Any]
-
-
 #: Each option, the field of the job it decides, and how its value is read.
 _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
     {
         "priority": ("priority", priority_level),
-        "delay": ("delay_us", lambda value, setting: microseconds(value, setting=setting)),
+        "delay": ("delay_us", microseconds),
         "tenant": ("tenant", stored_text),
         "tags": ("tags", text_tuple),
         "queue": ("queue", name_text),
-        "timeout": (
-            "timeout_us",
-            lambda value, setting: positive_microseconds(value, setting=setting),
-        ),
+        "timeout": ("timeout_us", positive_microseconds),
         "deadline": ("deadline_us", instant_us),
         "scheduled_at": ("scheduled_us", instant_us),
         "retry": ("retry", retry_rule),
@@ -141,12 +136,9 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "rate_key": ("rate_key", key_text),
         "weight": ("weight", weight),
         "idempotency_key": ("idempotency_key", key_text),
-        "idempotency_window": (
-            "idempotency_window_us",
-            lambda value, setting: positive_microseconds(value, setting=setting),
-        ),
+        "idempotency_window": ("idempotency_window_us", positive_microseconds),
         "unique": ("unique", unique_choice),
-        "wait": ("wait_us", lambda value, setting: microseconds(value, setting=setting)),
+        "wait": ("wait_us", microseconds),
         "tx": ("tx", user_connection),
         "notify": ("notify", lambda value, _setting: bool(value)),
     }

@@ -20,11 +20,12 @@ from packhorse.contract import Contract
 from packhorse.core.job import RetryRule
 from packhorse.core.options import CallOptions, TaskOptions
 from packhorse.core.references import has_references
-from packhorse.errors import PackhorseError, UsageError
+from packhorse.errors import ConfigError, PackhorseError, UsageError
 from packhorse.handle import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound="Task[..., Any]")
 U = TypeVar("U", bound=Callable[[dict[str, Any]], Any])
 
 
@@ -222,20 +223,26 @@ class TaskDecorator:
         options: Mapping[str, Any] | None = None,
         *,
         prefix: str = "",
+        adopt: Callable[[Task[..., Any]], None] | None = None,
     ) -> None:
-        self._take = take
+        self.take = take  #: called with each task that is declared
         self._submission = submission
         self._options = options or {}
         self._prefix = prefix
+        self._adopt = adopt  # called with what is a task already, where that is of use
 
-    def take(self, task: Task[..., Any]) -> None:
-        """Hand a task over to who declares it here."""
-        self._take(task)
+    def taking(
+        self,
+        take: Callable[[Task[..., Any]], None],
+        adopt: Callable[[Task[..., Any]], None] | None = None,
+    ) -> TaskDecorator:
+        """Return the same decorator with another `take`, and perhaps an `adopt`."""
+        return TaskDecorator(
+            take, self._submission, self._options, prefix=self._prefix, adopt=adopt
+        )
 
-    def taking(self, take: Callable[[Task[..., Any]], None]) -> TaskDecorator:
-        """The same, whose tasks are handed over to another one."""
-        return TaskDecorator(take, self._submission, self._options, prefix=self._prefix)
-
+    @overload
+    def __call__(self, function: K, /) -> K: ...
     # A coroutine function fits the overload for plain functions as well, so its own comes first.
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -257,18 +264,22 @@ class TaskDecorator:
         """Declare `function` as a task, or return a decorator that will, with these options."""
         chosen = {**self._options, **options}
         if function is None:
-            return TaskDecorator(self._take, self._submission, chosen, prefix=self._prefix)
+            return TaskDecorator(
+                self.take, self._submission, chosen, prefix=self._prefix, adopt=self._adopt
+            )
+        if self._adopt is not None and isinstance(function, Task):
+            if chosen:
+                raise ConfigError(
+                    f"{function!r} is a task already, so its options are given where it is "
+                    "declared, or with using(...)"
+                )
+            self._adopt(function)
+            return function
         # Names of the surrounding function are known to annotations too, as in a test.
         frame = inspect.currentframe()
         scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
-        return self.declare(function, scope, chosen)
-
-    def declare(
-        self, function: Any, scope: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Task[..., Any]:
-        """Declare `function` as a task; names of `scope` are known to its annotations."""
-        definition = define_task(function, options, scope=scope, prefix=self._prefix)
+        definition = define_task(function, chosen, scope=scope, prefix=self._prefix)
         kind = CoroutineTask if definition.coroutine else FunctionTask
         task: Task[..., Any] = kind(definition, self._submission)
-        self._take(task)
+        self.take(task)
         return task

@@ -43,14 +43,13 @@ def connected(
             opener = lambda: SealedStore(plain(), keys)  # noqa: E731 - as the app gives one
     if spool is None:
         connection = Connection(opener, registry=registry, bus=bus, clock=clock)
-        connection.places.sealed = sealer is not None
-        return connection
-    from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
+    else:
+        from pathlib import Path  # noqa: PLC0415 - slow to import, and few have a spool
 
-    from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
+        from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
 
-    spooling = SpoolingConnection(
-        opener, registry=registry, bus=bus, clock=clock, path=Path(spool), sealer=sealer
-    )
-    spooling.places.sealed = sealer is not None
-    return spooling
+        connection = SpoolingConnection(
+            opener, registry=registry, bus=bus, clock=clock, path=Path(spool), sealer=sealer
+        )
+    connection.places.sealed = sealer is not None
+    return connection

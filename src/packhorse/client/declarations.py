@@ -9,7 +9,7 @@ forgets a limit which is no longer declared.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,6 +22,7 @@ from packhorse.core.job import NewJob
 from packhorse.core.options import (
     LimitOptions,
     QueueOptions,
+    Reader,
     RetentionOptions,
     ScaleOptions,
     chosen_options,
@@ -29,6 +30,7 @@ from packhorse.core.options import (
     is_per_tenant,
     name_text,
     rate_rule,
+    read_options,
     retry_rule,
 )
 from packhorse.core.policies.autoscale import ScaleRule, check_scale
@@ -276,9 +278,6 @@ def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
     return settings
 
 
-Reader = Callable[[Any, str], Any]
-
-
 def _flag(value: object, setting: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{setting} is {value!r}; give True or False")
@@ -339,7 +338,7 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "soft_depth": ("soft_depth", _as_given),
         "fair": ("fair", _flag),
         "weights": ("weights", _weights),
-        "ageing": ("ageing_us", lambda value, at: positive_microseconds(value, setting=at)),
+        "ageing": ("ageing_us", positive_microseconds),
         "on_dead": ("on_dead", _as_given),
         "dead_letter": ("dead_letter", name_text),
         "retry": ("retry", retry_rule),
@@ -363,7 +362,4 @@ def _read(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
             )
         chosen = {**chosen, "tenant_rate_limit": chosen["rate_limit"]}
         del chosen["rate_limit"]
-    return {
-        _READERS[option][0]: _READERS[option][1](value, f"{where}: {option}")
-        for option, value in chosen.items()
-    }
+    return read_options(chosen, _READERS, f"{where}: ")

@@ -15,6 +15,7 @@ from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
+from packhorse.stores.plan import Asking
 from packhorse.stores.requests import QueueSettings, QueueState
 
 
@@ -123,10 +124,7 @@ class QueueAdmin(OutboxVerbs):
         They beat what is declared anywhere, until `set_limits(queue, None)` ends that. What is not
         named stays as it is now; an option that is None takes its limit away.
         """
-        if _ends(queue, ending, options):
-            return self._connection.run(_override(queue, None))
-        states = self._connection.run(lambda store: store.queues.queues())
-        return self._connection.run(_override(queue, self._changed(queue, states, options)))
+        return self._connection.drive(self._overridden(queue, ending, options))
 
     @overload
     async def aset_limits(self, queue: str, limits: None, /) -> bool: ...
@@ -134,15 +132,21 @@ class QueueAdmin(OutboxVerbs):
     async def aset_limits(self, queue: str, /, **options: Unpack[LimitOptions]) -> bool: ...
     async def aset_limits(self, queue: str, /, *ending: None, **options: Any) -> bool:
         """As `set_limits`, without blocking the event loop."""
-        if _ends(queue, ending, options):
-            return await self._connection.arun(_override(queue, None))
-        states = await self._connection.arun(lambda store: store.queues.queues())
-        return await self._connection.arun(_override(queue, self._changed(queue, states, options)))
+        return await self._connection.adrive(self._overridden(queue, ending, options))
+
+    def _overridden(
+        self, queue: str, ending: tuple[object, ...], options: dict[str, Any]
+    ) -> Asking[bool]:
+        queues, settings = self._connection.store.queues, None
+        if not _ends(queue, ending, options):
+            settings = self._changed(queue, (yield queues.queues()), options)
+        changed: bool = yield queues.override(queue, settings)
+        return changed
 
     def _changed(
         self, queue: str, states: tuple[QueueState, ...], options: dict[str, Any]
     ) -> QueueSettings:
-        """Settings as they hold, or would once this app's declarations were told, and changed."""
+        """Change the settings that hold, or those this app declares if the store has none."""
         name = queue if queue == THE_STORE else name_text(queue, "the name of a queue")
         known = {state.settings.name: state for state in states}.get(name)
         if known is not None and (known.declared or known.overridden):
@@ -168,10 +172,6 @@ def _pause(queue: str, part: PartOptions, *, paused: bool) -> Ask[bool]:
 
 def _close(queue: str, *, closed: bool) -> Ask[bool]:
     return lambda store: store.queues.close_queue(queue, closed=closed)
-
-
-def _override(queue: str, settings: QueueSettings | None) -> Ask[bool]:
-    return lambda store: store.queues.override(queue, settings)
 
 
 def _ends(queue: str, ending: tuple[object, ...], options: dict[str, Any]) -> bool:

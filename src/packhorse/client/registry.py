@@ -21,12 +21,14 @@ from packhorse.core.durations import microseconds, positive_microseconds
 from packhorse.core.job import RateRule, RetryRule
 from packhorse.core.keys import KeySource, check_source, normal
 from packhorse.core.options import (
+    Reader,
     TaskOptions,
     chosen_options,
     count,
     is_per_tenant,
     name_text,
     rate_rule,
+    read_options,
     retry_rule,
     text_tuple,
     unique_choice,
@@ -310,28 +312,22 @@ def _name(value: Any, label: str, prefix: str = "") -> str:
 
 
 def _limits(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The options as stores and workers keep them."""
-    readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    """Read the options that stores and workers keep as they are."""
+    readers: dict[str, tuple[str, Reader]] = {
         "queue": ("queue", name_text),
-        "timeout": ("timeout_us", lambda value, at: positive_microseconds(value, setting=at)),
+        "timeout": ("timeout_us", positive_microseconds),
         "retry": ("retry", retry_rule),
         "aliases": ("aliases", lambda all_, at: tuple(_name(x, at) for x in text_tuple(all_, at))),
         "max_crashes": ("max_crashes", count),
         "max_snoozes": ("max_snoozes", count),
-        "result_ttl": ("result_keep_us", lambda value, at: microseconds(value, setting=at)),
+        "result_ttl": ("result_keep_us", microseconds),
         "max_result_bytes": ("result_bytes_max", count),
         "concurrency": ("concurrency", checked_concurrency),
         "rate_limit": ("rate", _rate),
-        "idempotency_window": (
-            "idempotency_window_us",
-            lambda value, at: positive_microseconds(value, setting=at),
-        ),
+        "idempotency_window": ("idempotency_window_us", positive_microseconds),
     }
-    limits = {
-        field: read(chosen[option], where + option)
-        for option, (field, read) in readers.items()
-        if option in chosen
-    }
+    kept = {option: value for option, value in chosen.items() if option in readers}
+    limits = read_options(kept, readers, where)
     if "idempotency_window_us" in limits and "result_keep_us" in limits:
         check_window(limits["idempotency_window_us"], limits["result_keep_us"], where)
     return limits

@@ -26,7 +26,14 @@ from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
-from packhorse.core.options import TaskOptions, chosen_options, instant_us, name_text
+from packhorse.core.options import (
+    Reader,
+    TaskOptions,
+    chosen_options,
+    instant_us,
+    name_text,
+    read_options,
+)
 from packhorse.core.policies.records import Record
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.core.policies.timing import CatchUp, Timing, check_timing, fires_after, timing_words
@@ -315,31 +322,32 @@ def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     chosen = chosen_options(options, TimingOptions, where)
     if not chosen:
         return None
-    names = [_FIELDS.get(name, name) for name in chosen]
+    names = [_READERS[name][0] for name in chosen]
     if set(names) & {"cron", "every_us", "at_us"}:
         names += [name for name in ("cron", "every_us", "at_us") if name not in names]
     return {name: getattr(timing, name) for name in names}
 
 
-#: The options whose fields of a timing have another name.
-_FIELDS: Final = MappingProxyType({"every": "every_us", "at": "at_us", "jitter": "jitter_us"})
-
-
 def _timing(options: Mapping[str, Any], where: str) -> Timing:
     chosen = chosen_options(options, ScheduleOptions, where)
-    values: dict[str, Any] = {}
-    for name, value in chosen.items():
-        setting = f"{where}: {name}"
-        if name == "every":
-            values["every_us"] = positive_microseconds(value, setting=setting)
-        elif name == "jitter":
-            values["jitter_us"] = microseconds(value, setting=setting)
-        elif name == "at":
-            values["at_us"] = instant_us(value, setting)
-        elif name == "catch_up":
-            if value not in set(CatchUp):
-                raise ConfigError(f"{setting} is {value!r}; give one of {', '.join(CatchUp)}")
-            values[name] = CatchUp(value)
-        else:
-            values[name] = value if name == "at_start" else name_text(value, setting)
-    return Timing(**values)
+    return Timing(**read_options(chosen, _READERS, f"{where}: "))
+
+
+def _catch_up(value: Any, setting: str) -> CatchUp:
+    if value not in set(CatchUp):
+        raise ConfigError(f"{setting} is {value!r}; give one of {', '.join(CatchUp)}")
+    return CatchUp(value)
+
+
+#: Each option, the field of a timing it decides, and how its value is read.
+_READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
+    {
+        "cron": ("cron", name_text),
+        "timezone": ("timezone", name_text),
+        "every": ("every_us", positive_microseconds),
+        "at": ("at_us", instant_us),
+        "catch_up": ("catch_up", _catch_up),
+        "jitter": ("jitter_us", microseconds),
+        "at_start": ("at_start", lambda value, _: value),
+    }
+)

@@ -25,19 +25,11 @@ from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
 from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
 from packhorse.stores.journal import JournalStore
-from packhorse.stores.plan import Plan, Wakeups
-from packhorse.stores.protocol import (
-    InspectionStore,
-    JobStore,
-    LeaseStore,
-    QueueStore,
-    Store,
-    UpkeepStore,
-)
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import InspectionStore, JobStore, Store
 from packhorse.stores.records import Changed, RecordStore
 from packhorse.stores.requests import Claimed, ClaimRequest, JobFilter, Page, Submitted
 from packhorse.stores.transactions import TransactionStore
-from packhorse.stores.transfer import TransferStore
 
 T = TypeVar("T")
 
@@ -92,6 +84,9 @@ class SealedStore:
         self.attachments: AttachmentStore = _Attachments(store.attachments, sealer)
         self.records: RecordStore = _Records(store.records, sealer)
         self.journal: JournalStore = _Journal(store.journal, sealer)
+        self.leases, self.queues, self.upkeep = store.leases, store.queues, store.upkeep
+        self.transfer, self.wakeups = store.transfer, store.wakeups
+        self.label, self.works_apart = store.label, store.works_apart
 
     @property
     def intake(self) -> Intake | None:
@@ -103,36 +98,8 @@ class SealedStore:
         return _sealed_requests(requests, self.sealer)
 
     @property
-    def leases(self) -> LeaseStore:
-        return self.plain.leases
-
-    @property
-    def queues(self) -> QueueStore:
-        return self.plain.queues
-
-    @property
-    def upkeep(self) -> UpkeepStore:
-        return self.plain.upkeep
-
-    @property
-    def transfer(self) -> TransferStore:
-        return self.plain.transfer
-
-    @property
-    def wakeups(self) -> Wakeups:
-        return self.plain.wakeups
-
-    @property
     def transactions(self) -> TransactionStore | None:
-        return self.plain.transactions
-
-    @property
-    def label(self) -> str:
-        return self.plain.label
-
-    @property
-    def works_apart(self) -> bool:
-        return self.plain.works_apart
+        return self.plain.transactions  # a forked child has others
 
     def run(self, plan: Plan[T]) -> T:
         answer = self.plain.run(plan)

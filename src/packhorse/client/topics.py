@@ -11,10 +11,8 @@ Workers write down who has subscribed (`runtime.services.subscribers`).
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -23,9 +21,7 @@ from packhorse.client.connection import Connection
 from packhorse.client.publishing import PublishOptions, apublish, declaration, publish
 from packhorse.client.schedules import ScheduleVerbs
 from packhorse.client.submission import Submission
-from packhorse.context import Context
 from packhorse.core.clock import to_datetime
-from packhorse.core.options import TaskOptions
 from packhorse.core.topics import (
     SUBSCRIBER_KIND,
     SubscriberDeclaration,
@@ -37,12 +33,7 @@ from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle
 from packhorse.stores.plan import Asking
 from packhorse.stores.records import all_records
-from packhorse.task import CoroutineTask, FunctionTask, Task, TaskDecorator
-
-P = ParamSpec("P")
-R = TypeVar("R")
-K = TypeVar("K", bound=Task[..., Any])
-T = TypeVar("T")
+from packhorse.task import Task, TaskDecorator
 
 #: Options of a task's jobs that would be the same for every event.
 _NOT_FOR_EVENTS: Final = (
@@ -58,7 +49,8 @@ class Topic:
         self.name = check_topic(name)
         self._submission = submission
         #: `@topic.subscribe`, over a function or a task: gives it a job for every event.
-        self.subscribe = Subscribe(self._take, decorator)
+        self.subscribe = decorator.taking(self._declare, adopt=self._take)
+        self._decorator = decorator
 
     def publish(
         self, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
@@ -77,6 +69,10 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
+
+    def _declare(self, task: Task[..., Any]) -> None:
+        self._decorator.take(task)
+        self._take(task)
 
     def _take(self, task: Task[..., Any]) -> None:
         where = f"topic {self.name!r}: subscriber {task.name}"
@@ -102,55 +98,6 @@ def _refuse_keys(task: Task[..., Any], where: str) -> None:
             f"{where} takes {', '.join(taken)} from arguments, and publishers do not know its "
             "code; subscribe a task without, which submits this one"
         )
-
-
-class Subscribe:
-    """Declares functions as tasks that get the events of a topic, or has tasks get them."""
-
-    def __init__(self, take: Callable[[Task[..., Any]], None], decorator: TaskDecorator) -> None:
-        self._take = take
-        self._decorator = decorator.taking(self._declare)
-        self._declares = decorator
-
-    @overload
-    def __call__(self, function: K, /) -> K: ...
-    # As of `TaskDecorator`.
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> FunctionTask[P, R]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R]: ...
-    @overload
-    def __call__(
-        self, function: None = None, /, **options: Unpack[TaskOptions]
-    ) -> TaskDecorator: ...
-    def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Subscribe a task, or declare a function as one; with options only, a decorator."""
-        if isinstance(function, Task):
-            if options:
-                raise ConfigError(
-                    f"{function!r} is a task already, so its options are given where it is "
-                    "declared, or with using(...)"
-                )
-            self._take(function)
-            return function
-        if function is None:
-            return self._decorator(**options)
-        # Names of the surrounding function are known to annotations too, as in a test.
-        frame = inspect.currentframe()
-        scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
-        return self._decorator.declare(function, scope, options)
-
-    def _declare(self, task: Task[..., Any]) -> None:
-        self._declares.take(task)
-        self._take(task)
 
 
 class SubscriberInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ _PATTERN: Final = re.compile(
 _SECONDS_MAX: Final = 100 * 366 * 86400.0
 
 
-def microseconds(value: Duration, *, setting: str = "duration") -> int:
+def microseconds(value: Duration, setting: str = "duration") -> int:
     """A span in whole microseconds, or an error that names the setting."""
     seconds = _seconds(value, setting)
     if not 0 <= seconds <= _SECONDS_MAX:  # also false of "not a number"
@@ -33,7 +33,7 @@ def microseconds(value: Duration, *, setting: str = "duration") -> int:
     return round(seconds * 1_000_000)
 
 
-def positive_microseconds(value: Duration, *, setting: str = "duration") -> int:
+def positive_microseconds(value: Duration, setting: str = "duration") -> int:
     """A span in whole microseconds, refused when it is zero."""
     span = microseconds(value, setting=setting)
     if span <= 0:

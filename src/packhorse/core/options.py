@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypedDict
@@ -29,6 +29,8 @@ from packhorse.core.sizes import Size
 from packhorse.errors import ConfigError
 from packhorse.unique import Unique
 
+#: Reads the value of an option; its second argument names the option in error messages.
+Reader = Callable[[Any, str], Any]
 PriorityName = Literal["critical", "high", "normal", "low", "background"]
 #: So many, in any window so long: `(100, "60s")`, `"100/60s"`, `"100/min"`.
 RateLimit = tuple[int, Duration] | str
@@ -130,6 +132,17 @@ class QueueOptions(LimitOptions, total=False):
     unique_traces: bool | None
     background_only: bool | None  #: run `background` jobs only while nothing else waits
     autoscale: ScaleOptions | None
+
+
+def read_options(
+    chosen: Mapping[str, Any], readers: Mapping[str, tuple[str, Reader]], where: str
+) -> dict[str, Any]:
+    """Read options into fields; `readers` has the field of each option, and how it is read."""
+    found = {}
+    for option, value in chosen.items():
+        field, read = readers[option]
+        found[field] = read(value, f"{where}{option}")
+    return found
 
 
 def chosen_options(given: Mapping[str, Any], known: type, where: str) -> dict[str, Any]:
