@@ -50,8 +50,6 @@ __all__ = ["PAGE_MAX", "SAMPLE_MAX", "Insights", "JobDetail", "JobPage", "QueueI
 
 T = TypeVar("T")
 
-#: A generator that yields plans and receives their results.
-
 _BLOCKS: Final = (
     "insights block the running event loop until the store has answered; await their twins there, "
     "such as 'await app.insights.astats()'"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, TypedDict, TypeVar, Unpack
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
@@ -42,7 +42,6 @@ from packhorse.signals import Reject
 from packhorse.stores.plan import Asking
 from packhorse.stores.records import RecordStore, all_records, store_clock
 
-T = TypeVar("T")
 #: How often a silence is tried again that a look came before.
 _TRIES: Final = 20
 #: A receiver that is away is tried for about an hour.

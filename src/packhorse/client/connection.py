@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An app's way to its store: opened on first use, its queues declared before the first submit.
+"""The connection of an app to its store, opened on first use; declares queues before submits.
 
 One connection serves all threads, event loops and forked children of a process.
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S", QueueSettings, TaskSettings)
 
-#: After so long a submit to a queue, or of a task, with limits looks whether the store knows them.
+#: How old a declaration may be before a submit with limits declares them again.
 DOUBTED_AFTER_S: Final = 1.0
 #: Builds a plan for the store it will run on.
 Ask = Callable[[Store], Plan[T]]
@@ -64,12 +64,12 @@ class _RoomWait:
     work: Callable[[Store], Coroutine[Any, Any, tuple[Submitted, ...]]]
 
 
-#: What a verb asks of the store, step by step; a runner answers each step, or throws its error.
+#: Yields plans to run; is sent the answer of each, or thrown its error.
 _Steps = Generator[Ask[Any] | _RoomWait, Any, T]
 
 
 class Connection:
-    """Runs what an app and its handles ask of the store."""
+    """Runs the plans of an app and its handles on the store."""
 
     def __init__(
         self, opener: Callable[[], Store], *, registry: Registry, bus: EventBus, clock: Clock
@@ -96,7 +96,7 @@ class Connection:
         if store is not None:
             return store
         with self._lock:
-            if self._opening:  # by this very thread, as others wait for the lock
+            if self._opening:  # by this thread: others wait for the lock
                 raise UsageError(
                     "the store is just being opened by the code that this call interrupts, as a "
                     "signal handler does; leave a note there, and call when the handler is done"
@@ -115,7 +115,7 @@ class Connection:
         return self._store
 
     async def astore(self) -> Store:
-        """The store; opening it may touch a disk, so that is done off the event loop."""
+        """Return the store; open it in a thread, since opening may block."""
         if self._store is not None:
             return self._store
         import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
@@ -158,7 +158,7 @@ class Connection:
         return await self.outboxes.afind(self.store, plan, answer)
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        """Run a wait on the loop that serves waits, while this thread blocks."""
+        """Block this thread while a coroutine waits on the event loop kept for waits."""
         store = self.store
         return self._waits.run(lambda: work(store))
 
@@ -185,7 +185,7 @@ class Connection:
     def submit(
         self, jobs: Sequence[NewJob], *, wait_us: int | None = None, ids_are_new: bool = False
     ) -> tuple[Submitted, ...]:
-        """Store jobs, all or none, after the queues were declared; wait for room if that is asked.
+        """Declare queues if need be, then store jobs, all or none; wait for room if asked to.
 
         `wait_us` is how long at most; None is what the queue says. `ids_are_new`: see `JobStore`.
         """
@@ -249,10 +249,10 @@ class Connection:
             except QueueFull as full:
                 answers = yield from self._waiting_for_room(ask, jobs, full, wait_us)
         except QueueClosed:
-            yield from self._refusing_copied()  # such a store closes all its queues
+            yield from self._refusing_copied()  # a store that was copied closes all its queues
             raise
         except StoreUnavailable as error:
-            self.declarations.told = 0  # it may come back without what it knew
+            self.declarations.told = 0  # it may come back empty
             raise _naming_jobs(error, jobs) from error
         if QueueFilling in self.bus.observers:
             yield from self._watching(jobs)
@@ -278,7 +278,7 @@ class Connection:
         return answers
 
     def _telling_shed(self, answers: Sequence[Submitted]) -> _Steps[None]:
-        """Tell observers of the jobs that full queues gave up; the others are stored anyway."""
+        """Emit an event for each job that a full queue dropped; the others are stored anyway."""
         with contextlib.suppress(StoreError):
             for job_id in [job_id for each in answers for job_id in each.shed]:
                 record = yield _record_of(job_id)
@@ -286,7 +286,7 @@ class Connection:
                     self.bus.emit(dead_event(record))
 
     def _watching(self, jobs: Sequence[NewJob]) -> _Steps[None]:
-        """Tell observers of queues that fill up; the jobs are stored whatever happens here."""
+        """Emit events for queues that fill up; the jobs are stored whatever happens here."""
         watch = self._filling
         with contextlib.suppress(StoreError):
             if watch.stale:
@@ -297,7 +297,7 @@ class Connection:
     # ------------------------------------------------------------------------------- declaring
 
     async def adeclare(self) -> None:
-        """Tell the store of declarations it has not heard."""
+        """Declare to the store what is new since the last time."""
         await adrive(self._declaring(), self._aanswer)
 
     def declare_all(self) -> None:
@@ -305,11 +305,11 @@ class Connection:
         drive(self._declaring_all(), self._answer)
 
     async def adeclare_all(self) -> None:
-        """Tell the store of everything, as a worker does: it forgets limits that are gone."""
+        """Declare everything, as workers do; the store drops limits that are no longer declared."""
         await adrive(self._declaring_all(), self._aanswer)
 
     def _declaring(self) -> _Steps[None]:
-        # Told twice is harmless, so that no thread has to hold a lock while the store works.
+        # No lock: two threads may declare the same, which is harmless.
         news = self.registry.news
         if self.declarations.told == news:
             return
@@ -325,11 +325,11 @@ class Connection:
 
     def _refusing_copied(self) -> _Steps[None]:
         copied: Copied | None = yield lambda store: store.transfer.copied()
-        if copied is not None:  # jobs would run twice: there, and in the store it was copied to
+        if copied is not None:  # or jobs would run here and in the copy
             raise StoreCopied(self.store.label, to=copied.to)
 
     def _declaring_all(self) -> _Steps[None]:
-        self.declarations.told = 0  # the store may have lost what it heard
+        self.declarations.told = 0  # the store may have lost its declarations
         yield from self._declaring()
         known = yield lambda store: store.queues.tasks()
         yield from self._declaring_tasks(
@@ -351,11 +351,11 @@ class Connection:
             outbox.close()
         with self._lock:
             store, self._store = self._store, None
-            self.declarations.told = 0  # the next store hears it all
+            self.declarations.told = 0  # declare everything to the next store
         return store
 
     def _forget_lock(self) -> None:
-        """In a forked child: some thread of the parent may have held it."""
+        """Replace the lock in a forked child: a thread of the parent may have held it."""
         self._lock, self._opening = threading.RLock(), False
         self.declarations.renew_lock()
 
@@ -369,13 +369,13 @@ def _record_of(job_id: str) -> Ask[JobRecord | None]:
 
 
 def _conflicts(before: Iterable[S | None], now: Iterable[S]) -> Iterator[tuple[S, S]]:
-    """Each of the settings that replaced others, behind those."""
+    """Pair each replaced setting with the one that replaced it."""
     pairs = zip(before, now, strict=True)
     return ((was, settings) for was, settings in pairs if was is not None)
 
 
 def _naming_jobs(error: StoreUnavailable, jobs: Sequence[NewJob]) -> StoreUnavailable:
-    """The same trouble with the job in it, so that the caller can submit the same id again."""
+    """Name the job in the error, so that the caller can submit it again under the same id."""
     if len(jobs) == 1:
         job_id = jobs[0].id
         what = f"job {job_id} of task {jobs[0].task}"

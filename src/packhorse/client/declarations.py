@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What an app declares of its queues and tasks: read from options, checked, told to the store.
+"""What an app declares of its queues and tasks: read from options, checked, sent to the store.
 
-The store hears declarations before the first submit or run, and again when there are new ones.
-Producers tell the limits of the tasks that have some; workers tell of every task, so that the store
-forgets a limit which is no longer declared.
+The connection sends declarations before the first submit or run, and again when there are new ones.
+Producers send the limits of tasks that have some; workers send every task, so that the store drops
+a limit which is no longer declared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from packhorse.stores.requests import QueueSettings, TaskSettings
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """What was declared of a queue: for the store, and for this process alone."""
+    """Settings of a queue: those of the store, and those that only this process uses."""
 
     settings: QueueSettings
     wait_us: int | None = None  #: how long a submit waits for room; None is the default
@@ -60,18 +60,18 @@ class Declarations:
         self._registry = registry
         self._lock = threading.Lock()
         self._queues: dict[str, QueueDeclaration] = {}
-        #: The registry's `news` of which the store has heard all; asked at every submit.
+        #: The registry's `news` when all was last declared to the store; read at every submit.
         self.told = 0
         self.require_tenant = False  #: of every queue
-        self.demanding = False  #: whether any queue demands a tenant; asked at every submit
-        self.tracing = False  #: whether any queue has unique traces; asked at every submit
-        self.of_the_store: tuple[QueueSettings, ...] = ()  #: what it is told of itself, if anything
-        self.told_at = 0.0  #: when it heard them, by the monotonic clock
+        self.demanding = False  #: whether any queue demands a tenant; read at every submit
+        self.tracing = False  #: whether any queue has unique traces; read at every submit
+        self.of_the_store: tuple[QueueSettings, ...] = ()  #: settings of the whole store, if any
+        self.told_at = 0.0  #: when all was declared, by the monotonic clock
         #: Queues and tasks whose limits the store was told; looked at with every submit.
         self.limiting: frozenset[str] = frozenset()
 
     def add(self, declaration: QueueDeclaration) -> None:
-        """Take a queue in; a later declaration of the same name replaces it."""
+        """Add a queue; a later declaration of the same name replaces it."""
         settings = declaration.settings
         for task in self._registry.tasks:
             if task.queue == settings.name:
@@ -83,7 +83,7 @@ class Declarations:
             self._registry.note_news()
 
     def bound_store(self, max_bytes: Size | None) -> None:
-        """Let all jobs of the store together have so many bytes; with None nothing is said."""
+        """Bound the bytes of all jobs in the store; None declares no bound."""
         if max_bytes is None:
             return
         settings = QueueSettings(THE_STORE, max_bytes=size_in_bytes(max_bytes, "max_bytes"))
@@ -92,22 +92,22 @@ class Declarations:
 
     @property
     def queues(self) -> dict[str, QueueSettings]:
-        """What the store is told of each queue, by name."""
+        """The settings of each queue, by name."""
         return {name: declared.settings for name, declared in self._queues.items()}
 
     @property
     def scales(self) -> dict[str, ScaleRule]:
-        """The queues whose workers are to follow their size."""
+        """The autoscale rules, by queue."""
         found = ((name, settings.autoscale) for name, settings in self.queues.items())
         return {name: scale for name, scale in found if scale is not None}
 
     def wait_us(self, queue: str) -> int | None:
-        """How long a submit to this queue waits for room, if anything was said about that."""
+        """Return how long a submit to this queue waits for room, if that is declared."""
         declared = self._queues.get(queue)
         return None if declared is None else declared.wait_us
 
     def demand_tenants(self) -> None:
-        """Take no job that belongs to no tenant, whatever its queue."""
+        """Demand a tenant for jobs of every queue."""
         self.require_tenant = self.demanding = True
 
     def demands_tenant(self, queue: str) -> bool:
@@ -127,7 +127,7 @@ class Declarations:
             _check_window(task, declared.settings)
 
     def idempotency_window_us(self, task: TaskDefinition, queue: str, chosen_us: int | None) -> int:
-        """How long a key of this task's jobs in this queue holds after the submit."""
+        """Return how long an idempotency key holds after the submit."""
         declared = self._queues.get(queue)
         kept_us = _result_keep_us(task, None if declared is None else declared.settings)
         window_us = task.idempotency_window_us if chosen_us is None else chosen_us
@@ -136,7 +136,7 @@ class Declarations:
         check_window(window_us, kept_us, f"task {task.name} in queue {queue!r}: ")
         return window_us
 
-    # --------------------------------------------------------------- what the store has to hear
+    # --------------------------------------------------------------- what the store has to know
 
     def check_all(self) -> None:
         """Refuse tasks that contradict their queues, now that all are declared."""
@@ -145,7 +145,7 @@ class Declarations:
             _check_window(task, None if declared is None else declared.settings)
 
     def limits(self, *, everything: bool) -> tuple[TaskSettings, ...]:
-        """The limits of tasks; with `everything`, of those too that have none."""
+        """Return the limits of tasks; with `everything`, also of tasks without any."""
         return tuple(
             settings
             for task in self._registry.tasks
@@ -154,24 +154,24 @@ class Declarations:
         )
 
     def note_told(self, news: int, at: float) -> None:
-        """The store has heard all up to these `news`, at that time by the monotonic clock."""
+        """Note that all up to these `news` was declared, at that monotonic time."""
         queues = [name for name, one in self.queues.items() if one != QueueSettings(name)]
         tasks = [settings.name for settings in self.limits(everything=False)]
         self.limiting = frozenset(queues + tasks + [one.name for one in self.of_the_store])
         self.told, self.told_at = news, at
 
     def limit(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether the store may have been told something it goes by when it takes these jobs."""
+        """Whether declared limits may apply to these jobs."""
         known = self.limiting  # a queue and a task of one name are rare, and no harm
         return THE_STORE in known or any(job.queue in known or job.task in known for job in jobs)
 
     def renew_lock(self) -> None:
-        """In a forked child: some thread of the parent may have held it."""
+        """Replace the lock in a forked child: a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
 
 def task_settings(task: TaskDefinition) -> tuple[TaskSettings, ...]:
-    """A task's limits; jobs that wait under an older name have the same."""
+    """Return a task's limits under its name and its aliases, which older jobs carry."""
     return tuple(
         TaskSettings(name, concurrency=task.concurrency, rate=task.rate)
         for name in (task.name, *task.aliases)
@@ -179,7 +179,7 @@ def task_settings(task: TaskDefinition) -> tuple[TaskSettings, ...]:
 
 
 def difference(before: msgspec.Struct, now: msgspec.Struct) -> dict[str, str]:
-    """What differs between two settings of the same thing, as JSON objects."""
+    """Return what differs between two settings, before and now, as JSON objects."""
     old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
     names = [name for name in new if old[name] != new[name]]
     return {
@@ -191,7 +191,7 @@ def difference(before: msgspec.Struct, now: msgspec.Struct) -> dict[str, str]:
 def changed_tasks(
     told: Iterable[TaskSettings], known: Iterable[TaskSettings]
 ) -> tuple[TaskSettings, ...]:
-    """Those the store does not know so; a task it has never heard of has no limits."""
+    """Return the settings that differ from those known; an unknown task has no limits."""
     held: Mapping[str, TaskSettings] = {settings.name: settings for settings in known}
     return tuple(one for one in told if held.get(one.name, TaskSettings(one.name)) != one)
 
@@ -203,7 +203,7 @@ def _check_window(task: TaskDefinition, settings: QueueSettings | None) -> None:
 
 
 def _result_keep_us(task: TaskDefinition, settings: QueueSettings | None) -> int | None:
-    """How long a result of this task is kept, in a queue that is set so."""
+    """Return how long a result of this task is kept in this queue."""
     if task.result_keep_us is not None:
         return task.result_keep_us
     retention = None if settings is None else settings.retention
@@ -211,7 +211,7 @@ def _result_keep_us(task: TaskDefinition, settings: QueueSettings | None) -> int
 
 
 def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclaration:
-    """What was declared of a queue, checked; the message of a refusal names queue and option."""
+    """Read and check the declaration of a queue; errors name queue and option."""
     queue = name_text(name, "the name of a queue")
     where = f"queue {queue!r}"
     chosen = chosen_options(options, QueueOptions, where)
@@ -236,7 +236,7 @@ def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclarat
 
 
 def changed_settings(before: QueueSettings, options: Mapping[str, Any]) -> QueueSettings:
-    """Settings with some limits changed; None takes a limit away."""
+    """Return settings with some limits changed; None removes a limit."""
     where = f"queue {before.name!r}"
     chosen = chosen_options(options, LimitOptions, where)
     if not options:
@@ -254,7 +254,7 @@ def changed_settings(before: QueueSettings, options: Mapping[str, Any]) -> Queue
 
 
 def checked_settings(settings: QueueSettings, where: str) -> QueueSettings:
-    """Settings whose parts do not contradict each other."""
+    """Return the settings, unless parts of them contradict each other."""
     try:
         check_depth(
             max_depth=settings.max_depth,
@@ -347,14 +347,14 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "background_only": ("background_only", _flag),
     }
 )
-#: What a setting is when nothing is said about it.
+#: The default of each setting.
 _DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
     {**msgspec.structs.asdict(QueueSettings("")), "fair": True}
 )
 
 
 def _read(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if is_per_tenant(chosen.get("rate_limit")):  # a contract's way to say it
+    if is_per_tenant(chosen.get("rate_limit")):  # as contracts write it
         if chosen.get("tenant_rate_limit") is not None:
             raise ConfigError(
                 f"{where}: rate_limit is {chosen['rate_limit']!r}, and tenant_rate_limit is given "

@@ -36,8 +36,6 @@ from packhorse.stores.records import RecordPage
 
 T = TypeVar("T")
 
-#: A generator that yields plans and receives their results.
-
 _PAGE: Final = 500
 #: Records of one kind; there are hardly ever so many.
 _RECORDS_MAX: Final = 10_000

@@ -75,7 +75,7 @@ class TaskDefinition:
     is_tick: bool = False  #: declared with `app.every`: shutdown ends it, and it comes again anyway
     idempotency_window_us: int | None = None  #: None: a day, or as long as the result is kept
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: of parameters that have some
-    #: Whether its jobs have keys taken from arguments, or options; asked at every submit.
+    #: Whether jobs get fields from this task beyond the plain ones; read at every submit.
     adds_fields: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class TaskDefinition:
         object.__setattr__(self, "adds_fields", adds)
 
     def upcast(self, source: str, target: str, function: Callable[[dict[str, Any]], Any]) -> None:
-        """Take in what moves payloads of an older version forward."""
+        """Add a function that migrates payloads from one version to another."""
         versions = self.versions or PayloadVersions(self.signature.label, None)
         versions.add(source, target, function)
         for name, value in (("versions", versions), ("adds_fields", True)):
@@ -92,7 +92,7 @@ class TaskDefinition:
 
     @property
     def version(self) -> str | None:
-        """The version of payloads that are made now; None: they have none."""
+        """The version of new payloads; None if they have none."""
         return None if self.versions is None else self.versions.current
 
     @property
@@ -102,52 +102,52 @@ class TaskDefinition:
 
     @property
     def worker_id(self) -> str:
-        """What its contract calls it; its name where there is none."""
+        """The worker id of its contract; its name without one."""
         return (self.bound and self.bound.contract.worker_id) or self.name
 
     @property
     def limited(self) -> bool:
-        """Whether the store has to know of a limit."""
+        """Whether it has a limit that the store enforces."""
         return self.concurrency is not None or self.rate is not None
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The payload of a call, or the error that names the argument that is wrong."""
+        """Encode a call as its payload; an error names the wrong argument."""
         payload = self.signature.encode(args, kwargs)
         if self.bound is not None:
             self.bound.check_payload(payload)
         return payload
 
     def encode_wire(self, value: Any) -> bytes:
-        """As `encode`, of arguments that came as plain JSON data."""
+        """As `encode`, for arguments that came as plain JSON data."""
         payload = self.signature.encode_wire(value)
         if self.bound is not None:
             self.bound.check_payload(payload)
         return payload
 
     def encode_result(self, value: Any) -> str:
-        """A result as JSON text that keeps what the task declares, or an error."""
+        """Encode a result as JSON text; an error if it breaks what the task declares."""
         result = self.signature.encode_result(value)
         if self.bound is not None:
             self.bound.check_result(result)
         return result
 
     def tools(self, known: Mapping[str, Callable[..., Any]]) -> Tools:
-        """Those of the app's tools that its handler may use."""
+        """Return the app's tools that its handler may use."""
         allowed = None if self.bound is None else self.bound.contract.tools_allowed
         return Tools(known, allowed, self.name)
 
     def normal_arguments(self, payload: bytes) -> Mapping[str, Any]:
-        """The arguments of a call in their normal form; those left out as the defaults."""
+        """Return the arguments of a call in normal form, with defaults for those left out."""
         arguments = self.signature.decode(payload)
         return {**_normal_defaults(self.defaults), **normal(arguments)}
 
     def typed_arguments(self, payload: bytes) -> Mapping[str, Any]:
-        """The arguments of a call as the handler will get them."""
+        """Return the arguments of a call as the handler will get them."""
         return {**self.defaults, **self.signature.decode(payload)}
 
 
 def _normal_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults as keys know them; one that is none, as a mark of its own, cannot be part of one."""
+    """Return the defaults that can be part of a key; a sentinel object cannot."""
     found = {}
     for name, value in defaults.items():
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):
@@ -156,19 +156,19 @@ def _normal_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Registry:
-    """Tasks by name; two of one name are a mistake that shows at once."""
+    """Tasks by name; a second task of the same name is refused."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, TaskDefinition] = {}
         self.tools: dict[str, Callable[..., Any]] = {}  #: what handlers may use, by name
-        #: Another number whenever there is something new to check or to tell the store.
+        #: Changes whenever there is something new to check or to declare to the store.
         self.news = 1
         self._numbers = itertools.count(2)
         #: Imports what may declare more tasks; called when one is looked up and not there.
         self.load: Callable[[], None] = lambda: None
 
     def add(self, definition: TaskDefinition) -> None:
-        """Take a task in, under its name and its aliases."""
+        """Add a task under its name and its aliases."""
         names = (definition.name, *definition.aliases)
         for name in names:
             other = self._by_name.get(name)
@@ -188,7 +188,7 @@ class Registry:
         self._by_name = kept
 
     def note_news(self) -> None:
-        """There is something new, of a task or of a queue; safe between threads."""
+        """Note that a task or queue is new or changed; safe between threads."""
         self.news = next(self._numbers)
 
     def get(self, name: str) -> TaskDefinition | None:
@@ -206,7 +206,7 @@ class Registry:
         return next(found, None) or self.get(worker_id)
 
     def in_process(self) -> Registry:
-        """The same tasks, none of which runs in a process of its own."""
+        """Return a copy of the tasks in which none runs in a process of its own."""
         copy = Registry()
         copy.tools = self.tools
         for task in self.tasks:
@@ -351,13 +351,13 @@ def _rate(value: Any, setting: str) -> RateRule:
 
 
 def _keyed(chosen: Mapping[str, Any], names: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The options that look at arguments."""
+    """Read the options that refer to arguments."""
     keyed: dict[str, Any] = {
         option: check_source(chosen[option], names, where + option)
         for option in ("concurrency_key", "rate_key")
         if option in chosen
     }
-    # A rate key without a rate limit is what `RateLimited` closes.
+    # A rate key without a rate limit is allowed: `RateLimited` uses it.
     if "concurrency_key" in chosen and "concurrency" not in chosen:
         raise ConfigError(
             f"{where}concurrency_key is set and concurrency is not, so nothing is limited; set "
@@ -382,7 +382,7 @@ def _where(function: Callable[..., Any]) -> str:
 
 
 def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:
-    """Whether both are one function of an interactive session, such as a cell that is run again."""
+    """Whether this is the same function of an interactive session, such as a cell run again."""
     main, ipython = sys.modules.get("__main__"), hasattr(builtins, "__IPYTHON__")
     interactive = ipython or not hasattr(main, "__file__")
     names = {(task.function.__module__, task.function.__qualname__) for task in (definition, other)}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -56,8 +56,6 @@ from packhorse.stores.plan import Asking
 from packhorse.stores.records import Changed, RefusedJob, all_records, store_clock
 from packhorse.task import Task, TaskDecorator
 from packhorse.unique import Unique
-
-T = TypeVar("T")
 
 #: A fire that has been due for so long seems to have no worker that looks.
 OVERDUE_S: Final = 30

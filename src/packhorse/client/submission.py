@@ -2,7 +2,7 @@
 """Submit calls: build a job from each, with its defaults, an id and a trace, and store them.
 
 A store serves others between two transactions, so a bulk submit is cut into parts of bounded size,
-unless it is to be stored all or none.
+unless the caller wants it stored all or none.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ R = TypeVar("R")
 #: Jobs, and bytes of their payloads, in one transaction of a bulk submit.
 PART_JOBS_MAX: Final = 1_000
 PART_BYTES_MAX: Final = 4 * 1024 * 1024
-#: The same where the caller asked for one transaction. Others may have to wait for all of it.
+#: The same for one transaction (`atomic`), while which other writers may have to wait.
 ATOMIC_JOBS_MAX: Final = 5_000
 ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Choices that decide nothing about the job itself.
+#: Choices that leave the job itself as it is.
 _TX_ALONE: Final = {"tx": None}.keys()
 _UNCHANGED: Final = "nothing was stored"
 
@@ -65,7 +65,7 @@ class Submission:
         self.watchers = ProgressWatchers()  #: of batches that this process has begun
 
     def traced(self, jobs: Sequence[NewJob]) -> AbstractContextManager[list[NewJob]]:
-        """Enter it around what stores jobs; gives them with the trace they are part of, if any."""
+        """Return a context to store jobs in; it yields the jobs with their trace, if any."""
         return self.around(list(jobs)) if jobs else nullcontext([])
 
     def submit(
@@ -207,7 +207,7 @@ class Submission:
         warnings.warn(message, UserWarning, stacklevel=_user_stacklevel())
 
     def warn_of_blocking(self, verb: str) -> None:
-        """Say, once, that a sync verb holds up the event loop it was called on."""
+        """Warn once that a sync verb blocks the event loop it was called on."""
         if "" in self._warned:
             return
         self._warned.add("")
@@ -220,7 +220,7 @@ class Submission:
 
 
 def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
-    """Return a call as it is stored: under the id its caller chose, or this one."""
+    """Build the job of a call, with the id its caller chose or else `job_id`."""
     task = call.definition
     fields: dict[str, Any] = {}
     values = call.choices.values
@@ -241,7 +241,7 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
 
 
 def _one_name(fields: Mapping[str, Any], queue: str) -> str | None:
-    """What names job and trace alike; ids belong to one job, so then traces do too."""
+    """Return the one id of job and trace: unique as a job id, so as a trace id too."""
     queue, job_id = fields.get("queue", queue), fields.get("id")
     trace_id = fields.get("trace_id")
     if job_id is not None and trace_id not in (None, job_id):
@@ -253,7 +253,7 @@ def _one_name(fields: Mapping[str, Any], queue: str) -> str | None:
 
 
 def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
-    """The fields of a job that its caller chose, or its task adds to every job."""
+    """Return the job fields that the caller chose or the task adds."""
     task, fields = call.definition, call.choices.fields()
     for name in ("wait_us", "tx", "notify"):
         fields.pop(name, None)
@@ -280,7 +280,7 @@ def _fields(call: Call[Any], declarations: Declarations) -> dict[str, Any]:
 def taken_keys(
     task: TaskDefinition, payload: bytes, unique: Unique | None = None
 ) -> dict[str, Any]:
-    """The fields of a job that its task takes from the arguments; most tasks take none."""
+    """Return the keys that a task takes from its arguments; most tasks take none."""
     keys: dict[str, Any] = {}
     if task.concurrency_key is not None:
         keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
@@ -301,7 +301,7 @@ def idempotency_rule(
     key: str | None,
     window_us: int | None = None,
 ) -> IdempotencyRule | None:
-    """The rule of a job that has an idempotency key."""
+    """Return the idempotency rule of a job, if it has a key."""
     if key is None:
         if window_us is not None:
             raise ConfigError(
@@ -314,7 +314,7 @@ def idempotency_rule(
 
 
 def _user_stacklevel() -> int:
-    """How far up the first caller outside this package is, for `warnings.warn` called above."""
+    """Return the stack level of the first caller outside this package, for `warnings.warn`."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
         level, frame = level + 1, frame.f_back
@@ -322,7 +322,7 @@ def _user_stacklevel() -> int:
 
 
 def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterable[Sequence[NewJob]]:
-    """The jobs of each transaction, in order; `atomic`: one, or `UsageError` if it is too large."""
+    """Split jobs into transactions; `atomic`: one, or `UsageError` if it is too large."""
     if len(jobs) == 1:
         return (jobs,)
     sizes = [len(job.payload) for job in jobs]

@@ -14,7 +14,7 @@ import hmac
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,6 @@ from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, all_records
-
-T = TypeVar("T")
 
 _KIND: Final = "token"
 _ATTEMPT_KIND: Final = "token_attempt"
