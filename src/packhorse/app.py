@@ -135,7 +135,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
     # ------------------------------------------------------------------------------ declaring
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
-        """Declare a queue; the store is told before the next submit or run."""
+        """Declare a queue; it is sent to the store before the next submit or run."""
         self._connection.declarations.add(queue_declaration(name, options))
 
     @property
@@ -144,7 +144,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         return self._connection.declarations.scales
 
     def include(self, *tasks: str | Router) -> None:
-        """Take in routers now, and modules that declare tasks when one is first looked up."""
+        """Include routers now, and modules that declare tasks when a task is first looked up."""
         for each in tasks:
             self._inclusion.add(each, caller_line())
 
@@ -265,15 +265,15 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         )
 
     def job(self, job_id: str) -> JobHandle[Any]:
-        """A handle on a job by its id; nothing is read before one of its verbs is called."""
+        """Return a handle on a job by its id; nothing is read before one of its verbs is called."""
         return JobHandle(job_id, False, self._connection)
 
     def tenant(self, tenant: str) -> TenantView:
-        """This app as one tenant sees it; what names no tenant is a `ConfigError`."""
+        """Return this app as one tenant sees it; an empty name is a `ConfigError`."""
         return TenantView(tenant, self._submission)
 
     def explain(self, job_id: str) -> Explanation:
-        """Why a job is not running now, or what it does instead."""
+        """Say why a job is not running now, or what it does instead."""
         return self.job(job_id).explain()
 
     async def aexplain(self, job_id: str) -> Explanation:
@@ -294,7 +294,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
             raise UsageError(
                 "run() starts an event loop, and one is running here: use 'await app.arun()'"
             )
-        # Code that only submits does not pay for it.
+        # Imported late, so that code that only submits starts faster.
         from packhorse.runtime.worker.event_loop import run_to_end  # noqa: PLC0415
 
         return run_to_end(lambda: self.arun(queues, **options))
@@ -349,7 +349,7 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         lease: Duration = "30s",
         default_timeout: Duration = "300s",
     ) -> Consumer:
-        """The queue for a runtime of one's own: fetch, mark_complete, retry_job, mark_failed.
+        """Return a consumer for your own runtime: fetch, mark_complete, retry_job, mark_failed.
 
         Without `queues` it fetches from all this app knows of, without `tasks` jobs of any task,
         also of those that are declared elsewhere, without `tenants` jobs of every tenant.

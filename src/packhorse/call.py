@@ -35,28 +35,28 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a caller decided for a job, by the names of the options, each value read and checked."""
+    """The options a caller chose for a job, by name, each value checked."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def using(self, options: Mapping[str, Any], where: str) -> Choices:
-        """These choices and `options`, which win; None takes a choice back."""
+        """Return these choices with `options` over them; None removes a choice."""
         read = _read(chosen_options(options, CallOptions, where), where)
         kept = {name: value for name, value in self.values.items() if name not in options}
         return _consistent({**kept, **read}, where)
 
     def over(self, outer: Choices, where: str) -> Choices:
-        """These choices where they say something, else the outer ones."""
+        """Return these choices over the `outer` ones."""
         if not outer.values:
             return self
         return _consistent({**outer.values, **self.values}, where)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a `NewJob` they decide, and what else goes into making one."""
+        """Return the fields of a `NewJob` they decide, and what else goes into making one."""
         return {_READERS[name][0]: value for name, value in self.values.items()}
 
 
-#: Of a caller who leaves everything to the task.
+#: The caller chose no options.
 NO_CHOICES: Final = Choices()
 
 
@@ -76,7 +76,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
         return self.definition.name
 
     def using(self, **options: Unpack[CallOptions]) -> Call[R]:
-        """The same call with these options, which win over those it had."""
+        """Return the same call with these options over those it had."""
         choices = self.choices.using(dict(options), f"{self.task}.call(...).using()")
         return msgspec.structs.replace(self, choices=choices)
 
@@ -90,7 +90,7 @@ class CallWithResults(Call[R], frozen=True, gc=True):
 def call_with_results(
     definition: TaskDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any], choices: Choices
 ) -> CallWithResults[Any]:
-    """A call some of whose arguments are results of nodes; the others are checked now."""
+    """Make a call with results of nodes among its arguments; check the others now."""
     signature = definition.signature
     given = signature.bind(args, kwargs)
     late = {name: value for name, value in given.items() if has_references(value)}
@@ -106,7 +106,7 @@ def call_with_results(
 
 
 def not_alone(call: object) -> UsageError:
-    """What is wrong with something that is given in the place of a call."""
+    """Return the error for a value that cannot be submitted as a call by itself."""
     if isinstance(call, Call):
         return UsageError(
             f"a call of task {call.task} has the result of a node among its arguments, which only "
@@ -150,7 +150,7 @@ def _read(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _consistent(values: Mapping[str, Any], where: str) -> Choices:
-    """Choices that do not contradict each other."""
+    """Return the values as choices, unless they contradict each other."""
     scheduled_us = values.get("scheduled_at")
     if scheduled_us is not None and "delay" in values:
         raise ConfigError(f"{where}: delay and scheduled_at both say when; give one of them")

@@ -296,7 +296,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         bus, store = self.connection.bus, self.connection.store
         answer: CancelAnswer = yield store.jobs.cancel(self.id, tenant=self.tenant)
         observed = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
-        # A job that a worker has to stop is told of by that worker.
+        # Events of a job that was running come from its worker.
         if observed and answer is CancelAnswer.CANCELLED:
             with contextlib.suppress(StoreError):  # it is cancelled whatever happens
                 record = yield store.inspection.job(self.id, tenant=self.tenant)

@@ -49,12 +49,12 @@ class Task(Generic[P, R]):
 
     @property
     def choices(self) -> Choices:
-        """What `using` chose for its jobs."""
+        """The options that `using` chose for its jobs."""
         return self._choices
 
     @property
     def submission(self) -> Submission:
-        """Who submits its calls."""
+        """The object that submits its calls."""
         return self._submission
 
     @property
@@ -64,9 +64,9 @@ class Task(Generic[P, R]):
 
     @property
     def contract(self) -> Contract:
-        """What it promises: as declared, and the rest derived from the function and its options."""
+        """Its contract: as declared, the rest derived from the function and its options."""
         task, retry = self.definition, self.definition.retry
-        with suppress(UsageError):  # of a router that no app includes, or several do
+        with suppress(UsageError):  # its router belongs to no app, or to several
             queue = self._submission.connection.queues.get(task.queue)
             retry = retry or (queue.retry if queue is not None else None)
         return contract_of(
@@ -126,7 +126,7 @@ class Task(Generic[P, R]):
         return await abegin_batch(*given, options, single=True)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call with these arguments, checked, to be submitted with others or later."""
+        """Check these arguments, and return a call to submit with others or later."""
         try:
             payload = self.definition.encode(args, kwargs)
         except PackhorseError:
@@ -136,11 +136,11 @@ class Task(Generic[P, R]):
         return Call(self.definition, payload, self._choices)
 
     def job(self, job_id: str) -> JobHandle[R]:
-        """A handle on a job of this task by its id, whose result is typed; reads nothing yet."""
+        """Return a handle on a job of this task, whose result is typed; reads nothing yet."""
         return JobHandle(job_id, False, self._submission.connection)
 
     def upcast(self, source: str, target: str) -> Callable[[U], U]:
-        """Declare what makes a payload of version `source` one of version `target`.
+        """Declare a function that migrates payloads of version `source` to version `target`.
 
         The function takes the payload, which is the arguments by name as plain JSON data, and
         returns it. Several make a chain, which ends at the version of the task's contract.
@@ -153,10 +153,10 @@ class Task(Generic[P, R]):
         return declare
 
     def using(self, **options: Unpack[CallOptions]) -> Self:
-        """The same task, whose jobs are submitted with these options."""
+        """Return the same task with these options for its jobs."""
         choices = self._choices.using(dict(options), f"{self.name}.using()")
         task = object.__new__(type(self))
-        task.__dict__.update(self.__dict__, _choices=choices)  # to wrap it again takes long
+        task.__dict__.update(self.__dict__, _choices=choices)  # wrapping it again is slow
         return task
 
     def __repr__(self) -> str:
@@ -166,7 +166,9 @@ class Task(Generic[P, R]):
         return [self._call(item) for item in items]
 
     def _call(self, item: Call[R] | Mapping[str, Any]) -> Call[R]:
-        if type(item) is dict or isinstance(item, Mapping):  # most are, and that is known sooner
+        if type(item) is dict or isinstance(
+            item, Mapping
+        ):  # most are dicts, which is cheaper to check
             payload = self.definition.encode((), item if type(item) is dict else dict(item))
             return Call(self.definition, payload, self._choices)
         if not isinstance(item, Call):
@@ -180,11 +182,11 @@ class Task(Generic[P, R]):
         return Call(item.definition, item.payload, choices)
 
     def _injected(self) -> tuple[Context, ...]:
-        """What comes before the caller's arguments when the function is called directly."""
+        """Return what precedes the caller's arguments in a direct call: a context, or nothing."""
         if not self.definition.wants_context:
             return ()
         known: Mapping[str, Callable[..., Any]] = {}
-        with suppress(UsageError):  # as above
+        with suppress(UsageError):  # as in `contract`
             known = self._submission.connection.registry.tools
         return (Context.detached(self.name, tools=self.definition.tools(known)),)
 
@@ -210,7 +212,7 @@ class CoroutineTask(Task[P, R]):
 
 
 class TaskDecorator:
-    """Declares functions as tasks; called with options only, it is a decorator that has them.
+    """Declares functions as tasks; called with options only, it returns a decorator with them.
 
     A first parameter that is a `Context` is not part of the call. Type checkers cannot tell it
     from one that takes anything (`object`, `Any`, no annotation), so annotate the first parameter.
@@ -275,7 +277,7 @@ class TaskDecorator:
                 )
             self._adopt(function)
             return function
-        # Names of the surrounding function are known to annotations too, as in a test.
+        # Annotations may use names of the surrounding function, as in tests.
         frame = inspect.currentframe()
         scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
         definition = define_task(function, chosen, scope=scope, prefix=self._prefix)

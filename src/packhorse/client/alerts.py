@@ -42,14 +42,14 @@ from packhorse.signals import Reject
 from packhorse.stores.plan import Asking
 from packhorse.stores.records import RecordStore, all_records, store_clock
 
-#: How often a silence is tried again that a look came before.
+#: How often a silence is tried again after a worker wrote the alert's state first.
 _TRIES: Final = 20
-#: A receiver that is away is tried for about an hour.
+#: Retries deliveries for about an hour.
 _RETRY: Final = RetryPolicy(max_retries=12, initial_delay="1s", max_delay="10m")
 
 
 class AlertInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert, as it stands."""
+    """An alert and its present state."""
 
     name: str
     state: str  #: `firing`, `pending`, `fine`, or `unknown` before the first look
@@ -87,11 +87,11 @@ class AlertVerbs(BatchVerbs):
         repeat: Duration | None = None,
         over: Duration = "15m",
     ) -> None:
-        """Tell `to` when the condition has held for `hold`, and when it is over.
+        """Notify `to` when the condition has held for `hold`, and when it is over.
 
-        It is over once it has not held for `clear_after`. With `repeat` it is told again while it
-        lasts. `over` is the window of growth and rates. Workers of this app look every ten seconds,
-        one of them for all.
+        It is over once it has not held for `clear_after`. With `repeat`, notify again while it
+        lasts. `over` is the window of growth and rates. One worker of this app checks every ten
+        seconds, for all of them.
         """
         destinations = (to,) if callable(to) else tuple(to)
         declared = _checked(
@@ -104,7 +104,7 @@ class AlertVerbs(BatchVerbs):
         self._alerts[name] = declared
 
     def _declared_alerts(self) -> tuple[AlertDeclaration, ...]:
-        self._declare_delivery()  # operators may write rules down while the worker runs
+        self._declare_delivery()  # operators may add rules while the worker runs
         return tuple(self._alerts.values())
 
     def _declare_delivery(self) -> None:
@@ -123,7 +123,7 @@ class AlertVerbs(BatchVerbs):
 
 
 class _Options(TypedDict, total=False):
-    """How an alert is judged; `AlertVerbs.alert` says what each means."""
+    """Options of an alert; `AlertVerbs.alert` says what each means."""
 
     queue: str
     hold: Duration
@@ -135,7 +135,7 @@ class _Options(TypedDict, total=False):
 def _checked(
     name: str, condition: Condition, to: tuple[Destination, ...], options: _Options
 ) -> AlertDeclaration:
-    """An alert, declared in code or written down; mistakes are refused."""
+    """Check an alert that code declares or an operator adds."""
     where = f"alert {name_text(name, 'the name of an alert')!r}"
     if not isinstance(condition, Condition):
         raise ConfigError(f"{where}: {condition!r} is no condition; write oldest_ready > '5m'")
@@ -168,7 +168,7 @@ def _stored_rule(name: str, records: RecordStore) -> Asking[AlertDeclaration | N
 
 
 class Alerts:
-    """What is known of alerts, and what operators do about them."""
+    """The alerts of an app and its store, to look at, add, remove and silence."""
 
     def __init__(self, connection: Connection, declared: Mapping[str, AlertDeclaration]) -> None:
         self._connection = connection
@@ -185,7 +185,7 @@ class Alerts:
     def add(
         self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
     ) -> None:
-        """Write a rule down, or change it; workers go by it at their next look."""
+        """Store a rule, or change it; workers use it from their next check on."""
         self._connection.drive(self._add(name, condition, to, options))
 
     async def aadd(
@@ -195,7 +195,7 @@ class Alerts:
         await self._connection.adrive(self._add(name, condition, to, options))
 
     def remove(self, name: str) -> None:
-        """Remove a rule that was written down, and what is known of it."""
+        """Remove a stored rule and its state."""
         self._connection.drive(self._remove(name))
 
     async def aremove(self, name: str) -> None:
@@ -203,7 +203,7 @@ class Alerts:
         await self._connection.adrive(self._remove(name))
 
     def silence(self, name: str, span: Duration) -> None:
-        """Tell nothing of an alert for so long; 0 ends that. What still fires then is told."""
+        """Send no notices of an alert for so long; 0 ends that. If it still fires then, notify."""
         self._connection.drive(self._silence(name, span))
 
     async def asilence(self, name: str, span: Duration) -> None:
@@ -211,7 +211,7 @@ class Alerts:
         await self._connection.adrive(self._silence(name, span))
 
     def test(self, name: str) -> int:
-        """Submit a test notice to each destination of an alert; says how many there are."""
+        """Submit a test notice to each destination of an alert; return their number."""
         return self._connection.drive(self._test(name))
 
     async def atest(self, name: str) -> int:
@@ -251,7 +251,7 @@ class Alerts:
             repeat_us=checked.rule.repeat_us,
             over_us=checked.over_us,
         )
-        # Whatever its version: the last one who writes it down decides.
+        # No version: the last writer wins.
         put = Put(RecordId(RULE_KIND, "", name), msgspec.json.encode(rule))
         yield self._records.change([put])
 

@@ -17,7 +17,7 @@ from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings, QueueState, Submitted
 
-#: How long a submit waits in a queue that is to be waited for, by default.
+#: How long a submit waits for room in a queue with `on_full='wait'`, by default.
 WAIT_US_DEFAULT: Final = 30 * SECOND_US
 
 
@@ -32,9 +32,9 @@ class Patience:
 def patience(
     full: QueueFull, states: Iterable[QueueState], declared_us: int | None, chosen_us: int | None
 ) -> Patience | None:
-    """Whether a submit that met a full queue waits; what the call chose beats what the queue says.
+    """Return how long a submit waits at a full queue; None: not at all. The call beats the queue.
 
-    What a queue says is read from the store: an operator may have changed it.
+    The queue's setting is read from the store: an operator may have changed it.
     """
     if chosen_us is not None:
         return Patience(chosen_us / SECOND_US, None) if chosen_us > 0 else None
@@ -54,7 +54,7 @@ async def submit_with_room(
 ) -> tuple[Submitted, ...]:
     """Store jobs as soon as there is room for all of them, or raise the last `QueueFull`.
 
-    The listener is there before each try, so room that is made in between is heard.
+    The listener starts before each try, so that no wake-up is missed.
     """
     until_s = clock.monotonic() + patient.timeout_s
     listener = store.wakeups.listen(topics)
@@ -71,7 +71,7 @@ async def submit_with_room(
 
 
 def _refuse_hopeless(full: QueueFull, patient: Patience, rest_s: float) -> None:
-    """Raise where waiting is no use: more at once than the queue holds, or one not waited for."""
+    """Raise where waiting is no use: too many jobs at once, or a queue that is not waited for."""
     other = patient.queues is not None and full.queue not in patient.queues
     if rest_s <= 0 or full.depth == 0 or other:
         raise full
@@ -82,7 +82,7 @@ SETTINGS_AGE_S_MAX: Final = 5.0
 
 
 class FillingWatch:
-    """Which queues have a soft depth, and which of them are above it as far as is known."""
+    """Knows which queues have a soft depth, and which were last seen above it."""
 
     def __init__(self, bus: EventBus, clock: Clock) -> None:
         self._bus = bus
@@ -98,17 +98,17 @@ class FillingWatch:
         return age_s is None or age_s >= SETTINGS_AGE_S_MAX
 
     def learn(self, states: tuple[QueueState, ...]) -> None:
-        """Take in the settings as they hold now."""
+        """Note the present settings."""
         settings = (state.settings for state in states)
         self._soft = {each.name: each for each in settings if each.soft_depth is not None}
         self._read_at = self._clock.monotonic()
 
     def watched(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Those of these queues whose depth is worth a look."""
+        """Return those of these queues that have a soft depth."""
         return tuple(queue for queue in dict.fromkeys(queues) if queue in self._soft)
 
     def note(self, queue: str, depth: int) -> None:
-        """A queue is so deep; say so if it was not before."""
+        """Note the depth of a queue; emit an event when it rises above the soft depth."""
         settings = self._soft[queue]
         if not over_soft_depth(depth, settings.soft_depth):
             self._above -= {queue}

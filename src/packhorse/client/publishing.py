@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Publish an event: find who has subscribed to its topic, and store a job for each, all or none."""
+"""Publish an event: find the subscribers of its topic, and store a job for each, all or none."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def publish(
 ) -> list[JobHandle[Any]]:
     """Store one job for each subscriber; return their handles, by the names of their tasks.
 
-    With `tenant` they are that tenant's, and seen as by its view.
+    With `tenant` the jobs belong to that tenant, and the handles see only its jobs.
     """
     publication = _Publication(submission, topic, payload, options, tenant)
     store = submission.connection.store
@@ -98,7 +98,7 @@ async def apublish(
 
 
 def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:
-    """A subscriber as it is declared, with the queues and tasks that are known now."""
+    """Return a subscriber as it is declared, with the queues and tasks known now."""
     task = call.definition
     signature = task.signature
     return SubscriberDeclaration(
@@ -141,7 +141,7 @@ class _Publication:
         self._submission = submission
 
     def batch(self, stored: Sequence[SubscriberDocument]) -> Batch:
-        """A job for each subscriber, checked, and how they are stored."""
+        """Build and check a job for each subscriber."""
         submission, event = self._submission, self._event
         own = [
             declaration(event.topic, call, submission)
@@ -159,7 +159,7 @@ class _Publication:
 
 
 def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:
-    """The subscribers of a topic that the store holds: one look-up, unless there are very many."""
+    """Read the subscribers of a topic from the store: one page, unless there are very many."""
     found: list[SubscriberDocument] = []
     after: str | None = subscribers_after(topic)
     begins = subscribers_after(topic)
@@ -178,7 +178,7 @@ _EVENT: Final = Signature.from_hints(
 
 
 def _encoded(payload: object) -> bytes:
-    """An event as JSON text, or the error that says what of it cannot travel."""
+    """Encode an event as JSON text; an error names what cannot be encoded."""
     if isinstance(payload, Call):
         raise ConfigError(f"{payload!r} is a call, which is submitted; publish data")
     return _EVENT.encode((payload,), {})

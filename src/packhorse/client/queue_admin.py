@@ -20,7 +20,7 @@ from packhorse.stores.requests import QueueSettings, QueueState
 
 
 class PartOptions(TypedDict, total=False):
-    """Which jobs of a queue are meant; all of them where neither is given."""
+    """Selects jobs of a queue; all of them where neither is given."""
 
     key: str  #: those with that ordering, concurrency or rate key
     tenant: str  #: that tenant's; "" are those that belong to none
@@ -32,10 +32,10 @@ class QueueAdmin(OutboxVerbs):
     url: str | None
 
     def _keep(self, artifacts: str | os.PathLike[str] | None, job_logs: str | None) -> None:
-        """What its workers keep beside jobs: artifacts in this place, and lines of this level."""
+        """Set where artifacts are kept, and the level from which on log lines are kept."""
         self._log_level = log_level(job_logs)
         path = None if artifacts is None else os.fspath(artifacts)
-        # An artifact would show in plain text a result that is to be encrypted.
+        # With encryption no result becomes an artifact, which would be plain text.
         chosen = bool(path) and not self._connection.places.sealed
         self._connection.places = PlaceSource(lambda: self._open_place(path), chosen=chosen)
 
@@ -48,7 +48,7 @@ class QueueAdmin(OutboxVerbs):
         return self._connection.places
 
     def depth(self, queue: str) -> int:
-        """How many jobs of a queue wait: pending, queued, failed or timeout."""
+        """Count the waiting jobs of a queue: pending, queued, failed or timeout."""
         return self._connection.run(lambda store: store.queues.depth(queue))
 
     async def adepth(self, queue: str) -> int:
@@ -56,7 +56,7 @@ class QueueAdmin(OutboxVerbs):
         return await self._connection.arun(lambda store: store.queues.depth(queue))
 
     def pause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
-        """Stop giving out a queue's jobs; running ones go on. Says whether it was not paused.
+        """Stop giving out a queue's jobs; running ones go on. Return False if it was paused before.
 
         With `key` only those with that ordering, concurrency or rate key, with `tenant` only that
         tenant's. A key or a tenant that is None is a `ConfigError`: it would mean all of them.
@@ -68,7 +68,7 @@ class QueueAdmin(OutboxVerbs):
         return await self._connection.arun(_pause(queue, part, paused=True))
 
     def resume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
-        """Give out again what `pause` with the same arguments stopped; says whether it was so."""
+        """End a `pause` with the same arguments; return whether there was one."""
         return self._connection.run(_pause(queue, part, paused=False))
 
     async def aresume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
@@ -76,9 +76,9 @@ class QueueAdmin(OutboxVerbs):
         return await self._connection.arun(_pause(queue, part, paused=False))
 
     def close_queue(self, queue: str) -> bool:
-        """Take no new jobs: submits are `QueueClosed`, what is there goes on. Says if it was open.
+        """Refuse new jobs with `QueueClosed`; those stored go on. Return whether it was open.
 
-        Retries and redrives of the jobs that are there go on too.
+        Retries and redrives of stored jobs go on too.
         """
         return self._connection.run(_close(queue, closed=True))
 
@@ -87,7 +87,7 @@ class QueueAdmin(OutboxVerbs):
         return await self._connection.arun(_close(queue, closed=True))
 
     def open_queue(self, queue: str) -> bool:
-        """Take new jobs again after `close_queue`; says whether it was closed."""
+        """Take new jobs again after `close_queue`; return whether it was closed."""
         return self._connection.run(_close(queue, closed=False))
 
     async def aopen_queue(self, queue: str) -> bool:
@@ -119,7 +119,7 @@ class QueueAdmin(OutboxVerbs):
     @overload
     def set_limits(self, queue: str, /, **options: Unpack[LimitOptions]) -> bool: ...
     def set_limits(self, queue: str, /, *ending: None, **options: Any) -> bool:
-        """Set limits of a queue for all workers, at once; says whether that changed anything.
+        """Set limits of a queue for all workers, at once; return whether that changed anything.
 
         They beat what is declared anywhere, until `set_limits(queue, None)` ends that. What is not
         named stays as it is now; an option that is None takes its limit away.
@@ -175,7 +175,7 @@ def _close(queue: str, *, closed: bool) -> Ask[bool]:
 
 
 def _ends(queue: str, ending: tuple[object, ...], options: dict[str, Any]) -> bool:
-    """Whether limits are to be ended, and not set."""
+    """Whether to end the limits that were set."""
     if ending and (ending != (None,) or options):
         raise ConfigError(
             f"queue {queue!r}: give limits by name, such as concurrency=5, or None alone to end "

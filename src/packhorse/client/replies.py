@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a store answered about one job, as its handle tells it: a value, or an error with a cure."""
+"""Turn a store's answers about one job into values, or errors that say what to do."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from packhorse.stores.requests import RedriveAnswer
 
 
 def forgotten(*, reset_budget: bool) -> tuple[str, ...]:
-    """What a job that is redriven loses of what is kept with it.
+    """Return the attachments that a redriven job loses.
 
-    One that was declined asks again; what it has spent stays spent, unless an operator says so.
+    A declined job asks again; spent budget stays spent, unless an operator resets it.
     """
     return (DECLINED, SPENT) if reset_budget else (DECLINED,)
 
 
 class Decision:
-    """What a person decides about a job that asks, or will ask."""
+    """A person's decision about a job that asks for one, or will ask."""
 
     def __init__(self, signal: str, by: str, note: str, at_us: int) -> None:
         self._signal = signal
         self._by, self._note, self._at_us = by, note, at_us
         self._waited = False
-        answer_of(1, by, note, at_us)  # refuses what cannot be kept, before anything is asked
+        answer_of(1, by, note, at_us)  # refuses bad values before the store is read
 
     def about(
         self, record: JobRecord | None, kept: Attachments | None, tenant: str | None
     ) -> Callable[[Store], Plan[DeliverAnswer]]:
-        """How to send it to a job that is so; a `JobConflict` where nothing is to be decided."""
+        """Return the plan that sends it; `JobConflict` if there is nothing to decide."""
         if record is None or kept is None:
             raise JobNotFound("" if record is None else record.id)
         consent = Consent(kept)
@@ -73,7 +73,7 @@ class Decision:
 def signal_to(
     job_id: str, tenant: str | None, name: str, value: object, key: str | None
 ) -> Callable[[Store], Plan[DeliverAnswer]]:
-    """How to send a job a signal; with a key, the same one again is the same signal."""
+    """Return the plan that sends a signal; with a key, repeating it is the same signal."""
     if name.startswith(RESERVED):
         raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
     text = ResultCodec.of_function(f"signal {name!r}").encode(value).encode()
@@ -86,7 +86,7 @@ def signal_to(
 
 
 def signalled(job_id: str, name: str, answer: DeliverAnswer) -> None:
-    """What became of a signal."""
+    """Raise unless the signal was delivered."""
     match answer:
         case DeliverAnswer.DELIVERED:
             return
@@ -105,7 +105,7 @@ def signalled(job_id: str, name: str, answer: DeliverAnswer) -> None:
 
 
 def cancelled(job_id: str, answer: CancelAnswer) -> bool:
-    """Whether a job is cancelled, or will be."""
+    """Return whether a job is cancelled, or will be."""
     match answer:
         case CancelAnswer.CANCELLED | CancelAnswer.FLAGGED:
             return True
@@ -118,7 +118,7 @@ def cancelled(job_id: str, answer: CancelAnswer) -> bool:
 
 
 def redriven(job_id: str, answer: RedriveAnswer) -> None:
-    """What became of a wish to run again."""
+    """Raise unless the job was redriven."""
     match answer:
         case RedriveAnswer.REDRIVEN:
             return

@@ -57,11 +57,11 @@ from packhorse.stores.records import Changed, RefusedJob, all_records, store_clo
 from packhorse.task import Task, TaskDecorator
 from packhorse.unique import Unique
 
-#: A fire that has been due for so long seems to have no worker that looks.
+#: A fire overdue by this long suggests that no worker fires schedules.
 OVERDUE_S: Final = 30
-#: How often a change is tried again that another one came before.
+#: How often a change is tried again after another one came first.
 _TRIES: Final = 20
-#: Options of a call that say when, or which job: a schedule decides that for each fire.
+#: Options of a call that a schedule decides for each fire.
 _NOT_FOR_FIRES: Final = (
     *("delay", "scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key"),
     *("idempotency_window", "wait"),
@@ -86,7 +86,7 @@ class ScheduleOptions(TimingOptions, total=False):
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule, as it stands."""
+    """A schedule and its present state."""
 
     name: str
     state: str  #: `active`, `paused`, `retired` or `over`
@@ -137,8 +137,8 @@ class ScheduleVerbs(QueueAdmin):
         """Declare a task that runs at this interval, over all workers never twice at once.
 
         The first run comes after one interval. What falls into a run that outlasts it is left
-        out. One that fails is logged and counted, and the next one comes as if nothing had been;
-        it is not tried again, and kept among the dead letters for a day. Shutdown ends it at once.
+        out. A run that fails is logged, counted, not retried, and kept among the dead letters for
+        a day; the next one comes as usual. Shutdown ends a run at once.
         """
         every_us = positive_microseconds(interval, setting="app.every()")
         given: dict[str, Any] = {
@@ -155,7 +155,7 @@ class ScheduleVerbs(QueueAdmin):
         return self.task.taking(take)(**given)
 
     def _declared_schedules(self) -> tuple[ScheduleDeclaration, ...]:
-        """What this app declares, with the queues and tasks it knows now."""
+        """The schedules this app declares, with the queues and tasks it knows now."""
         store, declarations = self._connection.store, self._connection.declarations
         return tuple(
             ScheduleDeclaration(
@@ -206,7 +206,7 @@ class Schedules:
         return await self._connection.adrive(self._by_hand(name))
 
     def pause(self, name: str) -> ScheduleInfo:
-        """Let it fire no more, until `resume`; deploys do not change that."""
+        """Stop it from firing until `resume`, also across deploys."""
         return self._connection.drive(self._changed(name, paused))
 
     async def apause(self, name: str) -> ScheduleInfo:
@@ -214,7 +214,7 @@ class Schedules:
         return await self._connection.adrive(self._changed(name, paused))
 
     def resume(self, name: str) -> ScheduleInfo:
-        """Let it fire again from now on; what fell into the pause is left out."""
+        """Let it fire again from now on; fires missed in the pause are left out."""
         return self._connection.drive(self._changed(name, resumed))
 
     async def aresume(self, name: str) -> ScheduleInfo:
@@ -271,9 +271,9 @@ class Schedules:
         return (yield from self._get(name))
 
     def _change(self, name: str, change: _ScheduleChange) -> Asking[Changed]:
-        """Write what `change` makes of a schedule, unless another change came before; then again.
+        """Write what `change` makes of a schedule; try again if another change came first.
 
-        One that changes nothing is written all the same: it is an operator's, and rare.
+        A change that changes nothing is written too: operators make few.
         """
         for _ in range(_TRIES):
             record, now_us = yield from self._read(name)
@@ -315,7 +315,7 @@ def _info(schedule: ScheduleDocument, now_us: int) -> ScheduleInfo:
 
 
 def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """The fields of a timing that these options set; another way to say when replaces the first."""
+    """Return the fields of a timing that options set; one of cron, every and at ends the others."""
     timing = _timing(options, where)
     chosen = chosen_options(options, TimingOptions, where)
     if not chosen:

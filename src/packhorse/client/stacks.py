@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ask a worker anywhere what its handlers do: a record asks, and the worker answers in it.
 
-Told are places in the code, never values of variables; both the question and the answer are
-forgotten after a minute.
+Answers hold places in the code, never values of variables; question and answer expire after a
+minute.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _decode: Final = msgspec.json.Decoder(WorkerStacks).decode
 
 
 def stacks_id(worker: str) -> RecordId:
-    """Where a worker is asked, and answers."""
+    """Return the record in which a worker is asked, and answers."""
     return RecordId(STACKS_KIND, "", worker)
 
 
 def read_stacks(record: Record | None) -> WorkerStacks | None:
-    """What a record asks or answers."""
+    """Read a question or an answer from its record."""
     return None if record is None else _decode(record.document)
 
 
 def stacks_put(stacks: WorkerStacks, version: int | None = None) -> Put:
-    """How a question or an answer is written down."""
+    """Return the change that stores a question or an answer."""
     return Put(stacks_id(stacks.worker), msgspec.json.encode(stacks), version, keep_us=_KEPT_US)
 
 

@@ -28,7 +28,7 @@ PAGE_MAX: Final = 1_000
 
 
 class SearchOptions(TypedDict, total=False):
-    """Which of a tenant's jobs are meant; what is absent, or None, does not narrow."""
+    """Filters of a search; what is absent, or None, does not narrow it."""
 
     queue: str | None
     task: str | None
@@ -46,7 +46,7 @@ class TenantView:
         self._submission = submission
 
     def job(self, job_id: str) -> JobHandle[Any]:
-        """A handle on this tenant's job; its verbs raise `JobNotFound` for other jobs."""
+        """Return a handle on this tenant's job; its verbs raise `JobNotFound` for other jobs."""
         return JobHandle(job_id, False, self._submission.connection, tenant=self.tenant)
 
     def workflow(self, name: str | None = None, shape: Any = None) -> Flow:
@@ -59,7 +59,7 @@ class TenantView:
         return Workflows(self._submission.connection, self.tenant)
 
     def explain(self, job_id: str) -> Explanation:
-        """Why a job of this tenant is not running; other tenants' jobs are counted, not named."""
+        """Say why a job of this tenant is not running; other tenants' jobs are only counted."""
         return self.job(job_id).explain()
 
     async def aexplain(self, job_id: str) -> Explanation:
@@ -120,7 +120,7 @@ class TenantView:
         return await abegin_batch(*given, options)
 
     def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
-        """This tenant's jobs that fit, newest first, at most `limit`."""
+        """Return this tenant's jobs that match, newest first, at most `limit`."""
         return _infos(self._submission.connection.run(self._ask(limit, chosen)))
 
     async def asearch(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Topics of an app: one event, and a job of its own for every task that has subscribed.
+"""Topics of an app: each event becomes one job for every task that has subscribed.
 
     paid = app.topic("order.paid")
     @paid.subscribe                        a function, or a task; options as of app.task
@@ -35,7 +35,7 @@ from packhorse.stores.plan import Asking
 from packhorse.stores.records import all_records
 from packhorse.task import Task, TaskDecorator
 
-#: Options of a task's jobs that would be the same for every event.
+#: Options that make no sense for subscribers: they would be the same for every event.
 _NOT_FOR_EVENTS: Final = (
     *("scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key", "idempotency_window"),
     *("wait", "tx", "notify", "unique"),
@@ -87,7 +87,7 @@ class Topic:
 
 
 def _refuse_keys(task: Task[..., Any], where: str) -> None:
-    """Refuse what a producer could not make that does not know the task."""
+    """Refuse a task whose keys come from arguments: a producer may not know its code."""
     given = task.definition
     keys = {"concurrency_key": given.concurrency_key, "rate_key": given.rate_key}
     taken = [name for name, value in {**keys, "unique": given.unique}.items() if value is not None]
@@ -180,7 +180,7 @@ class TopicVerbs(ScheduleVerbs):
         return Topics(self._connection)
 
     def _declared_subscribers(self) -> tuple[SubscriberDeclaration, ...]:
-        """Who has subscribed in this process, with the queues and tasks it knows now."""
+        """The subscribers of this process, with the queues and tasks it knows now."""
         submission = self._submission
         return tuple(
             declaration(topic, call, submission)

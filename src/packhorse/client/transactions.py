@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`tx=`: what is asked for inside a transaction of the user's own goes into the store's intake.
+"""`tx=`: write requests inside a user's transaction into the store's intake.
 
 Or, where the store is not in the database of that transaction, into an outbox that is.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox, Outboxes
 
 _LOCKED: Final = "database is locked"
-#: In SQLite's words, after which a transaction can go on.
+#: What SQLite says; the transaction can go on after it.
 _NO_TABLE: Final = "no such table"
 _DATABASES: Final = UserStatement("pragma database_list")
-#: Of an id, a tenant, a tag or another name of a job that is stored when a transaction commits.
+#: Largest id, tenant, tag or other name of a job submitted with `tx=`.
 TX_TEXT_BYTES_MAX: Final = 1_000
-_SHORT: Final = TX_TEXT_BYTES_MAX // 4  # characters that never have more bytes
+_SHORT: Final = TX_TEXT_BYTES_MAX // 4  # so many characters never have more bytes than that
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +54,7 @@ class Within(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, chosen: Sequence[Mapping[str, Any]], tx: object) -> Within | None:
-        """That which was given, or which all calls have chosen; None: they are part of none."""
+        """Return the transaction that was given, or that all calls name; None if there is none."""
         named, notify, given = [], False, tx
         for one in chosen:
             named.append(one.get("tx", tx))
@@ -82,7 +82,7 @@ class Within(msgspec.Struct, frozen=True, gc=False):
 
 
 def _refuse_long(names: Sequence[str]) -> None:
-    """What an index may not hold would be found out after the commit only."""
+    """Refuse names that are too long for an index, which would show only after the commit."""
     for text in names:
         if len(text.encode()) > TX_TEXT_BYTES_MAX:
             raise ConfigError(
@@ -102,7 +102,7 @@ _Steps = Generator[Action | Plan[Any] | Aside, Any, None]
 
 
 class Transactions:
-    """Writes inside transactions of users; remembers which connections have been looked at."""
+    """Writes inside transactions of users; remembers what each connection writes to."""
 
     def __init__(self) -> None:
         self.outboxes: Outboxes | tuple[()] = ()  #: of the app
@@ -137,9 +137,9 @@ class Transactions:
             raise
 
     def _written_again(self, store: Store, way: UserConnection, written: Written) -> bool:
-        """Write at once on a connection that was looked at before, as most were.
+        """Write at once on a connection that was checked before, as most were.
 
-        False: nothing was written, since it was not, or there is more to do or to say.
+        False: nothing was written, and the general way has to follow.
         """
         if not (self._files or self._fit) or written.notify:
             return False
@@ -183,7 +183,7 @@ class Transactions:
         except Exception as error:
             if _NO_TABLE in str(error):
                 self._files.clear()
-                yield from self._place(intake)  # says what to do about it
+                yield from self._place(intake)  # its error says what to do about it
             raise
 
     def _write(self, store: Store, intake: Intake, written: Written) -> _Steps:
@@ -199,9 +199,11 @@ class Transactions:
     def _place(
         self, intake: Intake | None
     ) -> Generator[Action | Plan[Any] | Aside, Any, Outbox | None]:
-        """Ask a connection once what it writes to: the store, or an outbox."""
+        """Find out, once per connection, what it writes to: the store, or an outbox."""
         family, key = yield lambda way: (way.family, way.key())
-        if family == "sqlite":  # those of `sqlite3` cannot be remembered; where they write to can
+        if (
+            family == "sqlite"
+        ):  # `sqlite3` connections cannot be weakly referenced; file names serve
             key = yield _main_file
         fit: MutableMapping[Any, _Place] = self._files if isinstance(key, str) else self._fit
         if key in fit:
@@ -220,19 +222,19 @@ class Transactions:
             problem = f"tx= cannot be used: {trouble}; nothing was stored"
         if problem is not None:
             raise UsageError(problem)
-        with contextlib.suppress(TypeError):  # what cannot be remembered is asked each time
+        with contextlib.suppress(TypeError):  # keys without weak references are asked each time
             fit[key] = _Place(found)
         return found
 
     def _check(
         self, intake: Intake, family: str
     ) -> Generator[Action | Plan[Any] | Aside, Any, str | None]:
-        """What is wrong with a connection for the intake of this store."""
+        """Say why a connection cannot write to this store's intake; None if it can."""
         if family != intake.family:
             return _another(family, f"this store is {intake.family}")
         answer = yield lambda way: way.rows(intake.probe())
         problem = intake.unfit(answer, self._own)
-        if problem is not None:  # or it is not known yet which store this is, or not any more
+        if problem is not None:  # or the identity of the store is not known, or has changed
             identity = intake.identity()
             if identity is not None:
                 self._own = yield identity
@@ -246,7 +248,7 @@ class Transactions:
         written: Written,
         wake: Callable[[Sequence[str]], None],
     ) -> None:
-        """Wake workers after the commit, since the library tells of it."""
+        """Wake workers after the commit, where the library reports commits."""
         topics = dict.fromkeys(("", *written.queues))  # also where a cancel names no queue
         waiting = self._told.get(watched)
         if waiting is not None:
@@ -263,7 +265,7 @@ class Transactions:
 
 
 def _main_file(way: UserConnection) -> str:
-    """The file of a SQLite connection, by its name; empty in memory, which nothing fits."""
+    """Return the file of a SQLite connection; empty for one in memory, which never fits."""
     return way.rows(_DATABASES)[0][2] or ""  # it is always the first
 
 
@@ -275,10 +277,10 @@ def _another(family: str, own: str) -> str:
 
 
 def _check_outbox(outbox: Outbox) -> Generator[Action | Aside, Any, str | None]:
-    """What is wrong with a connection for this outbox."""
+    """Say why a connection cannot write to this outbox; None if it can."""
     answer = yield lambda way: way.rows(outbox.probe())
     problem = outbox.unfit(answer)
-    if problem is not None:  # it is not known yet which table that is, or not any more
+    if problem is not None:  # or the identity of the table is not known, or has changed
         yield Aside(outbox.exists)
         problem = outbox.unfit(answer)
     return problem

@@ -191,7 +191,7 @@ def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:
 
 
 def release_unbegun(job_id: str, fence: int, retention: Retention) -> Settlement:
-    """Give back a job that its worker holds by the store's word alone: it costs nothing."""
+    """Give back a job that was claimed but not started: it costs the job nothing."""
     return Settlement(
         job_id=job_id,
         fence=fence,
@@ -234,7 +234,7 @@ def _counted(job: Job, limits: Limits, settled: Settlement, code: str, what: str
 
 
 def _crashed(job: Job, limits: Limits, error: AttemptError) -> Settlement:
-    """As a rescue of a job that ran alone, by a worker that lives to tell it."""
+    """Treat the loss of a job's process like the rescue of a job that ran alone."""
     limit = MAX_CRASHES_DEFAULT if limits.max_crashes is None else limits.max_crashes
     if job.lone_crashes + 1 >= limit:
         settled = _dead(job, limits, DeadReason.WORKER_CRASHED, error)
@@ -368,7 +368,7 @@ def attempt_status(settlement: Settlement, resolved: Resolved) -> tuple[JobStatu
 
 
 class CancelAnswer(StrEnum):
-    """What a wish to cancel came to."""
+    """The answer to a request to cancel."""
 
     CANCELLED = "cancelled"  #: it was waiting, or its worker is gone: it has ended
     FLAGGED = "flagged"  #: it is running; its worker is told, and any later outcome is discarded
