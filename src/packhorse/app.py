@@ -20,7 +20,7 @@ from packhorse.client.run_options import (
     run_options,
     worker_version,
 )
-from packhorse.client.submission import Batch, Submission
+from packhorse.client.submission import PreparedJobs, Submission
 from packhorse.client.tenant import TenantView
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
@@ -226,17 +226,15 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
 
         A request (`worker_id`, `inputs`, ...) goes to the task whose contract has that id.
         """
-        [handle] = self._submission.store(self._wire_batch(task), "submit")
-        return handle
+        return self._submission.store(self._wire_jobs(task), "submit")[0]
 
     async def asubmit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """As `submit`, without blocking the event loop."""
-        [handle] = await self._submission.astore(self._wire_batch(task))
-        return handle
+        return (await self._submission.astore(self._wire_jobs(task)))[0]
 
-    def _wire_batch(self, value: WireTask | WorkerRequest | WireData) -> Batch:
+    def _wire_jobs(self, value: WireTask | WorkerRequest | WireData) -> PreparedJobs:
         job = submitted_job(value, self.registry, self._connection.declarations)
-        return Batch(self._submission.checked([job]))
+        return PreparedJobs(self._submission.checked([job]))
 
     # --------------------------------------------------------------------------------- looking
 

@@ -298,11 +298,12 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         observed = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
         # Events of a job that was running come from its worker.
         if observed and answer is CancelAnswer.CANCELLED:
+            record: JobRecord | None = None
             with contextlib.suppress(StoreError):  # it is cancelled whatever happens
                 record = yield store.inspection.job(self.id, tenant=self.tenant)
-                if record is not None and record.status is JobStatus.CANCELLED:
-                    for event in events.cancelled_events(record):
-                        bus.emit(event)
+            if record is not None and record.status is JobStatus.CANCELLED:
+                for event in events.cancelled_events(record):
+                    bus.emit(event)
         return cancelled(self.id, answer)
 
     def _redriven(self, forget: tuple[str, ...]) -> Asking[None]:

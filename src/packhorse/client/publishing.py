@@ -11,7 +11,7 @@ from packhorse.call import NO_CHOICES, Call
 from packhorse.client.submission import (
     ATOMIC_BYTES_MAX,
     ATOMIC_JOBS_MAX,
-    Batch,
+    PreparedJobs,
     Submission,
     new_job,
 )
@@ -140,7 +140,7 @@ class _Publication:
         self._event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
         self._submission = submission
 
-    def batch(self, stored: Sequence[SubscriberDocument]) -> Batch:
+    def batch(self, stored: Sequence[SubscriberDocument]) -> PreparedJobs:
         """Build and check a job for each subscriber."""
         submission, event = self._submission, self._event
         own = [
@@ -155,7 +155,7 @@ class _Publication:
                 f"bytes of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
                 f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
             )
-        return Batch(jobs, self._wait_us, not self._keyed, self._within)
+        return PreparedJobs(jobs, self._wait_us, not self._keyed, self._within)
 
 
 def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:

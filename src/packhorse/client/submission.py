@@ -43,7 +43,7 @@ _TX_ALONE: Final = {"tx": None}.keys()
 _UNCHANGED: Final = "nothing was stored"
 
 
-class Batch(NamedTuple):
+class PreparedJobs(NamedTuple):
     """Jobs to store together, and how to store them."""
 
     jobs: list[NewJob]
@@ -95,7 +95,7 @@ class Submission:
         return await self.astore(self._batch(list(calls), tx), atomic=atomic, tenant=tenant)
 
     def store(
-        self, batch: Batch, verb: str, *, atomic: bool = True, tenant: str | None = None
+        self, batch: PreparedJobs, verb: str, *, atomic: bool = True, tenant: str | None = None
     ) -> list[JobHandle[Any]]:
         """Store checked jobs, and return a handle for each; `verb` is what the user called."""
         made, wait_us, ids_are_new, within, calls = batch
@@ -123,7 +123,7 @@ class Submission:
         return handles
 
     async def astore(
-        self, batch: Batch, *, atomic: bool = True, tenant: str | None = None
+        self, batch: PreparedJobs, *, atomic: bool = True, tenant: str | None = None
     ) -> list[JobHandle[Any]]:
         """As `store`, without blocking the event loop."""
         made, wait_us, ids_are_new, within, calls = batch
@@ -151,7 +151,7 @@ class Submission:
                 raise
         return handles
 
-    def _batch(self, calls: list[Call[Any]], tx: object = None) -> Batch:
+    def _batch(self, calls: list[Call[Any]], tx: object = None) -> PreparedJobs:
         """Build and check the jobs of these calls; the least patient call says how long to wait."""
         for call in calls:
             if type(call) is not Call:
@@ -161,12 +161,12 @@ class Submission:
         self.check(jobs)
         chosen = [call.choices.values for call in calls]
         if tx is None and not any(chosen):
-            return Batch(jobs, None, True, None, calls)
+            return PreparedJobs(jobs, None, True, None, calls)
         within = Within.of(chosen, tx)
         if within is not None:
-            return Batch(jobs, None, False, within, calls)
+            return PreparedJobs(jobs, None, False, within, calls)
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        return Batch(jobs, wait_us, [job.id for job in jobs] == ids, None, calls)
+        return PreparedJobs(jobs, wait_us, [job.id for job in jobs] == ids, None, calls)
 
     def checked(self, jobs: Iterable[NewJob]) -> list[NewJob]:
         """Jobs that were not made from calls, checked, each with the trace id its queue wants."""
