@@ -10,13 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from packhorse.artifacts import RESULT_ARTIFACT_BYTES_MAX, PlaceSource, is_reference, moved_result
 from packhorse.context import RUNNING, Context, job_fields
 from packhorse.core.job import DeadReason, JobRecord
 from packhorse.core.outcome import Failed, GivenUp, Outcome, Snoozed, Succeeded
-from packhorse.core.references import wanted_results
+from packhorse.core.references import Wanted, filled, wanted_results
 from packhorse.core.responses import (
     INVALID_OUTPUT,
     answer_in,
@@ -28,13 +31,11 @@ from packhorse.core.sealing import SEALED, require_open
 from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import ContractError, PayloadError, ShapeError, StoreError
-from packhorse.hosts import AttemptHost
+from packhorse.errors import ContractError, PayloadError, ShapeError, StoreError, StoreUnavailable
 from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, to_wire
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.chunks import ChunkEnded, ChunkRun
-from packhorse.runtime.worker.inputs import afill, fill
 from packhorse.runtime.worker.outcomes import (
     described,
     ended_by_worker,
@@ -52,12 +53,14 @@ from packhorse.runtime.worker.plans import (
     read_arguments,
     too_large,
 )
-from packhorse.steps import IN_THREAD, ON_LOOP, StepRunner, finished
+from packhorse.steps import IN_THREAD, ON_LOOP, finished
 from packhorse.steps.calls import Calls, Work
 from packhorse.steps.publishing import blocking, published
 
 _LOG: Final = logging.getLogger("packhorse.job")
 _NOTHING: Final = Succeeded("null")
+#: Between two tries to read results from a store that cannot be reached.
+_STORE_PAUSE_S: Final = 1.0
 #: What a handler may return that is no result.
 _SPOKEN: Final = (BaseException, TaskError, WorkerResponse)
 
@@ -74,25 +77,26 @@ class Executor:
         self.enter: Callable[[Attempt], None] | None = None
         self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
 
-    async def execute(self, attempt: Attempt) -> Outcome:
-        """Run a coroutine handler."""
+    async def execute(self, attempt: Attempt, calls: Calls = ON_LOOP) -> Outcome:
+        """Run a coroutine handler; with `IN_THREAD`, a plain one, without waiting for a loop."""
         plan = attempt.plan
         try:
             if self.enter is not None and attempt.ending is None:
                 self.enter(attempt)
-            outcome = None if attempt.job.options is None else await self._prepared(attempt)
+            outcome = None if attempt.job.options is None else await self._prepared(attempt, calls)
             if outcome is None:
-                outcome = _returned(attempt, await self._call(attempt))
+                value = self._call(attempt)
+                outcome = _returned(attempt, await value if calls is ON_LOOP else value)
             if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
                 return outcome  # as most do: nothing is left to measure, to bound or to pass on
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
-            outcome = await self._raised(attempt, error)
+            outcome = await self._raised(attempt, error, calls)
         try:
             if (problem := too_large(plan, outcome)) is not None:
-                outcome = await asyncio.to_thread(self._moved, attempt, outcome, problem)
+                outcome = await self._moved(attempt, outcome, problem, calls)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
-            if (work := self._rest_of(attempt, outcome, ON_LOOP)) is not None:
+            if (work := self._rest_of(attempt, outcome, calls)) is not None:
                 return await work
             return outcome
         except BaseException as error:  # noqa: BLE001 - as above
@@ -100,70 +104,30 @@ class Executor:
         finally:
             del outcome  # the exception in it holds this frame: a cycle that would keep it alive
 
-    async def _prepared(self, attempt: Attempt) -> Outcome | None:
-        """Fetch what a handler goes by: results of other jobs, its steps; it may be through."""
-        if wanted := wanted_results(attempt.job):
-            await afill(attempt, wanted, self.context(attempt))
-        if not has_attachments(attempt.job):
-            return None
-        result = await self.context(attempt).steps.open(ON_LOOP)
-        return None if result is None else Succeeded(result)
-
-    async def _raised(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """What it comes to that a handler raised."""
-        if (unwritten := _unwritten(attempt)) is not None:
-            with suppress(Exception):  # lost, they run again
-                await unwritten.write(ON_LOOP)
-        if isinstance(error, OtherVersion) and attempt.ending is None:
-            stored = None
-            with suppress(StoreError):
-                stored = await self._host(attempt).astored()
-            return self._aside(attempt, error, stored)
-        return raised_in(attempt, error)
-
     def execute_here(self, attempt: Attempt) -> Outcome:
         """Run a plain handler in the calling thread."""
-        plan = attempt.plan
-        try:
-            if self.enter is not None and attempt.ending is None:
-                self.enter(attempt)
-            outcome = None if attempt.job.options is None else self._prepared_here(attempt)
-            if outcome is None:
-                outcome = _returned(attempt, self._call(attempt))
-            if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
-                return outcome
-        except BaseException as error:  # noqa: BLE001 - as above
-            outcome = self._raised_here(attempt, error)
-        try:
-            if (problem := too_large(plan, outcome)) is not None:
-                outcome = self._moved(attempt, outcome, problem)
-            if attempt.context is not None:
-                outcome = within_budget(attempt, attempt.context, outcome)
-            if (work := self._rest_of(attempt, outcome, IN_THREAD)) is not None:
-                return finished(work)
-            return outcome
-        except BaseException as error:  # noqa: BLE001 - as above
-            return raised_in(attempt, error)
-        finally:
-            del outcome  # as above
+        return finished(self.execute(attempt, IN_THREAD))
 
-    def _prepared_here(self, attempt: Attempt) -> Outcome | None:
+    async def _prepared(self, attempt: Attempt, calls: Calls) -> Outcome | None:
+        """Fetch results of other jobs and kept steps; return an outcome if the steps have one."""
         if wanted := wanted_results(attempt.job):
-            fill(attempt, wanted, self.context(attempt))
+            await _fill_in(attempt, wanted, self.context(attempt), calls)
         if not has_attachments(attempt.job):
             return None
-        result = finished(self.context(attempt).steps.open(IN_THREAD))
+        result = await self.context(attempt).steps.open(calls)
         return None if result is None else Succeeded(result)
 
-    def _raised_here(self, attempt: Attempt, error: BaseException) -> Outcome:
-        if (unwritten := _unwritten(attempt)) is not None:
-            with suppress(Exception):
-                finished(unwritten.write(IN_THREAD))
+    async def _raised(self, attempt: Attempt, error: BaseException, calls: Calls) -> Outcome:
+        """Classify what a handler raised, after writing the steps that share a write."""
+        unwritten = None if attempt.context is None else attempt.context.unwritten_steps
+        if unwritten is not None:
+            with suppress(Exception):  # steps that are lost run again
+                await unwritten.write(calls)
         if isinstance(error, OtherVersion) and attempt.ending is None:
-            stored = None
+            stored, host = None, self.context(attempt).host
             with suppress(StoreError):
-                stored = self._host(attempt).stored()
-            return self._aside(attempt, error, stored)
+                stored = await host.astored() if calls is ON_LOOP else host.stored()
+            return self._set_aside(attempt, error, stored)
         return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
@@ -196,19 +160,23 @@ class Executor:
             return self.context(attempt).steps.ask(calls, outcome)
         return None
 
-    def _host(self, attempt: Attempt) -> AttemptHost:
-        return self.context(attempt).host
-
-    def _aside(self, attempt: Attempt, error: OtherVersion, record: JobRecord | None) -> Outcome:
-        """What a payload of another version comes to."""
-        problem, now_us = text_of(error), self._host(attempt).now_us()
+    def _set_aside(
+        self, attempt: Attempt, error: OtherVersion, record: JobRecord | None
+    ) -> Outcome:
+        """Set a job aside whose payload is of another version; log that once per task."""
+        problem, now_us = text_of(error), self.context(attempt).host.now_us()
         if attempt.job.task not in self._told:
             self._told.add(attempt.job.task)
             _LOG.warning("a job is set aside: %s", problem, extra=job_fields())
         return set_aside(record, problem, now_us, longest_us=PARKED_US_MAX)
 
-    def _moved(self, attempt: Attempt, outcome: Outcome, problem: str) -> Outcome:
-        return moved_aside(self._places, attempt, outcome) or oversized(problem)
+    async def _moved(
+        self, attempt: Attempt, outcome: Outcome, problem: str, calls: Calls
+    ) -> Outcome:
+        """Keep a result that is too large as an artifact, or refuse it."""
+        move = partial(moved_aside, self._places, attempt, outcome)
+        moved = await asyncio.to_thread(move) if calls is ON_LOOP else move()
+        return moved or oversized(problem)
 
     def context(self, attempt: Attempt) -> Context:
         """The attempt's context; made when first asked for."""
@@ -230,9 +198,21 @@ def moved_aside(places: PlaceSource | None, attempt: Attempt, outcome: Outcome) 
     return Succeeded(moved_result(places(), attempt.job.id, outcome.result))
 
 
-def _unwritten(attempt: Attempt) -> StepRunner | None:
-    """Who writes the steps of an attempt that were to share a write, if there are any."""
-    return None if attempt.context is None else attempt.context.unwritten_steps
+async def _fill_in(attempt: Attempt, wanted: Wanted, context: Context, calls: Calls) -> None:
+    """Put the results of other nodes of the workflow into the payload."""
+    host = context.host
+    while True:
+        try:
+            if calls is ON_LOOP:
+                results = await host.aresults(wanted.job_ids)
+            else:
+                results = host.results(wanted.job_ids)
+            payload = filled(attempt.job.payload, wanted, results)
+            attempt.job = msgspec.structs.replace(attempt.job, payload=payload)
+            return
+        except StoreUnavailable:
+            if context.lease_lost or await calls.pause(context, _STORE_PAUSE_S):
+                raise
 
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
