@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from packhorse.context import Context
-from packhorse.core.batches import Chunk, ItemError
+from packhorse.core.batches import Chunk, ItemError, put_batch, read_batch, stopped_batch
 from packhorse.core.chunks import ITEM_RESULT_BYTES_MAX, ChunkState, ItemState, KeptItem
-from packhorse.core.job import AttemptError, DeadReason, Job, Progress
+from packhorse.core.job import AttemptError, DeadReason, Job, JobOptions, Progress
 from packhorse.core.outcome import (
     Cancelled,
     Failed,
@@ -34,14 +34,19 @@ from packhorse.core.outcome import (
     TimedOut,
     attempt_error,
 )
+from packhorse.core.policies.journal import Group
 from packhorse.core.policies.retry import wants_retry
 from packhorse.core.steps import has_attachments
 from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.batch_heads import is_stopped, stopping
 from packhorse.runtime.worker.items import ItemRunner, Judge
 from packhorse.runtime.worker.outcomes import oversized
 from packhorse.runtime.worker.plans import limits_of
+from packhorse.steps import IN_THREAD, ON_LOOP, finished
+from packhorse.steps.calls import Calls
+from packhorse.stores.plan import Steps
+from packhorse.stores.protocol import Store
+from packhorse.stores.records import Changed
 
 #: What has ended is written so long after, together with what ends meanwhile.
 _WRITE_AFTER_S: Final = 0.02
@@ -57,6 +62,9 @@ _TOO_LONG: Final = (
     "reference, or use task.map(), which has a job for each item"
 )
 ITEMS_FAILED: Final = "BATCH_ITEMS_FAILED"
+#: How often to try again to stop a batch whose record changed meanwhile.
+_TRIES: Final = 50
+T = TypeVar("T")
 
 
 class ChunkEnded(NamedTuple):
@@ -87,43 +95,66 @@ class ChunkRun:
         self._problem: PackhorseError | None = None
         self._lock = threading.Lock()
 
+    async def run(self, calls: Calls) -> ChunkEnded | None:
+        """Run the items: of a coroutine task on its event loop, of a plain one in threads."""
+        if await self._ask(calls, _is_stopped(self._attempt.job)):
+            return ChunkEnded(Cancelled())
+        try:
+            if calls is ON_LOOP:
+                await self._run_on_loop()
+            else:
+                self._run_in_threads()
+        finally:
+            if self._is_stopped:
+                with suppress(Exception):  # an item that is not written runs again
+                    await self._write(calls)
+        if self._is_stopped:
+            return None
+        values, outcome = self._ending()
+        if values and not await calls.write(self._host, values):
+            return None
+        if isinstance(outcome, GivenUp) and self._chunk.stop_on_error:
+            await self._ask(calls, _stop_batch(self._attempt.job))
+        return ChunkEnded(outcome)
+
+    async def _ask(self, calls: Calls, verb: Callable[[Store], Steps[T]]) -> T:
+        return await self._host.aask(verb) if calls is ON_LOOP else self._host.ask(verb)
+
+    async def _write(self, calls: Calls) -> None:
+        """Keep what items came to since the last write."""
+        with self._lock:
+            values = self._unwritten()
+        try:
+            self._lost = bool(values) and not await calls.write(self._host, values)
+        except PackhorseError as error:
+            self._state.keep_again()
+            if isinstance(error, StoreUnavailable):
+                raise
+            self._problem = error  # it can never be kept
+
+    @property
+    def _lanes(self) -> int:
+        """How many items run side by side."""
+        return min(self._chunk.concurrency, len(self._chunk.items))
+
     # ---------------------------------------------------------------------------- coroutine tasks
 
-    async def run(self) -> ChunkEnded | None:
-        """Run the items of a coroutine task."""
-        if await self._host.aask(is_stopped(self._attempt.job)):
-            return ChunkEnded(Cancelled())
-        news = asyncio.Event()
-        writer = asyncio.create_task(self._akeep_writing(news))
+    async def _run_on_loop(self) -> None:
+        news, left = asyncio.Event(), iter(self._state.left)
+        writer = asyncio.create_task(self._keep_writing_on_loop(news))
         try:
-            await self._alanes(news)
+            if self._lanes <= 1:
+                await self._lane_on_loop(left, news)
+                return
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._lanes):
+                    group.create_task(self._lane_on_loop(left, news))
         finally:
             writer.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await writer
-            if self._is_stopped:
-                with suppress(Exception):  # what is not written runs again
-                    await self._awrite()
-        if self._is_stopped:
-            return None
-        values, outcome = self._ending()
-        if values and not await self._host.aattach(values):
-            return None
-        if isinstance(outcome, GivenUp) and self._chunk.stop_on_error:
-            await self._host.aask(stopping(self._attempt.job))
-        return ChunkEnded(outcome)
 
-    async def _alanes(self, news: asyncio.Event) -> None:
-        left = iter(self._state.left)
-        lanes = min(self._chunk.concurrency, len(self._chunk.items))
-        if lanes <= 1:
-            await self._alane(left, news)
-            return
-        async with asyncio.TaskGroup() as group:
-            for _ in range(lanes):
-                group.create_task(self._alane(left, news))
-
-    async def _alane(self, left: Iterator[int], news: asyncio.Event) -> None:
+    async def _lane_on_loop(self, left: Iterator[int], news: asyncio.Event) -> None:
         for number, index in enumerate(left):
             if self._is_stopped or self._limited is not None:
                 return
@@ -132,62 +163,36 @@ class ChunkRun:
             if number % _TURN == 0:
                 await asyncio.sleep(0)
 
-    async def _akeep_writing(self, news: asyncio.Event) -> None:
+    async def _keep_writing_on_loop(self, news: asyncio.Event) -> None:
         while not self._lost:
             await news.wait()
             await asyncio.sleep(_WRITE_AFTER_S)
             news.clear()
             try:
-                await self._awrite()
+                await self._write(ON_LOOP)
             except StoreUnavailable:
                 news.set()
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _awrite(self) -> None:
-        values = self._taken()
-        try:
-            self._lost = bool(values) and not await self._host.aattach(values)
-        except PackhorseError as error:
-            self._not_written(error)
-
     # -------------------------------------------------------------------------------- plain tasks
 
-    def run_here(self) -> ChunkEnded | None:
-        """Run the items of a plain task, in this thread or in some of their own."""
-        if self._host.ask(is_stopped(self._attempt.job)):
-            return ChunkEnded(Cancelled())
-        news, over = threading.Event(), threading.Event()
+    def _run_in_threads(self) -> None:
+        news, over, left = threading.Event(), threading.Event(), iter(self._state.left)
         writer = threading.Thread(target=self._keep_writing, args=(news, over), daemon=True)
         writer.start()
         try:
-            self._lanes(news)
+            if self._lanes <= 1:
+                self._lane(left, news)
+                return
+            with ThreadPoolExecutor(self._lanes, "packhorse-item") as threads:
+                contexts = [contextvars.copy_context() for _ in range(self._lanes)]
+                runs = [threads.submit(each.run, self._lane, left, news) for each in contexts]
+            for each in runs:
+                each.result()
         finally:
             over.set()
             news.set()
             writer.join()
-            if self._is_stopped:
-                with suppress(Exception):  # as above
-                    self._write()
-        if self._is_stopped:
-            return None
-        values, outcome = self._ending()
-        if values and not self._host.attach(values):
-            return None
-        if isinstance(outcome, GivenUp) and self._chunk.stop_on_error:
-            self._host.ask(stopping(self._attempt.job))
-        return ChunkEnded(outcome)
-
-    def _lanes(self, news: threading.Event) -> None:
-        left = iter(self._state.left)
-        lanes = min(self._chunk.concurrency, len(self._chunk.items))
-        if lanes <= 1:
-            self._lane(left, news)
-            return
-        with ThreadPoolExecutor(lanes, "packhorse-item") as threads:
-            contexts = [contextvars.copy_context() for _ in range(lanes)]
-            runs = [threads.submit(each.run, self._lane, left, news) for each in contexts]
-        for each in runs:
-            each.result()
 
     def _lane(self, left: Iterator[int], news: threading.Event) -> None:
         while not (self._is_stopped or self._limited is not None):
@@ -207,18 +212,10 @@ class ChunkRun:
             if over.wait(_WRITE_AFTER_S):
                 return
             try:
-                self._write()
+                finished(self._write(IN_THREAD))
             except StoreUnavailable:
                 news.set()
                 over.wait(_PAUSE_S)
-
-    def _write(self) -> None:
-        with self._lock:
-            values = self._taken()
-        try:
-            self._lost = bool(values) and not self._host.attach(values)
-        except PackhorseError as error:
-            self._not_written(error)
 
     # -------------------------------------------------------------------------------------- both
 
@@ -226,21 +223,16 @@ class ChunkRun:
     def _is_stopped(self) -> bool:
         return self._lost or self._problem is not None or self._context.cancel_requested
 
-    def _taken(self) -> dict[str, bytes]:
+    def _unwritten(self) -> dict[str, bytes]:
+        """Take what is to be written now, and report how many items are through."""
         values = self._state.taken()
         if values:
             done, _ = self._state.counted
             self._host.note_progress(Progress(done, self._state.size))
         return values
 
-    def _not_written(self, error: PackhorseError) -> None:
-        self._state.keep_again()
-        if isinstance(error, StoreUnavailable):
-            raise error
-        self._problem = error  # it can never be kept
-
     def _note(self, index: int, outcome: Outcome) -> None:
-        """What an item came to."""
+        """Note what an item came to."""
         rule, failures = self._rule, self._attempt.job.failures
         is_last = failures >= rule.max_retries
         match outcome:
@@ -275,7 +267,7 @@ class ChunkRun:
         self._errors.append(told)
 
     def _ending(self) -> tuple[dict[str, bytes], Outcome]:
-        """What is to be kept before the job is settled, and what the attempt came to."""
+        """Return what to keep before the job is settled, and what the attempt came to."""
         state = self._state
         counted = state.counted
         if state.left:
@@ -284,7 +276,7 @@ class ChunkRun:
             if self._delays:
                 asked = [each for each in self._delays if each is not None]
                 delay_us = min(asked, default=None)
-                error = self._told(len(self._errors), self._errors[-1])
+                error = self._items_failed(len(self._errors), self._errors[-1])
                 failed = Failed(error, asked=True, retry_delay_us=delay_us, counted=counted)
                 return state.taken(), failed
             shortest = min(self._waits, key=lambda wait: wait.delay_us)
@@ -292,7 +284,7 @@ class ChunkRun:
         failed_items = state.failed
         if failed_items:
             last = failed_items[-1].error or ItemError("Exception", "", "EXCEPTION")
-            error = self._told(len(failed_items), last)
+            error = self._items_failed(len(failed_items), last)
             given_up = GivenUp(DeadReason.POISON_MESSAGE, error, counted=counted)
             return state.ended(), given_up
         results = state.results
@@ -301,10 +293,49 @@ class ChunkRun:
         state.keep_again()
         return state.taken(), Succeeded("null", counted=counted)
 
-    def _told(self, number: int, last: ItemError) -> AttemptError:
+    def _items_failed(self, number: int, last: ItemError) -> AttemptError:
         size, first = self._state.size, self._chunk.first
         message = (
             f"{number} of {size} items failed, from number {first}; the last: "
             f"{last.type}: {last.message}"
         )
         return attempt_error("BatchItemsFailed", message, ITEMS_FAILED, reason="batch_items_failed")
+
+
+def _group_of(options: str | None) -> Group | None:
+    """Return the group that a job is a member of."""
+    if options is None or '"member"' not in options:
+        return None
+    member = msgspec.json.decode(options, type=JobOptions).member
+    return None if member is None else Group.of(member.group)
+
+
+def _is_stopped(job: Job) -> Callable[[Store], Steps[bool]]:
+    """Return a verb that reads whether the batch of a job was stopped."""
+
+    def asking(store: Store) -> Steps[bool]:
+        group = _group_of(job.options)
+        record = None if group is None else (yield store.records.record(group.record))
+        return record is not None and bool(read_batch(record.document).stopped)
+
+    return asking
+
+
+def _stop_batch(job: Job) -> Callable[[Store], Steps[None]]:
+    """Return a verb that stops the batch of a job: it starts no further members."""
+
+    def asking(store: Store) -> Steps[None]:
+        group = _group_of(job.options)
+        if group is None:
+            return
+        for _ in range(_TRIES):
+            record = yield store.records.record(group.record)
+            batch = None if record is None else read_batch(record.document)
+            if record is None or batch is None or batch.stopped:
+                return
+            put = put_batch(stopped_batch(batch), record.version)
+            changed: Changed = yield store.records.change((put,))
+            if changed.applied:
+                return
+
+    return asking

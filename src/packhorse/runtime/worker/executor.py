@@ -140,7 +140,7 @@ class Executor:
             require_open(attempt.job.payload, attempt.job.id, "payload")
         if plan.item is not None:
             run = ChunkRun(attempt, self.context(attempt), judged)
-            return run.run() if plan.item.is_coroutine else run.run_here()
+            return run.run(ON_LOOP) if plan.item.is_coroutine else finished(run.run(IN_THREAD))
         arguments = read_arguments(plan, attempt.job)
         if plan.wants_context:
             return plan.function(self.context(attempt), **arguments)
