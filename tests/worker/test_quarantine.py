@@ -133,9 +133,9 @@ def test_beside_a_suspect_that_takes_long_normal_work_goes_on() -> None:
 
     assert quarantine.mode(0.1, busy=True, idle=False) is Mode.NOTHING
     assert quarantine.next_change(0.1) == 2.0
-    assert quarantine.stands
+    assert quarantine.is_open
     assert quarantine.mode(2.1, busy=True, idle=False) is Mode.NORMAL
-    assert not quarantine.stands
+    assert not quarantine.is_open
 
 
 def test_with_every_loss_a_suspect_is_left_alone_for_twice_as_long() -> None:
@@ -262,4 +262,4 @@ def test_while_it_is_idle_nothing_but_a_suspect_changes_what_may_be_claimed(
         if quarantine.idle:
             assert quarantine.next_change(now) == inf
             assert quarantine.mode(now, busy=busy, idle=True) is Mode.NORMAL
-            assert not quarantine.stands
+            assert not quarantine.is_open

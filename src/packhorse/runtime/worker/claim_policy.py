@@ -264,7 +264,7 @@ class Quarantine:
         return self._back_to_normal(now)
 
     @property
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a suspect has the turn or is about to: nothing else may begin."""
         return self._state is not _State.NORMAL
 

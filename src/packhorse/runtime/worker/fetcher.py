@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,16 @@ _BURST_LOOK_S: Final = 0.25
 _SUSPECTS_PATIENCE_S: Final = 4.0
 
 
+class _Ask(NamedTuple):
+    """What one claim asks for."""
+
+    mode: Mode
+    asked: tuple[str, ...]  #: the queues whose turn it is
+    queues: tuple[str, ...]  #: those of them that are not full
+    limit: int
+    urgent: Asked | None = None  #: None: jobs of every priority
+
+
 class Fetcher:
     """One loop; `run_once` is its body, and says how long to rest."""
 
@@ -75,8 +85,8 @@ class Fetcher:
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
         self.served: dict[str, Served] = {}  #: by queue, for `Starvation`, which clears it
-        #: Folds what became of groups, which may submit jobs; says whether there was anything.
-        self.fold: Callable[[], Awaitable[bool]] = _nothing_folded
+        #: Folds finished members into their groups, which may submit jobs; returns whether any.
+        self.fold: Callable[[], Awaitable[bool]]
         self._request = request
         self._store = env.store
         self._outboxes = env.outboxes
@@ -94,7 +104,7 @@ class Fetcher:
         self._turn = asyncio.Lock()  # ordinary claims may never end; others come between
         self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
         self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
-        self._rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
+        self.rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
         self._caps = QueueCaps(caps, slots.held_of) if (caps := options.queue_caps) else None
         self.urgency = Urgency(options.reserve, options.concurrency, slots.held_below)
         self._store_time = StoreTime()
@@ -107,8 +117,8 @@ class Fetcher:
 
     def wake(self, topics: Collection[str] = ()) -> None:
         """There may be work: look now."""
-        if self._rotation.limited:
-            self._rotation.woken(topics)
+        if self.rotation.limited:
+            self.rotation.woken(topics)
         self._empty = False
         self._woken.set()
 
@@ -130,13 +140,9 @@ class Fetcher:
         elif not self._slots.busy or (not self._empty and self._wanted() > 0):
             self._woken.set()
 
-    def set_limited(self, queues: frozenset[str]) -> None:
-        """Look ahead in none of these queues."""
-        self._rotation.set_limited(queues)
-
     def seen_limited(self, attempts: Sequence[Attempt]) -> None:
-        """Nor, for a while, in those of these attempts."""
-        self._rotation.seen_limited({each.job.queue for each in attempts}, self._monotonic())
+        """For a while, look ahead in none of the queues of these attempts."""
+        self.rotation.seen_limited({each.job.queue for each in attempts}, self._monotonic())
 
     async def run(self) -> None:
         """Claim until the worker shuts down, or has finished."""
@@ -161,75 +167,52 @@ class Fetcher:
                 self._resting = False
 
     async def run_once(self) -> float:
-        """Claim once if there is room and work, and say how long to rest at most."""
+        """Claim once if there is room and work; return how long to rest at most."""
         slots, now = self._slots, self._monotonic()
         if not self.urgency.plain:
             self._look_for_room()
-        stale_s, empty = slots.give_back_stale(now) if slots.waiting else math.inf, self._empty
-        busy = slots.busy
-        mode, quarantine = Mode.NORMAL, self._quarantine
-        if not quarantine.idle:
-            mode = quarantine.mode(now, busy=busy, idle=empty and not busy)
-        change_s = math.inf if quarantine.idle else quarantine.next_change(now)
-        if mode is Mode.NORMAL and empty and now < self._look_at:
+        stale_s = slots.give_back_stale(now) if slots.waiting else math.inf
+        mode, change_s = self._mode(now)
+        if mode is Mode.NORMAL and self._empty and now < self._look_at:
             rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
-            return await self._burst_rest_s(rest_s) if self._options.burst and not busy else rest_s
-        asked = self._rotation.queues
-        if mode is Mode.NORMAL and self._rotation.limited:
-            asked = self._rotation.ask(now)
-        queues, limit, urgent = self._room(mode, asked)
-        gate = self._heartbeat.gate  # a renewal that has it ends with a nudge
-        if limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
+            bursting = self._options.burst and not slots.busy
+            return await self._burst_rest_s(rest_s) if bursting else rest_s
+        ask = self._room(mode, now)
+        gate = self._heartbeat.gate  # a renewal that holds it ends with a nudge
+        if ask.limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
             return max(_REST_MIN_S, min(stale_s, self._poll_s, change_s))
         self.looks += 1
-        alone = mode is Mode.SUSPECTS
-        tasks = self._request.tasks if alone else self.own_tasks
-        request = msgspec.structs.replace(
-            self._request, queues=queues, tasks=tasks, limit=limit, quarantine=alone
-        )
-        if urgent is not None:
-            request = msgspec.structs.replace(request, levels=dict(urgent.levels))
-        try:
-            claimed = await self._claim(request)
-        finally:
-            gate.release()
+        claimed = await self._claim(self._request_for(ask))
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
             await self._health.pause(self._shutdown, self._backoff.next_s())
         else:
-            self._after_claim(claimed, asked, limit, mode)
-            full = len(claimed.jobs) >= limit
-            if urgent is not None and self.urgency.answered(urgent, full=full):
-                self._empty = False  # nothing else waits, so that background jobs may run
+            self._after_claim(claimed, ask)
             self.on_look()
         return 0.0
 
     async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
         """Claim jobs of these tasks beside this loop; None if that is not possible."""
-        gate = self._heartbeat.gate
         async with self._turn:
-            if self.finished or self._quarantine.stands or not self._may_claim():
+            if self.finished or self._quarantine.is_open or not self._may_claim():
                 return None
-            if not gate.acquire(blocking=False):
+            if not self._heartbeat.gate.acquire(blocking=False):
                 return None
-            try:
-                request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
-                claimed = await self._claim(request)
-            finally:
-                gate.release()
+            request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
+            claimed = await self._claim(request)
         if claimed is not None:
-            self._noticed(claimed)
+            self._note_suspects(claimed)
         return claimed
 
-    def _noticed(self, claimed: Claimed) -> None:
-        """A claim beside this loop has seen whether suspects wait for a process."""
+    def _note_suspects(self, claimed: Claimed) -> None:
+        """Begin a quarantine if a claim beside this loop has seen suspects that need a process."""
         suspects = claimed.suspects and self._takes_suspects()
         begun = suspects and not self._suspects_apart
         self._suspects_apart = suspects
-        if begun and not self._quarantine.stands:
+        if begun and not self._quarantine.is_open:
             self._quarantine.claimed(Mode.NORMAL, jobs=0, suspects=True)
             self.nudge()
 
@@ -248,7 +231,7 @@ class Fetcher:
 
     def _wanted(self) -> int:
         """How many jobs could be held; none ahead where slots are kept for some."""
-        slots, ahead = self._slots, self._rotation.ahead and self.urgency.plain
+        slots, ahead = self._slots, self.rotation.ahead and self.urgency.plain
         running = slots.running - slots.in_processes
         return slots.look_ahead.wanted(running, len(slots.waiting), ahead=ahead)
 
@@ -257,28 +240,48 @@ class Fetcher:
         if self._empty and self.urgency.is_news(self._wanted()):
             self._empty = False
 
-    def _room(
-        self, mode: Mode, queues: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], int, Asked | None]:
-        """Which of these queues to ask, for how many jobs, and of which priorities: None is all."""
+    def _mode(self, now: float) -> tuple[Mode, float]:
+        """Return what to claim, and how soon that may change by time alone."""
+        quarantine = self._quarantine
+        if quarantine.idle:
+            return Mode.NORMAL, math.inf
+        busy = self._slots.busy
+        mode = quarantine.mode(now, busy=busy, idle=self._empty and not busy)
+        return mode, quarantine.next_change(now)
+
+    def _room(self, mode: Mode, now: float) -> _Ask:
+        """Decide which queues to ask, for how many jobs, and of which priorities."""
         if mode is Mode.NOTHING:
-            return queues, 0, None
+            return _Ask(mode, (), (), 0)
+        rotation, slots = self.rotation, self._slots
+        asked = queues = rotation.ask(now) if mode is Mode.NORMAL else rotation.queues
         limit = self._wanted()
         if self._options.max_jobs is not None:
-            left = self._options.max_jobs - self._slots.started - len(self._slots.waiting)
-            self.finished = left <= 0 and not self._slots.busy
+            left = self._options.max_jobs - slots.started - len(slots.waiting)
+            self.finished = left <= 0 and not slots.busy
             limit = min(limit, left)
         if self._caps is not None:
             queues, limit = self._caps.within(queues, limit)
         if mode is Mode.SUSPECTS:
-            return queues, min(1, limit), None
+            return _Ask(mode, asked, queues, min(1, limit))
         if self.urgency.plain:
-            return queues, limit, None
+            return _Ask(mode, asked, queues, limit)
         urgent = self.urgency.within(queues, limit)
-        return queues, urgent.limit, urgent
+        return _Ask(mode, asked, queues, urgent.limit, urgent)
+
+    def _request_for(self, ask: _Ask) -> ClaimRequest:
+        alone = ask.mode is Mode.SUSPECTS
+        return msgspec.structs.replace(
+            self._request,
+            queues=ask.queues,
+            tasks=self._request.tasks if alone else self.own_tasks,
+            limit=ask.limit,
+            quarantine=alone,
+            levels={} if ask.urgent is None else dict(ask.urgent.levels),
+        )
 
     async def _claim(self, request: ClaimRequest) -> Claimed | None:
-        """Ask once, and hold what is given; None when the answer, if there was one, got lost."""
+        """Claim and hold what is given, then release the gate; None if the answer is lost."""
         asked_at, epoch = self._monotonic(), self._heartbeat.lease.epoch
         request = msgspec.structs.replace(request, allowance_us=self.allowance.us)
         # First what waits to be settled, then the claim, in one round of the loop: one commit.
@@ -290,11 +293,14 @@ class Fetcher:
             self._health.failed("claim", error)
             self._heartbeat.must_tell = True  # it may have been granted all the same
             return None
-        if self._health.failing:
-            self._health.worked("claim")
-            self._backoff.reset()
-        self._take(claimed, asked_at, epoch, request.allowance_us)
-        return claimed
+        else:
+            if self._health.failing:
+                self._health.worked("claim")
+                self._backoff.reset()
+            self._take(claimed, asked_at, epoch, request.allowance_us)
+            return claimed
+        finally:
+            self._heartbeat.gate.release()
 
     def _take(self, claimed: Claimed, asked_at: float, epoch: int, allowance_us: int) -> None:
         """Hold what was given."""
@@ -315,14 +321,14 @@ class Fetcher:
         """These are limited: they start soon after their claim, and nothing is held ahead there."""
         for each in attempts:
             each.start_by = start_by if each.start_by is None else min(start_by, each.start_by)
-        unknown = [each for each in attempts if each.job.queue not in self._rotation.limited]
+        unknown = [each for each in attempts if each.job.queue not in self.rotation.limited]
         if unknown:
             self.seen_limited(unknown)
 
-    def _after_claim(
-        self, claimed: Claimed, asked: tuple[str, ...], limit: int, mode: Mode
-    ) -> None:
-        now, jobs = self._monotonic(), claimed.jobs
+    def _after_claim(self, claimed: Claimed, ask: _Ask) -> None:
+        """Learn from a claim's answer when to claim again, and what."""
+        now, jobs, mode = self._monotonic(), claimed.jobs, ask.mode
+        full = len(jobs) >= ask.limit
         suspects = claimed.suspects and self._takes_suspects()
         if mode is Mode.SUSPECTS:  # of all tasks
             self._suspects_apart = suspects
@@ -337,16 +343,17 @@ class Fetcher:
         if claimed.lease_lost:
             self._heartbeat.must_renew()
         elif mode is Mode.NORMAL:
-            full = len(jobs) >= limit
             given = {job.queue for job in jobs}
-            whole = self._rotation.answered(now, asked, full=full, given=given)
-            # What is submitted meanwhile has woken us already, so that `empty` cannot hide it.
+            whole = self.rotation.answered(now, ask.asked, full=full, given=given)
+            # A submission meanwhile has set `_woken`, so that `_empty` cannot hide it.
             self._empty = whole and not full and not self._woken.is_set()
             self._due_at = math.inf
             if claimed.next_due_us is not None:
                 due_s = (claimed.next_due_us - claimed.now_us) / SECOND_US
                 self._due_at = now + max(due_s, _REST_MIN_S)
             self._look_at = min(now + self._poll_s, self._due_at)
+        if ask.urgent is not None and self.urgency.answered(ask.urgent, full=full):
+            self._empty = False  # nothing else waits, so that background jobs may run
 
     async def _burst_rest_s(self, rest_s: float) -> float:
         """A burst worker that has nothing to do finds out whether to leave."""
@@ -387,7 +394,3 @@ class Fetcher:
         intake = self._store.intake
         admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
         return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)
-
-
-async def _nothing_folded() -> bool:
-    return False

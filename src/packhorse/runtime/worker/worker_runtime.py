@@ -135,7 +135,7 @@ class WorkerRuntime(Runtime):
 
     def use_settings(self, settings: Settings) -> None:
         super().use_settings(settings)
-        self.fetcher.set_limited(limited_queues(settings, self.env.registry))
+        self.fetcher.rotation.set_limited(limited_queues(settings, self.env.registry))
         self.starvation.leave_out(dividing_queues(settings, self.env.registry))
 
     # -------------------------------------------------------------------------------- processes
