@@ -14,8 +14,8 @@ import pytest
 from packhorse import Packhorse, RateLimited
 from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable
-from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX
 from packhorse.runtime.worker.settler import BACKLOG_MAX
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX
 from tests.worker.support import Yard, until
 
 #: Jobs that are there when the store begins to refuse what became of them.

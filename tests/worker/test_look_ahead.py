@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.core.job import JobStatus
-from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX, LookAhead
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LookAhead
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, heard, until
 

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from packhorse.runtime.worker.attempt import Stage
-from packhorse.runtime.worker.claim_policy import CLAIM_BATCH_MAX
-from packhorse.runtime.worker.slots import Slots
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, Slots
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import PATIENCE_S, HandClock, Yard, until
 

@@ -12,7 +12,7 @@ import pytest
 
 from packhorse import ConfigError, JobStatus, Packhorse
 from packhorse.core.job import Priority
-from packhorse.runtime.worker.urgency import Urgency
+from packhorse.runtime.worker.claim_policy import Urgency
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
 

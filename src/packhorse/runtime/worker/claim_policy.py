@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What to claim next: from which queues, how many jobs, and whether suspects have their turn.
+"""What to claim next: from which queues, of which priorities, and whether suspects have their turn.
 
 Pure decisions: these classes are told what happened, and read no clock.
 """
@@ -9,58 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.job import PRIORITY_BY_NAME, Priority
 from packhorse.core.policies.rate_limit import ALLOWANCE_US_MAX
-
-#: Jobs asked for in one claim.
-CLAIM_BATCH_MAX: Final = 500
-_WORK_S: Final = 0.05
-#: Weight of the newest duration in the moving average.
-_NEWEST: Final = 0.05
-#: The next claim goes when this part of the look-ahead is used up: early enough to overlap with
-#: the work that is left, late enough to be worth a round trip.
-_REFILL: Final = 4
-
-
-class LookAhead:
-    """How many jobs to hold beyond the free slots: enough to hide the store's time, no more.
-
-    At most 50 ms of work, by the moving average of how long a job keeps its slot, and at most one
-    claim batch, so that priorities, pauses and other workers are overtaken by 50 ms at most.
-    """
-
-    __slots__ = ("_suspended", "average_s", "concurrency")
-
-    def __init__(self, concurrency: int) -> None:
-        self.concurrency = concurrency
-        self._suspended = False
-        self.average_s = 0.0  #: 0 until the first job has ended
-
-    def measured(self, duration_s: float) -> None:
-        """A job has ended after so long."""
-        average = self.average_s
-        self._suspended = False
-        if average:
-            self.average_s = average + (duration_s - average) * _NEWEST
-        else:
-            self.average_s = max(duration_s, 1e-6)
-
-    def suspend(self) -> None:
-        """What was held ahead grew old: hold nothing ahead until a job has ended again."""
-        self._suspended = True
-
-    def wanted(self, running: int, waiting: int, *, ahead: bool = True) -> int:
-        """How many to claim now, 0 while a claim would not be worth it; not ahead, free slots."""
-        size = 0
-        if ahead and self.average_s and not self._suspended:
-            size = min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
-        missing = self.concurrency - running + size - waiting
-        if waiting and missing < max(1, size // _REFILL):
-            return 0
-        return max(0, min(missing, CLAIM_BATCH_MAX))
-
 
 #: How long to look ahead on the plain queues before the others are asked again.
 _AHEAD_S: Final = 0.5
@@ -174,6 +127,77 @@ class QueueCaps:
 
     def _room(self, name: str) -> int:
         return self._caps[name] - self._held(name)
+
+
+_EVERY_PRIORITY: Final = int(Priority.BACKGROUND)
+
+
+class Asked(NamedTuple):
+    """What a claim asks for."""
+
+    limit: int
+    levels: Mapping[str, int]  #: of queues; empty: every priority
+    level: int = _EVERY_PRIORITY  #: of all queues
+    spared: bool = False  #: background jobs of some queues were left alone
+
+
+class Urgency:
+    """How many jobs of which priorities a worker may claim.
+
+    A slot kept for `critical` is one that only critical jobs may take; so many less may be held by
+    all others together. Kept for `high`, it is for critical and high ones.
+    """
+
+    def __init__(
+        self,
+        reserve: Mapping[str, int],
+        concurrency: int,
+        held_below: Callable[[int], int],
+    ) -> None:
+        self.concurrency = concurrency
+        self._reserve = sorted((PRIORITY_BY_NAME[name], kept) for name, kept in reserve.items())
+        self._held_below = held_below  #: how many jobs less urgent than a level are held
+        self._background: frozenset[str] = frozenset()
+        self._nothing_else = False
+        self._empty_level = _EVERY_PRIORITY
+        self.plain = not reserve  #: everything is asked for always, also ahead of free slots
+
+    def set_background(self, queues: Iterable[str]) -> None:
+        """Of these queues, background jobs are taken while nothing else waits."""
+        self._background = frozenset(queues)
+        self.plain = not (self._reserve or self._background)
+
+    def within(self, queues: tuple[str, ...], limit: int) -> Asked:
+        """What to ask for, where so many jobs could be held."""
+        level, limit = self._room(limit)
+        levels = dict.fromkeys(queues, level) if level < _EVERY_PRIORITY else {}
+        spared = level == _EVERY_PRIORITY and not self._nothing_else
+        if spared:
+            levels = dict.fromkeys(self._background.intersection(queues), _EVERY_PRIORITY - 1)
+        return Asked(limit, levels, level, spared and bool(levels))
+
+    def answered(self, asked: Asked, *, full: bool) -> bool:
+        """What a claim brought; says whether one for background jobs is to follow at once."""
+        self._nothing_else = asked.spared and not full
+        self._empty_level = asked.level
+        return self._nothing_else
+
+    def is_news(self, limit: int) -> bool:
+        """Whether less urgent jobs could be held now than the last claim, in vain, asked for."""
+        return bool(self._reserve) and self._room(limit)[0] > self._empty_level
+
+    def _room(self, limit: int) -> tuple[int, int]:
+        """The least urgent level that has room, and how much."""
+        level, room, kept = int(Priority.CRITICAL), limit, 0
+        rooms = [(level, room)]
+        for reserved, count in self._reserve:
+            kept += count
+            room = min(room, self.concurrency - kept - self._held_below(reserved))
+            rooms[-1] = (reserved, rooms[-1][1])
+            rooms.append((_EVERY_PRIORITY, room))
+        if not self._reserve:
+            return _EVERY_PRIORITY, limit
+        return next(((level, room) for level, room in reversed(rooms) if room > 0), rooms[0])
 
 
 #: How long running jobs may keep a turn from beginning, at first and at most.

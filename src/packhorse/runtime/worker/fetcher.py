@@ -23,12 +23,14 @@ from packhorse.core.job import Job
 from packhorse.runtime.services.upkeep import Served
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.claim_policy import (
+    Asked,
     Mode,
     Quarantine,
     QueueCaps,
     QueueRotation,
     StartAllowance,
     StoreTime,
+    Urgency,
 )
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
@@ -37,7 +39,6 @@ from packhorse.runtime.worker.settler import BACKLOG_MAX, Settler
 from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.urgency import Asked, Urgency
 from packhorse.stores.requests import Claimed, ClaimRequest
 
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the

@@ -22,8 +22,55 @@ from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.job import Job
 from packhorse.core.outcome import Outcome, Released
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.claim_policy import LookAhead
 from packhorse.runtime.worker.outcomes import ended_by_worker
+
+#: Jobs asked for in one claim.
+CLAIM_BATCH_MAX: Final = 500
+_WORK_S: Final = 0.05
+#: Weight of the newest duration in the moving average.
+_NEWEST: Final = 0.05
+#: The next claim goes when this part of the look-ahead is used up: early enough to overlap with
+#: the work that is left, late enough to be worth a round trip.
+_REFILL: Final = 4
+
+
+class LookAhead:
+    """How many jobs to hold beyond the free slots: enough to hide the time of a claim, no more.
+
+    At most 50 ms of work, by the moving average of how long a job keeps its slot, and at most one
+    claim batch, so that priorities, pauses and other workers are overtaken by 50 ms at most.
+    """
+
+    __slots__ = ("_suspended", "average_s", "concurrency")
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self._suspended = False
+        self.average_s = 0.0  #: 0 until the first job has ended
+
+    def measured(self, duration_s: float) -> None:
+        """Take the duration of a job that has ended into the average."""
+        average = self.average_s
+        self._suspended = False
+        if average:
+            self.average_s = average + (duration_s - average) * _NEWEST
+        else:
+            self.average_s = max(duration_s, 1e-6)
+
+    def suspend(self) -> None:
+        """Hold nothing ahead until a job has ended again: what was held ahead grew old."""
+        self._suspended = True
+
+    def wanted(self, running: int, waiting: int, *, ahead: bool = True) -> int:
+        """Return how many jobs to claim now; 0 while a claim would bring too few to be worth it."""
+        size = 0
+        if ahead and self.average_s and not self._suspended:
+            size = min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
+        missing = self.concurrency - running + size - waiting
+        if waiting and missing < max(1, size // _REFILL):
+            return 0
+        return max(0, min(missing, CLAIM_BATCH_MAX))
+
 
 #: Look-ahead that could not begin within this goes back: another worker may have room for it.
 LOOK_AHEAD_HELD_S: Final = 1.0
