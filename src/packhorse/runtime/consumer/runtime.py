@@ -64,7 +64,7 @@ class ConsumerRuntime(Runtime):
         self.slots.connect(
             run=self._hand_out,
             settle=self.settler.add,
-            after_turn=self._after_turn,
+            after_turn=self.after_turn,
             may_start=lambda: self.lease.trusted,
         )
         self.fetcher.on_look = self._look_ended
@@ -288,7 +288,7 @@ class ConsumerRuntime(Runtime):
 
     # --------------------------------------------------------------------- what the parts report
 
-    def _after_turn(self) -> None:
+    def after_turn(self) -> None:
         self._count()
         if self.slots.waiting and self.slots.running >= self.slots.concurrency:
             self.slots.give_back()

@@ -101,43 +101,31 @@ class Instruments:
         return bool(self._instruments)
 
     def entered(self, attempt: Attempt) -> None:
-        """Its handler is about to run here."""
-        for each in self._instruments:
-            try:
-                each.entered(attempt)
-            except Exception as error:  # noqa: BLE001 - users' samplers and processors run in it
-                self._complain(each.entered, attempt, error)
+        """Tell that the attempt's handler is about to run here."""
+        self._tell("entered", attempt, attempt)
 
     def handed_over(self, attempt: Attempt) -> dict[str, str] | None:
-        """Its handler is about to run in another process; what that is given."""
+        """Tell that the handler is about to run in another process; return what that is given."""
         self.entered(attempt)
         carrier: dict[str, str] = {}
         for each in self._instruments:
             try:
                 carrier.update(each.carrier(attempt))
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - users' samplers and processors run in it
                 self._complain(each.carrier, attempt, error)
         return carrier or None
 
     def resumed(self, carrier: Mapping[str, str], attempt: Attempt) -> None:
-        """Its handler is about to run here, and the worker has entered it."""
-        for each in self._instruments:
-            try:
-                each.resumed(carrier)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._complain(each.resumed, attempt, error)
+        """Tell that the handler is about to run here, and the worker has entered it."""
+        self._tell("resumed", attempt, carrier)
 
     def before(
         self, settle: Callable[[Attempt, Outcome], None]
     ) -> Callable[[Attempt, Outcome], None]:
-        """Tell them how an attempt ended, then settle it."""
+        """Return a function that tells how an attempt ended, then settles it."""
 
         def end(attempt: Attempt, outcome: Outcome) -> None:
-            for each in self._instruments:
-                try:
-                    each.ended(attempt, outcome)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._complain(each.ended, attempt, error)
+            self._tell("ended", attempt, attempt, outcome)
             settle(attempt, outcome)
 
         return end
@@ -148,12 +136,17 @@ class Instruments:
         attempts: Sequence[Attempt],
         verdicts: Sequence[Verdict],
     ) -> None:
-        """The store has answered a batch."""
+        """Tell that the store has answered a batch."""
+        self._tell("settled", attempts[0], settlements, attempts, verdicts)
+
+    def _tell(self, verb: str, attempt: Attempt, *arguments: object) -> None:
+        """Call a method of every instrument; what it raises is reported and does no harm."""
         for each in self._instruments:
+            method = getattr(each, verb)
             try:
-                each.settled(settlements, attempts, verdicts)
+                method(*arguments)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complain(each.settled, attempts[0], error)
+                self._complain(method, attempt, error)
 
 
 class MiddlewareChain:

@@ -80,6 +80,7 @@ class Runtime:
         self.monotonic = env.clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.shutdown = Shutdown()
+        self.idle = asyncio.Event()  #: set after a turn that left nothing running
         self.health = StoreHealth(env.bus, env.clock, worker)
         self.announcer = Announcer(env.bus, env.chance, worker)
         self.counters = WorkerCounters()
@@ -244,6 +245,14 @@ class Runtime:
         )
 
     # --------------------------------------------------------------------- what the parts report
+
+    def after_turn(self) -> None:
+        """Settle and claim what a turn of the slots made room for."""
+        idle = self.slots.running == 0
+        self.settler.consider(idle=idle)
+        self.fetcher.consider()
+        if idle:
+            self.idle.set()
 
     def _limited(self, attempt: Attempt) -> None:
         """A handler met a rate limit elsewhere: release waiting jobs of its kind."""

@@ -7,6 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
@@ -38,6 +39,8 @@ from packhorse.runtime.worker.stopping import Stopper, Watchdog
 from packhorse.runtime.worker.supervised import SupervisorReporter
 from packhorse.stores.requests import Renewal
 
+_RUNNING: Final = Stage.RUNNING  # as in `slots`
+
 
 class WorkerRuntime(Runtime):
     """One worker's parts, for one run on one event loop."""
@@ -51,7 +54,6 @@ class WorkerRuntime(Runtime):
             look_ahead=True,
         )
         self.problem: str | None = None  #: why the worker leaves unasked
-        self.idle = asyncio.Event()  #: set after a turn that left nothing running
         self.thread = threading.get_ident()  #: of the event loop
         self._started = False
         self._pid = os.getpid()
@@ -80,7 +82,7 @@ class WorkerRuntime(Runtime):
         self.slots.connect(
             run=run,
             settle=self._instrumented(executor),
-            after_turn=self._after_turn,
+            after_turn=self.after_turn,
             may_start=lambda: self.monotonic() < self.lease.trusted_until or self.lease.trusted,
         )
         self.use_settings(self.settings.settings)
@@ -213,7 +215,7 @@ class WorkerRuntime(Runtime):
             attempt.ending = Ending.TOO_LATE
             return
         attempt.running = RunningJob(job, self.worker, plan.worker_id, self.env.log_level)
-        attempt.stage = Stage.RUNNING
+        attempt.stage = _RUNNING
         attempt.begun, attempt.started = True, now
         own_us, timeout_s = job.timeout_us, plan.timeout_s
         if own_us is not None:
@@ -251,13 +253,6 @@ class WorkerRuntime(Runtime):
             )
 
     # --------------------------------------------------------------------- what the parts report
-
-    def _after_turn(self) -> None:
-        idle = self.slots.running == 0
-        self.settler.consider(idle=idle)
-        self.fetcher.consider()
-        if idle:
-            self.idle.set()
 
     def _accepted(self, attempts: Sequence[Attempt]) -> None:
         if self.supervisor is not None:
