@@ -185,7 +185,7 @@ async def test_what_jobs_came_to_is_written_beside_the_next_steps(
 ) -> None:
     first, second = (Attaching(job.id, job.fence, {"a": b"1"}) for job in _held(yard, 2))
     writer, told = AttachmentWriter(yard.store), list[int]()
-    writer.beside = lambda: told.append(faults.calls["attach"])
+    writer.after_write = lambda: told.append(faults.calls["attach"])
 
     async def one_after_the_other() -> None:
         await writer.akeep(first)

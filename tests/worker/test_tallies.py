@@ -94,5 +94,5 @@ def test_what_was_told_is_told_again_only_if_it_changed_or_was_not_heard() -> No
     [told] = tallies.changed()
 
     assert tallies.changed() == ()
-    tallies.not_told([told])
+    tallies.not_sent([told])
     assert tallies.changed() == (told,)

@@ -2,9 +2,9 @@
 """Claims jobs and runs them.
 
 Read in this order: `attempt` (one claimed job), `executor` (call its handler), `slots` (from one
-job to the next), `settler` (write what became of it), `fetcher` and `claim_policy` (claim more),
-`heartbeat` (keep the lease), `stopping` (end what goes on too long), `runtime` (what a worker and a
-consumer share), `worker_runtime` and `worker` (put together, up and down).
+job to the next), `settler` (write its settlement), `fetcher` and `claim_policy` (claim more),
+`heartbeat` (keep the lease), `stopping` (end attempts that take too long), `runtime` (parts that a
+worker and a consumer share), `worker_runtime` and `worker` (assembly, start and shutdown).
 """
 
 from __future__ import annotations

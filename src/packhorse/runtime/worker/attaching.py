@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What jobs keep: values such as steps while they run, and what they logged when they end.
+"""Write values that jobs keep: steps while they run, and log lines when they end.
 
-A commit costs more than what it writes, so that jobs which run beside each other pay for one
-together: those that wait at one moment share one write. One write is under way at a time; what is
-asked meanwhile makes the next. Coroutines are served by the event loop, threads by the first of
-them, so that neither waits for the other.
+A commit costs more than its rows, so jobs that wait at the same moment share one write. One write
+is under way at a time; requests that come meanwhile make the next. The event loop writes for
+coroutines, the first waiting thread for all threads, so that neither kind waits for the other.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _ROUNDS: Final = 2
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-#: Values to keep, and who waits for it.
+#: Values to keep, and the future of the caller that waits.
 _Asked = tuple[Attaching, Future[bool] | asyncio.Future[bool]]
 
 
 class AttachmentWriter:
-    """Keeps values with the jobs of one worker; says of each whether its attempt held the job."""
+    """Keeps values with jobs; answers each caller whether its attempt still held the job."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,7 +49,7 @@ class AttachmentWriter:
         self._turn = threading.Lock()
         self._of_loop: deque[_Asked] = deque()
         self._writing: asyncio.Task[None] | None = None
-        self.beside: Callable[[], None] = lambda: None  #: has others write with the next batch
+        self.after_write: Callable[[], None] = lambda: None  #: called after each batch
 
     def keep(self, one: Attaching) -> bool:
         """Keep values before this returns, in the caller's thread."""
@@ -75,7 +74,7 @@ class AttachmentWriter:
     def _write(self, batch: list[_Asked]) -> None:
         try:
             drive(self._work(batch), self._store.run)
-        except BaseException:  # the thread is ended from outside; others wait for this
+        except BaseException:  # this thread is ended from outside: others write the rest
             self._of_threads.extendleft([asked for asked in batch if not asked[1].done()])
             raise
 
@@ -89,19 +88,19 @@ class AttachmentWriter:
                 await adrive(self._work(_next_batch(waiting, most)), self._store.arun)
                 most = _BATCH_MAX
                 if apart:
-                    self.beside()
+                    self.after_write()
                     continue
                 # Those who were answered may ask for their next step, others begin in the place of
                 # those who ended, and what these came to is written in the same round: one commit.
                 for _ in range(_ROUNDS):
                     await asyncio.sleep(0)
-                self.beside()
+                self.after_write()
                 await asyncio.sleep(0)
         finally:
             self._writing = None
 
     def _work(self, batch: list[_Asked]) -> Generator[Plan[Any], Any, None]:
-        """Write a batch, and answer each; if it fails, each by itself: one may be what fails."""
+        """Write a batch and answer each caller; if it fails, one by one: one may be the cause."""
         try:
             verdicts = yield self._store.attachments.attach([one for one, _ in batch])
         except Exception as error:  # noqa: BLE001 - belongs to those who wait
@@ -124,7 +123,7 @@ def _fail(batch: list[_Asked], error: Exception) -> None:
 
 
 def _next_batch(waiting: deque[_Asked], most: int = _BATCH_MAX) -> list[_Asked]:
-    """The next to be written together: of one job only one, since a later value is to win."""
+    """Take the next batch: one request per job, so that a later value of a job wins."""
     batch: dict[str, _Asked] = {}
     later: list[_Asked] = []
     size = 0
@@ -141,7 +140,7 @@ def _next_batch(waiting: deque[_Asked], most: int = _BATCH_MAX) -> list[_Asked]:
 
 
 def logged_by(attempt: Attempt, redact: Redact) -> Attaching | None:
-    """What an attempt has logged until now; None: nothing."""
+    """Return what an attempt has logged so far; None if nothing."""
     lines = None if attempt.running is None else attempt.running.lines
     if lines is None:
         return None
@@ -150,7 +149,7 @@ def logged_by(attempt: Attempt, redact: Redact) -> Attaching | None:
 
 
 class LogWriter:
-    """The lines of attempts that have ended, until they are written."""
+    """Keeps the log lines of ended attempts until they are written."""
 
     def __init__(self, store: Store, redact: Redact) -> None:
         self._store = store
@@ -158,15 +157,15 @@ class LogWriter:
         self.kept: dict[Attempt, Attaching] = {}  #: what waits to be written
 
     def take(self, attempt: Attempt) -> None:
-        """Keep what an attempt has logged, which has ended, for the next write."""
+        """Keep the lines of an ended attempt for the next write."""
         logged = logged_by(attempt, self._redact)
         if logged is not None:
             self.kept[attempt] = logged
 
     def write(self, attempts: Iterable[Attempt]) -> Generator[Plan[Any], Any, None]:
-        """Write the lines of these. What a store refuses is left out: a job matters more.
+        """Write the lines of these. Drop what the store refuses: the settlement matters more.
 
-        A store that cannot be reached is asked again, when the settlements are.
+        If the store cannot be reached, they are written again with the settlements.
         """
         for batch in _batches([each for each in attempts if each in self.kept], self.kept):
             yield from self._attach(batch)
@@ -194,7 +193,7 @@ class LogWriter:
 
 
 def _batches(attempts: Sequence[Attempt], kept: dict[Attempt, Attaching]) -> list[list[Attempt]]:
-    """Those that are written together."""
+    """Divide attempts into batches of bounded size."""
     batches: list[list[Attempt]] = []
     size = _BATCH_BYTES_MAX
     for attempt in attempts:

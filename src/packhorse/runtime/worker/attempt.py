@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One job in this worker's hands, from the claim until its settlement is accepted."""
+"""One claimed job, from the claim until the store has accepted its settlement."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Ending(Enum):
 
 
 class Settling(msgspec.Struct, eq=False):
-    """A caller that waits until the store has accepted what became of its job."""
+    """A caller that waits until the store has accepted the settlement of its job."""
 
     answer: asyncio.Future[Verdict]
-    until: float  #: when to raise what the store fails with
+    until: float  #: when to raise the store's error in the caller
     accepted: bool = False  #: the store has accepted a settlement of this attempt before
 
 
@@ -71,19 +71,19 @@ class Attempt(msgspec.Struct, eq=False):
     bound: Ending = Ending.TIMEOUT  #: what it means when `timeout_s` is over
     expires: float = 0.0  #: when to stop it, or, once told to stop, when to abandon it
     ending: Ending | None = None
-    outcome: Outcome | None = None  #: what the handler came to, until that has been told
-    cancelling: bool = False  #: the start of its cancellation has been told
+    outcome: Outcome | None = None  #: of the handler, until events about it are emitted
+    cancelling: bool = False  #: `JobCancelling` has been emitted
     context: Context | None = None
     task: asyncio.Task[None] | None = None
     handling: asyncio.Task[None] | None = None  #: of its handler, inside middlewares
-    about: dict[str, Any] | None = None  #: its fields in events, once an observer wants them
+    about: dict[str, Any] | None = None  #: its fields in events, made when first needed
     settling: Settling | None = None  #: a caller that waits for the store's answer
-    settled: Settlement | None = None  #: written already, in a transaction of the handler's
-    chunk: ChunkState | None = None  #: how far it is, of a job with several items
-    span: Any = None  #: what traces it, of whatever kind
-    running: RunningJob | None = None  #: as its code sees it, with what that logs; once it begins
+    settled: Settlement | None = None  #: what a transaction of the handler has already written
+    chunk: ChunkState | None = None  #: progress of a chunk
+    span: Any = None  #: set and read by the instrument that traces it
+    running: RunningJob | None = None  #: with captured log lines; set when it begins
 
     @property
     def live_tasks(self) -> list[asyncio.Task[None]]:
-        """Its tasks of the event loop that have not ended, the handler's first."""
+        """Return its unfinished asyncio tasks, the handler's first."""
         return [each for each in (self.handling, self.task) if each and not each.done()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What to claim next: from which queues, of which priorities, and whether suspects have their turn.
 
-Pure decisions: these classes are told what happened, and read no clock.
+Pure decisions: the caller passes in what happened and the time.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ class QueueRotation:
         self._sort()
 
     def set_limited(self, queues: frozenset[str]) -> None:
-        """These have limits, and no others."""
+        """Replace the set of queues that have limits."""
         self._set = queues
         self._sort()
 
     def seen_limited(self, queues: Iterable[str], now: float) -> None:
-        """A job that is limited all by itself was seen in each of these."""
+        """Treat these queues as limited for a minute: a claim brought a limited job of each."""
         self._seen.update(dict.fromkeys(queues, now + _SEEN_S))
         self._sort()
 
     def woken(self, topics: Collection[str]) -> None:
-        """There may be work in the queues of these topics; `*` says nothing of any one."""
+        """Ask all queues again if a wake-up names a limited one; `*` names none."""
         if any(f"queue:{name}" in topics for name in self.limited):
             self._ahead_until = float("-inf")
 
     def ask(self, now: float) -> tuple[str, ...]:
-        """The queues to ask now; `ahead` says how many jobs."""
+        """Return the queues to ask now; sets `ahead`."""
         if not (self.limited and self._look_ahead):
             return self.queues
         if any(until <= now for until in self._seen.values()):
@@ -79,10 +79,10 @@ class QueueRotation:
     def answered(
         self, now: float, asked: tuple[str, ...], *, full: bool, given: Collection[str]
     ) -> bool:
-        """What a claim brought: as many as it wanted, or not, of the queues `given`.
+        """Learn from a claim; return whether it asked all queues, so that nothing else is ready.
 
-        Their equals are asked before them next time.
-        Says whether it had asked all queues, so that there is nothing more to be had just now.
+        `full` when it brought as many jobs as it wanted, of the queues `given`. Those are asked
+        after queues of the same priority next time.
         """
         if given and len(self.queues) > 1:  # sorting keeps the order of equals
             self.queues = tuple(sorted(self.queues, key=given.__contains__))
@@ -102,10 +102,9 @@ class QueueRotation:
 
 
 class QueueCaps:
-    """How many jobs of some queues this worker holds at most.
+    """The most jobs that this worker holds of some queues.
 
-    A claim asks for no more than fit into every queue it asks, so that none is ever exceeded;
-    queues that are full are left out.
+    A claim asks for no more jobs than fit into each queue it asks, and leaves full queues out.
     """
 
     def __init__(self, caps: Mapping[str, int], held: Callable[[str], int]) -> None:
@@ -114,7 +113,7 @@ class QueueCaps:
         self._full: tuple[str, ...] = ()
 
     def within(self, queues: tuple[str, ...], limit: int) -> tuple[tuple[str, ...], int]:
-        """The queues that have room, and how many jobs to ask for."""
+        """Return the queues that have room, and how many jobs to ask for."""
         rooms = {name: self._room(name) for name in self._caps if name in queues}
         self._full = tuple(name for name, room in rooms.items() if room < 1)
         left = tuple(name for name in queues if name not in self._full)
@@ -122,7 +121,7 @@ class QueueCaps:
 
     @property
     def freed(self) -> bool:
-        """Whether a queue that was left out for being full has room by now."""
+        """Whether a queue that the last claim left out as full has room again."""
         return any(self._room(name) > 0 for name in self._full)
 
     def _room(self, name: str) -> int:
@@ -133,12 +132,12 @@ _EVERY_PRIORITY: Final = int(Priority.BACKGROUND)
 
 
 class Asked(NamedTuple):
-    """What a claim asks for."""
+    """The priorities that a claim asks for."""
 
     limit: int
     levels: Mapping[str, int]  #: of queues; empty: every priority
     level: int = _EVERY_PRIORITY  #: of all queues
-    spared: bool = False  #: background jobs of some queues were left alone
+    spared: bool = False  #: background jobs of some queues were left out
 
 
 class Urgency:
@@ -160,15 +159,15 @@ class Urgency:
         self._background: frozenset[str] = frozenset()
         self._nothing_else = False
         self._empty_level = _EVERY_PRIORITY
-        self.plain = not reserve  #: everything is asked for always, also ahead of free slots
+        self.plain = not reserve  #: claims ask for every priority, also ahead of free slots
 
     def set_background(self, queues: Iterable[str]) -> None:
-        """Of these queues, background jobs are taken while nothing else waits."""
+        """Claim background jobs of these queues only while nothing else waits."""
         self._background = frozenset(queues)
         self.plain = not (self._reserve or self._background)
 
     def within(self, queues: tuple[str, ...], limit: int) -> Asked:
-        """What to ask for, where so many jobs could be held."""
+        """Return what to ask for when there is room for `limit` jobs."""
         level, limit = self._room(limit)
         levels = dict.fromkeys(queues, level) if level < _EVERY_PRIORITY else {}
         spared = level == _EVERY_PRIORITY and not self._nothing_else
@@ -177,17 +176,17 @@ class Urgency:
         return Asked(limit, levels, level, spared and bool(levels))
 
     def answered(self, asked: Asked, *, full: bool) -> bool:
-        """What a claim brought; says whether one for background jobs is to follow at once."""
+        """Learn from a claim; return whether to claim background jobs at once."""
         self._nothing_else = asked.spared and not full
         self._empty_level = asked.level
         return self._nothing_else
 
     def is_news(self, limit: int) -> bool:
-        """Whether less urgent jobs could be held now than the last claim, in vain, asked for."""
+        """Whether there is room now for less urgent jobs than the last claim asked for."""
         return bool(self._reserve) and self._room(limit)[0] > self._empty_level
 
     def _room(self, limit: int) -> tuple[int, int]:
-        """The least urgent level that has room, and how much."""
+        """Return the least urgent level that has room, and how many jobs fit."""
         level, room, kept = int(Priority.CRITICAL), limit, 0
         rooms = [(level, room)]
         for reserved, count in self._reserve:
@@ -244,7 +243,7 @@ class Quarantine:
     """
 
     def __init__(self, *, patience_s: float = 0.0) -> None:
-        #: No suspect waits or has its turn: `mode` is normal, and stays so until one is seen.
+        #: No suspect waits or has its turn: `mode` stays normal until a claim sees one.
         self.idle = True
         self._patience_s = patience_s
         self._state = _State.NORMAL
@@ -258,7 +257,7 @@ class Quarantine:
         self._alone_since: float | None = None
 
     def claimed(self, mode: Mode, *, jobs: int, suspects: bool, crashes: int = 0) -> None:
-        """What a claim came to; of a suspect, how often it was lost."""
+        """Learn from a claim; `crashes` is how often the claimed suspect was lost."""
         self._waiting = suspects and (mode is Mode.NORMAL or jobs > 0)
         self._settle_down()
         if mode is Mode.SUSPECTS:
@@ -267,7 +266,7 @@ class Quarantine:
             self._alone_since = None
 
     def mode(self, now: float, *, busy: bool, idle: bool) -> Mode:
-        """What to claim; `busy` while anything runs, `idle` when other work was not to be had."""
+        """Return what to claim; `busy` while anything runs, `idle` when no other work is ready."""
         if self._state is _State.NORMAL:
             if not self._waiting:
                 return Mode.NORMAL
@@ -289,11 +288,11 @@ class Quarantine:
 
     @property
     def is_open(self) -> bool:
-        """Whether a suspect has the turn or is about to: nothing else may begin."""
+        """Whether a suspect has its turn, or is about to: nothing else may begin."""
         return self._state is not _State.NORMAL
 
     def next_change(self, now: float) -> float:
-        """How long until `mode` may differ by time alone."""
+        """Return how long until `mode` may change by time alone."""
         if self._state is _State.DRAINING:
             return max(0.0, self._stood_since + self._drain_s - now)
         if self._state is _State.TURN and self._alone_since is not None:
@@ -343,7 +342,7 @@ class StartAllowance:
         self.us = _LEAST_US
 
     def is_late(self, start_by: float, now: float) -> bool:
-        """Whether it is too late to start what had to start by then; remembers the answer."""
+        """Return whether it is too late to start, and adapt the allowance to that."""
         late = now > start_by
         grown, shrunk = min(ALLOWANCE_US_MAX, 2 * self.us), max(_LEAST_US, int(self.us * _SHRINKS))
         self.us = grown if late else shrunk

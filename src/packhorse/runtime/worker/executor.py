@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Run one attempt and say what it came to: decode, call the handler, classify what it did.
+"""Run one attempt and return its outcome: decode, call the handler, classify the result.
 
-Nothing user code does makes these functions raise: its failures are values.
+User code cannot make these functions raise: its failures are values.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _LOG: Final = logging.getLogger("packhorse.job")
 _NOTHING: Final = Succeeded("null")
 #: Between two tries to read results from a store that cannot be reached.
 _STORE_PAUSE_S: Final = 1.0
-#: What a handler may return that is no result.
-_SPOKEN: Final = (BaseException, TaskError, WorkerResponse)
+#: Types that a handler may return instead of a result.
+_NO_RESULTS: Final = (BaseException, TaskError, WorkerResponse)
 
 
 class Executor:
@@ -73,9 +73,9 @@ class Executor:
     ) -> None:
         self._make_context = make_context
         self._places = places
-        #: Told in the handler's own task or thread that it is about to run.
+        #: Called in the handler's own task or thread just before it runs.
         self.enter: Callable[[Attempt], None] | None = None
-        self._told: set[str] = set()  # tasks of which a job was set aside; warned of once
+        self._warned: set[str] = set()  # tasks of which a job was set aside
 
     async def execute(self, attempt: Attempt, calls: Calls = ON_LOOP) -> Outcome:
         """Run a coroutine handler; with `IN_THREAD`, a plain one, without waiting for a loop."""
@@ -88,7 +88,7 @@ class Executor:
                 value = self._call(attempt)
                 outcome = _returned(attempt, await value if calls is ON_LOOP else value)
             if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
-                return outcome  # as most do: nothing is left to measure, to bound or to pass on
+                return outcome  # the most common case: nothing is left to check or to write
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             outcome = await self._raised(attempt, error, calls)
         try:
@@ -131,7 +131,7 @@ class Executor:
         return raised_in(attempt, error)
 
     def _call(self, attempt: Attempt) -> Any:
-        """Decode the arguments and call the handler; of a coroutine, that is its beginning."""
+        """Decode the arguments and call the handler; returns a coroutine if it is one."""
         if attempt.ending is not None:
             raise asyncio.CancelledError
         plan = attempt.plan
@@ -147,10 +147,7 @@ class Executor:
         return plan.function(**arguments)
 
     def _rest_of(self, attempt: Attempt, outcome: Outcome, calls: Calls) -> Work[Outcome] | None:
-        """What is left to do when a handler is through: write a result elsewhere, keep a question.
-
-        Mostly nothing.
-        """
+        """Return what is left to do after a handler: write its result elsewhere, ask a person."""
         tool = attempt.plan.write_result
         if tool is not None and isinstance(outcome, Succeeded):
             rule, context = limits_of(attempt.job, attempt.plan).retry, self.context(attempt)
@@ -165,8 +162,8 @@ class Executor:
     ) -> Outcome:
         """Set a job aside whose payload is of another version; log that once per task."""
         problem, now_us = text_of(error), self.context(attempt).host.now_us()
-        if attempt.job.task not in self._told:
-            self._told.add(attempt.job.task)
+        if attempt.job.task not in self._warned:
+            self._warned.add(attempt.job.task)
             _LOG.warning("a job is set aside: %s", problem, extra=job_fields())
         return set_aside(record, problem, now_us, longest_us=PARKED_US_MAX)
 
@@ -179,7 +176,7 @@ class Executor:
         return moved or oversized(problem)
 
     def context(self, attempt: Attempt) -> Context:
-        """The attempt's context; made when first asked for."""
+        """Return the attempt's context; made when first needed."""
         context = attempt.context
         if context is None:
             context = attempt.context = self._make_context(attempt)
@@ -189,7 +186,7 @@ class Executor:
 
 
 def moved_aside(places: PlaceSource | None, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-    """A large result kept as an artifact, where the app names a place for such; else None."""
+    """Keep a large result as an artifact, if the app has a place for them; else return None."""
     elsewhere = attempt.plan.write_result is not None
     if places is None or not places.chosen or elsewhere or not isinstance(outcome, Succeeded):
         return None
@@ -216,11 +213,11 @@ async def _fill_in(attempt: Attempt, wanted: Wanted, context: Context, calls: Ca
 
 
 def _returned(attempt: Attempt, value: Any) -> Outcome:
-    """What a returned value means."""
+    """Return the outcome of a returned value."""
     if attempt.settled is not None:
         return _NOTHING  # its transaction has completed the job
     if attempt.ending is not None:
-        # It was told to stop and ended in its own way: what it made of that does not count.
+        # The worker stopped it: what it returned does not count.
         return ended_by_worker(attempt, attempt.ending)
     if isinstance(value, ChunkEnded):
         return value.outcome
@@ -228,10 +225,10 @@ def _returned(attempt: Attempt, value: Any) -> Outcome:
 
 
 def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
-    """What a result means, by what its task declares."""
+    """Return the outcome of a result, checked against what its task declares."""
     if value is None and plan.returns_nothing:
         return _NOTHING
-    if isinstance(value, _SPOKEN):
+    if isinstance(value, _NO_RESULTS):
         if isinstance(value, WorkerResponse):
             return answered(plan, value, job_id=job_id)
         return returned_error(value)
@@ -246,7 +243,7 @@ def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
 
 
 def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None, *, job_id: str) -> Outcome:
-    """What an answer in the protocol's shape means; `whole` is the plain data it came as."""
+    """Return the outcome of an answer in the protocol's shape; `whole` is its plain data."""
     bound = plan.bound
     policy = None if bound is None else bound.contract.on_invalid_output
     if answer.status is not AnswerStatus.OK or answer.error is not UNSET:
@@ -265,7 +262,7 @@ def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None, *, job_i
 
 
 def _encoded(plan: CallPlan, value: Any) -> Outcome:
-    """What a result means: a success, if it is what its task declares."""
+    """Encode a result: a success, if it fits what its task declares."""
     try:
         result = plan.encode_result(value)
     except Exception as error:  # noqa: BLE001 - results may be user classes
@@ -274,7 +271,7 @@ def _encoded(plan: CallPlan, value: Any) -> Outcome:
 
 
 def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
-    """What a result comes to that is not what its task declares."""
+    """Return the outcome of a result that does not fit what its task declares."""
     told = described(error, code=INVALID_OUTPUT)
     policy = None if plan.bound is None else plan.bound.contract.on_invalid_output
     if policy == "store_as_failed":
@@ -284,7 +281,7 @@ def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
 
 
 class ResultRefused(ContractError):
-    """A handler gave a result that its task does not declare; `outcome` is what that comes to."""
+    """A handler gave a result that does not fit its task; `outcome` is that of its attempt."""
 
     def __init__(self, message: str, outcome: Outcome) -> None:
         super().__init__(message)
@@ -292,7 +289,7 @@ class ResultRefused(ContractError):
 
 
 def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
-    """What an attempt came to in which this was raised; the worker's own ending comes first."""
+    """Return the outcome of an attempt that raised this; a stop by the worker comes first."""
     if attempt.ending is not None:
         return ended_by_worker(attempt, attempt.ending)
     if isinstance(error, UnreadableArguments) and isinstance(error.__cause__, Exception):
@@ -301,7 +298,7 @@ def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
 
 
 def _unreadable(attempt: Attempt, error: Exception) -> Outcome:
-    """Why the arguments could not be read: no JSON object at all, or one that does not fit."""
+    """Return the outcome of arguments that are no JSON object, or do not fit the handler."""
     if not is_readable(attempt.plan, attempt.job.payload):
         reason, code = DeadReason.UNDECODABLE, "UNDECODABLE"
     else:

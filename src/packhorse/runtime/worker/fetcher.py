@@ -79,7 +79,7 @@ class Fetcher:
         health: StoreHealth,
         look_ahead: bool,
     ) -> None:
-        self.finished = False  #: there is nothing left to do, and the worker is to leave then
+        self.finished = False  #: nothing is left to do, and the worker leaves
         self.allowance = StartAllowance()
         #: Tasks of ordinary claims. `ProcessFetcher` claims those of processes, save suspects.
         self.own_tasks = request.tasks
@@ -103,7 +103,7 @@ class Fetcher:
         self._health = health
         self._poll_s = options.poll_interval_us / SECOND_US
         self._turn = asyncio.Lock()  # ordinary claims may never end; others come between
-        self._suspects_apart = False  # such a suspect waits: ordinary claims do not see it
+        self._suspects_apart = False  # a suspect waits for a process; ordinary claims do not see it
         self._quarantine = Quarantine(patience_s=env.chance.roll() * _SUSPECTS_PATIENCE_S)
         self.rotation = QueueRotation(options.queues, options.queue_caps, look_ahead=look_ahead)
         self._caps = QueueCaps(caps, slots.held_of) if (caps := options.queue_caps) else None
@@ -117,19 +117,19 @@ class Fetcher:
         self._due_at = math.inf  # when the next job that waits for its time may be claimed
 
     def wake(self, topics: Collection[str] = ()) -> None:
-        """There may be work: look now."""
+        """Claim now: there may be work."""
         if self.rotation.limited:
             self.rotation.woken(topics)
         self._empty = False
         self._woken.set()
 
     def nudge(self) -> None:
-        """Something changed that may have kept this from claiming, or from finishing."""
+        """End a rest: what kept this from claiming or finishing may have changed."""
         if self._resting:
             self._woken.set()
 
     def consider(self) -> None:
-        """After every turn of the slots, look whether it is time to claim."""
+        """End a rest if a turn of the slots made room for a claim."""
         if not self.urgency.plain:
             self._look_for_room()
         if self._slots.freed or (self._caps is not None and self._caps.freed):
@@ -147,7 +147,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Claim until the worker shuts down, or has finished."""
-        with contextlib.suppress(Exception):  # tried again, and told, by those who look after it
+        with contextlib.suppress(Exception):  # services try again, and report it
             await self._admit()
         while not (self._shutdown.begun or self.finished):
             self._woken.clear()
@@ -209,7 +209,7 @@ class Fetcher:
         return claimed
 
     def _note_suspects(self, claimed: Claimed) -> None:
-        """Begin a quarantine if a claim beside this loop has seen suspects that need a process."""
+        """Begin a quarantine if a claim beside this loop saw suspects that need a process."""
         suspects = claimed.suspects and self._takes_suspects()
         begun = suspects and not self._suspects_apart
         self._suspects_apart = suspects
@@ -218,7 +218,7 @@ class Fetcher:
             self.nudge()
 
     def _takes_suspects(self) -> bool:
-        """Whether this worker is to run them; a burst runs all there is."""
+        """Whether this worker runs suspects: one process of a supervisor does, and any burst."""
         link = self._link
         return link is None or link.takes_suspects or self._options.burst
 
@@ -231,13 +231,13 @@ class Fetcher:
         return self._settler.backlog < BACKLOG_MAX
 
     def _wanted(self) -> int:
-        """How many jobs could be held; none ahead where slots are kept for some."""
+        """Return how many jobs to claim; none ahead of free slots where some are reserved."""
         slots, ahead = self._slots, self.rotation.ahead and self.urgency.plain
         running = slots.running - slots.in_processes
         return slots.look_ahead.wanted(running, len(slots.waiting), ahead=ahead)
 
     def _look_for_room(self) -> None:
-        """Less urgent jobs than the last claim asked for may have room by now."""
+        """Claim again if there is room now for less urgent jobs than the last claim asked for."""
         if self._empty and self.urgency.is_news(self._wanted()):
             self._empty = False
 
@@ -304,7 +304,7 @@ class Fetcher:
             self._heartbeat.gate.release()
 
     def _take(self, claimed: Claimed, asked_at: float, epoch: int, allowance_us: int) -> None:
-        """Hold what was given."""
+        """Hold the claimed jobs."""
         time, find = self._store_time, self._find_plan
         time.read(claimed.now_us, asked_at, self._monotonic())
         least_us, most_us = time.least_us, time.most_us
@@ -319,7 +319,7 @@ class Fetcher:
         self._slots.take(attempts)
 
     def _bind(self, attempts: Sequence[Attempt], start_by: float) -> None:
-        """These are limited: they start soon after their claim, and nothing is held ahead there."""
+        """Let these limited jobs start by a time; look ahead no further in their queues."""
         for each in attempts:
             each.start_by = start_by if each.start_by is None else min(start_by, each.start_by)
         unknown = [each for each in attempts if each.job.queue not in self.rotation.limited]
@@ -357,14 +357,14 @@ class Fetcher:
             self._empty = False  # nothing else waits, so that background jobs may run
 
     async def _burst_rest_s(self, rest_s: float) -> float:
-        """A burst worker that has nothing to do finds out whether to leave."""
+        """Find out whether a burst worker that has nothing to do is finished."""
         if self._settler.backlog:
             self._settler.flush()
             return rest_s  # what was accepted comes with a nudge
         return min(rest_s, await self._leave_or_wait())
 
     async def _leave_or_wait(self) -> float:
-        """How long a burst worker still has to wait for what it could run, if anything."""
+        """Return how long a burst worker waits for jobs it could run; finish if there are none."""
         request = self._request
         if await self._admit() or await self.fold():
             self._empty = False
@@ -391,7 +391,7 @@ class Fetcher:
         return 0.0 if self.finished else _REST_MIN_S
 
     async def _admit(self) -> int:
-        """What users' transactions ask for comes in first; says how much that was."""
+        """Admit jobs of users' transactions and outboxes; return how many."""
         intake = self._store.intake
         admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
         return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)

@@ -60,7 +60,7 @@ class WorkerLease:
 
     @property
     def left_s(self) -> float:
-        """How long it may be trusted yet, without another renewal."""
+        """How long it may still be trusted without another renewal."""
         self.look()
         return self.trusted_until - self._clock.monotonic()
 
@@ -69,7 +69,7 @@ class WorkerLease:
         return not self.trusted or epoch != self.epoch
 
     def look(self) -> bool:
-        """Take over what the supervisor did; says whether the lease may have been gone since."""
+        """Apply renewals by the supervisor; return whether the lease may have been lost since."""
         memory = self._memory
         if memory is None:
             return False
@@ -85,13 +85,13 @@ class WorkerLease:
         return gone
 
     def distrust(self) -> None:
-        """The store does not know this lease any more."""
+        """Stop trusting the lease: the store does not know it any more."""
         if self._memory is not None:
             self._ignored = self._memory.trusted_until
         self.trusted_until = float("-inf")
 
     def renewed(self, asked_at: float, *, lapsed: bool) -> None:
-        """A renewal that was asked for at `asked_at` has been granted."""
+        """Trust the lease again: the store granted a renewal requested at `asked_at`."""
         self.look()
         if lapsed:
             self.epoch += 1
@@ -100,7 +100,7 @@ class WorkerLease:
         self.trusted_until = max(self.trusted_until, asked_at + self._span_s)
 
 
-#: The longest a wish to cancel goes unheard when its wake-up is lost.
+#: The longest delay of a cancel whose wake-up is lost.
 _LOOK_S: Final = 1.0
 #: How often a renewal tells what is held, unless the answer of a claim was lost: then the next one
 #: does, and the store looks at all held jobs for it.
@@ -114,7 +114,7 @@ _JOIN_S: Final = 5.0
 
 
 class HeartbeatListener(Protocol):
-    """What the heartbeat reports to; on the event loop, save the last two and `counters`."""
+    """What the heartbeat calls, on the event loop; the last two and `counters` in its thread."""
 
     @property
     def counters(self) -> WorkerCounters: ...
@@ -174,22 +174,22 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="packhorse-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more. Blocks until a store call under way in the thread has ended, or 5 s."""
+        """Stop the thread; blocks until its store call has ended, at most 5 s."""
         self._stopping = True
         self._wake.set()
         self._thread.join(_JOIN_S)
 
     @property
     def loop_blocked(self) -> bool:
-        """Whether the event loop has not turned for long."""
+        """Whether the event loop has not run for long."""
         return self._told_blocked
 
     def must_renew(self) -> None:
-        """The store says that there is no lease, whatever this worker believes."""
+        """Distrust the lease and renew it: the store says that there is none."""
         self.lease.distrust()
         self.renew_now()
 
@@ -199,7 +199,7 @@ class Heartbeat:
         self._wake.set()
 
     def tell_quiet(self, *, on: bool) -> None:
-        """Let the store know whether this worker claims jobs."""
+        """Tell the store whether this worker claims jobs."""
         self._quiet = on
         self.renew_now()
 
@@ -209,7 +209,7 @@ class Heartbeat:
         self._wake.set()
 
     def run_once(self) -> float:
-        """Do what is due, and say how many seconds nothing will be."""
+        """Do what is due; return the seconds until the next thing is."""
         if self._monotonic() >= self._renew_at:
             self._renew()
         if self._monotonic() >= self._look_at:
@@ -265,7 +265,7 @@ class Heartbeat:
         self._post(self._listener.on_renewed)
 
     def _look_at_mark(self) -> None:
-        """Let no job be claimed that was carried to another store while this worker was running."""
+        """Stop claims if the jobs were copied to another store while this worker was running."""
         copied = self._store.run(self._store.transfer.copied())
         known, self.copied = self.copied, copied is not None  # first: what is told is so already
         if copied is not None and not known:
@@ -274,7 +274,7 @@ class Heartbeat:
             self._post(self._health.worked, "mark")
 
     def _declare_again(self, *, lapsed: bool) -> None:
-        """A store that does not know the worker may have lost limits too: tell it those first."""
+        """Declare limits again to a store that lost the lease: it may have lost them too."""
         if self._begun and (lapsed or self.lease.epoch != self._epoch):
             self._undeclared = True
         if self._undeclared:
@@ -297,7 +297,7 @@ class Heartbeat:
         self._begun, self._lost = True, False
 
     def _read_clock(self, reading: ClockReading) -> None:
-        """A store whose clock was set forward would take what is held for held too long."""
+        """Have hold limits moved if the store's clock was set forward: it would take jobs away."""
         before, self._reading = self._reading, reading
         step_us = 0 if before is None else stepped_us(before, reading)
         if step_us > 0 and self._slots.held:
@@ -305,7 +305,7 @@ class Heartbeat:
             self._renew_at = float("-inf")
 
     def _look_at_expiry(self) -> None:
-        """Find an expired lease oneself while the rescuer cannot, whose event loop is blocked."""
+        """Look whether the lease expired while a blocked event loop stops the rescuer."""
         if self._asked_loop_at is None or not self._slots.held:
             return
         with contextlib.suppress(Exception):  # asked again in a second
@@ -346,7 +346,7 @@ class Heartbeat:
             self._renew_at = float("-inf")
 
     def _look_at_loop(self) -> None:
-        """Ask the event loop for a sign; tell once when it gives none for long."""
+        """Ping the event loop; report once when it does not answer for long."""
         now = self._monotonic()
         if self._asked_loop_at is None:
             self._asked_loop_at = now

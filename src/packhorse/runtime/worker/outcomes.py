@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an attempt comes to: from what its handler raised, returned or was told, to an `Outcome`."""
+"""Turn what a handler raised or returned, or why it was stopped, into an `Outcome`."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _LOG: Final = logging.getLogger("packhorse.job")
 #: How long a job waits whose key this worker does not have; another worker may have it.
 KEY_WAIT_US: Final = 60 * 1_000_000
 _ERROR_OBJECTS: Final = (BaseException, TaskError)
-#: Another attempt would reach for the same tool, and finds nothing left to spend.
+#: Another attempt would use the same tool, and still have nothing left to spend.
 _CONTRACT_BROKEN: Final = (BudgetExceeded, ToolNotAllowed, ToolNotFound)
 
 
 def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:
-    """What a raised exception or signal means."""
+    """Return the outcome of a raised exception or signal."""
     if isinstance(error, JobSignal):
         return signalled(error)
     if isinstance(error, KeyUnavailable):
@@ -61,14 +61,14 @@ def raised(error: BaseException, *, code: str = "EXCEPTION") -> Outcome:
 
 
 def keyless(error: KeyUnavailable) -> Outcome:
-    """What a job comes to that cannot be read here: it waits, and costs it nothing."""
+    """Return the outcome of a job without its key here: it waits, and no attempt is counted."""
     _LOG.warning("%s", error, extra=job_fields())
     told, begun = described(error, code=error.code), error.what != "payload"
     return Snoozed(KEY_WAIT_US, counts=False, begun=begun, error=told)
 
 
 def signalled(signal: JobSignal) -> Outcome:
-    """What a handler's signal, raised or returned, asks for."""
+    """Return the outcome that a handler's signal, raised or returned, asks for."""
     match signal:
         case Snooze():
             return Snoozed(signal.delay_us)
@@ -103,7 +103,7 @@ def as_error_object(value: object) -> TypeGuard[BaseException | TaskError]:
 
 
 def returned_error(value: BaseException | TaskError) -> Outcome:
-    """What a returned exception, signal or protocol error means; it is never a success."""
+    """Return the outcome of a returned exception, signal or protocol error: never a success."""
     if isinstance(value, BaseException):
         return raised(value)
     kind = type(value).__name__
@@ -114,13 +114,13 @@ def returned_error(value: BaseException | TaskError) -> Outcome:
 
 
 def oversized(problem: str) -> Outcome:
-    """What a result that is too large means: another attempt would return it again."""
+    """Return the outcome of a result that is too large: another attempt would not help."""
     error = attempt_error("PayloadError", problem, "RESULT_TOO_LARGE", reason="result_too_large")
     return GivenUp(DeadReason.REJECTED, error)
 
 
 def within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outcome:
-    """What an attempt comes to that has spent too much, whatever its handler made of that."""
+    """Give up an attempt that has spent too much, whatever its own outcome is."""
     if attempt.ending is not None or not context.overspent:
         return outcome
     told = context.steps.spending.exceeded()
@@ -133,7 +133,7 @@ def within_budget(attempt: Attempt, context: Context, outcome: Outcome) -> Outco
 
 
 def ended_by_worker(attempt: Attempt, ending: Ending) -> Outcome:
-    """What an attempt that this worker ended came to, whatever its handler made of that."""
+    """Return the outcome of an attempt that this worker ended, whatever its handler did."""
     match ending:
         case Ending.TIMEOUT:
             message = f"Task exceeded {round(attempt.timeout_s * 1000)}ms timeout"
@@ -155,7 +155,7 @@ def ended_by_worker(attempt: Attempt, ending: Ending) -> Outcome:
 
 
 def described(error: BaseException, *, code: str = "EXCEPTION") -> AttemptError:
-    """An exception as it is stored: type, message and stack, each bounded; no local values."""
+    """Describe an exception for the store: type, message and stack, bounded; no local values."""
     kind = type(error).__name__
     return attempt_error(
         kind, text_of(error), code, reason=f"exception:{kind}", stack=stack_of(error)
@@ -163,7 +163,7 @@ def described(error: BaseException, *, code: str = "EXCEPTION") -> AttemptError:
 
 
 def kinds_of(kind: type) -> tuple[str, ...]:
-    """The names a retry policy is matched against.
+    """Return the names that a retry policy is matched against.
 
     What is no Exception (a handler's own SystemExit or CancelledError, a returned TaskError) is
     an ordinary failure of the job, so a policy that names Exception means it too.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How each task is called and bound, worked out once per task instead of once per job."""
+"""Call plans: how to call each task and its limits, worked out once per task, not per job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLANS_MAX: Final = 10_000
 
 
 def _any_json(payload: Any) -> Any:
-    """Stand for a task that is declared elsewhere: any JSON in, any JSON out."""
+    """Stand in for a task that is declared elsewhere: any JSON in, any JSON out."""
     return payload
 
 
@@ -71,10 +71,10 @@ class CallPlan:
 
 
 def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
-    """The arguments of a job, moved to the version of now, and checked.
+    """Decode and check the arguments of a job, at the current version of its task.
 
-    Whatever is wrong with them is an `UnreadableArguments`; with those of another version that is
-    an `OtherVersion`. The cause says what it was.
+    Raises `UnreadableArguments`, or `OtherVersion` for a payload of another version; the cause is
+    the error.
     """
     try:
         payload = job.payload if plan.versions is None else current_payload(plan, job)
@@ -93,7 +93,7 @@ def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
 
 
 def items_of(plan: CallPlan, job: Job) -> list[Job]:
-    """The items of a chunk, each as a job of its own; of any other job, itself."""
+    """Return the items of a chunk, each as a job of its own; for any other job, the job."""
     if plan.item is None:
         return [job]
     try:
@@ -104,7 +104,7 @@ def items_of(plan: CallPlan, job: Job) -> list[Job]:
 
 
 def current_payload(plan: CallPlan, job: Job) -> str | bytes:
-    """The payload of a job at the version of now; `OtherVersion` where there is no way to it."""
+    """Return the payload at the current version; raises `OtherVersion` if that is impossible."""
     versions = plan.versions
     if versions is None or not is_readable(plan, job.payload):
         return job.payload
@@ -138,7 +138,7 @@ class UnreadableArguments(Exception):
 
 
 def too_large(plan: CallPlan, outcome: Outcome) -> str | None:
-    """What is wrong with a result that is larger than its task may return; None: nothing."""
+    """Return what is wrong with a result that is too large for its task; None if nothing."""
     if not isinstance(outcome, Succeeded):
         return None
     result, most = outcome.result, plan.result_bytes_max
@@ -171,7 +171,7 @@ class PlanBook:
         self._chunks: dict[CallPlan, CallPlan] = {}  # by the plans of their items
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from now on; attempts under way go on by those they began with."""
+        """Use these settings from now on; running attempts keep theirs."""
         self._settings = settings
         self._plans.clear()
         self._chunks.clear()
@@ -183,7 +183,7 @@ class PlanBook:
 
     @property
     def longest_timeout_us(self) -> int:
-        """What a store is to assume for jobs that name no timeout.
+        """The timeout that a store assumes for jobs without one.
 
         The longest any task has, since the store knows the job's own timeout only: a hold limit
         that is too short would give a running job away.
@@ -193,7 +193,7 @@ class PlanBook:
         return max([self._default_timeout_us, *own])
 
     def find(self, job: Job) -> CallPlan:
-        """The plan of a job's task."""
+        """Return the plan of a job's task."""
         key = (job.queue, job.task)
         plan = self._plans.get(key)
         if plan is None:
@@ -205,7 +205,7 @@ class PlanBook:
         return plan
 
     def _chunk(self, item: CallPlan) -> CallPlan:
-        """The plan of a chunk; what binds one item is asked for each of them."""
+        """Return the plan of a chunk; contract and versions are checked for each item instead."""
         chunk = self._chunks.get(item)
         if chunk is None:
             chunk = replace(
@@ -291,11 +291,11 @@ def _longest_s(bound: BoundContract | None) -> float:
 
 
 class UnknownTask(LookupError):
-    """A store handed over a job of a task this worker did not ask for."""
+    """A store returned a job of a task that this worker did not ask for."""
 
 
 def _unknown(task: str) -> CallPlan:
-    """A plan that fails, so that such a job is retried elsewhere under the ordinary rules."""
+    """Return a plan that fails, so that the job is retried, perhaps by a worker that knows it."""
 
     async def fail() -> None:
         raise UnknownTask(
@@ -318,7 +318,7 @@ def _unknown(task: str) -> CallPlan:
 
 
 def limits_of(job: Job, plan: CallPlan) -> Limits:
-    """The rules that bind one job: its call's own, else its task's, else its queue's."""
+    """Return the limits of one job: its call's, else its task's, else its queue's."""
     options = job.options
     if options is None or not any(name in options for name in _OWN_LIMITS):
         return plan.limits

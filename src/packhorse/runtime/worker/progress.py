@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How far running jobs say they are: the newest of each, written a few times a second."""
+"""Write the newest progress of each running job, a few times a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from packhorse.runtime.worker.store_health import StoreHealth
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote
 
-#: Between two writes; what is said in between replaces what was said before.
+#: Between two writes; a newer note replaces one that waits.
 _INTERVAL_S: Final = 0.25
 
 
@@ -42,21 +42,21 @@ class ProgressWriter:
         self._writer: asyncio.Task[None] | None = None
 
     def note(self, attempt: Attempt, progress: Progress) -> None:
-        """Keep what a running job says; called from its thread, or from the event loop."""
+        """Keep a note of a running job; called from its thread, or from the event loop."""
         with self._lock:
             if attempt.stage is not Stage.RUNNING:
-                return  # abandoned: what it says does not count
+                return  # abandoned: ignore it
             self.newest[attempt] = progress
             first, self._scheduled = not self._scheduled, True
         if first:
             self._loop.call_soon_threadsafe(self._schedule)
 
     async def write(self, attempts: Iterable[Attempt]) -> None:
-        """Write what these said last, before their settlements end the right to say anything."""
+        """Write the last notes of these before their settlements, after which notes are refused."""
         await self._write(self._take(attempts))
 
     def take_last(self, attempt: Attempt) -> Progress | None:
-        """What it said last and may not be written, for who writes it; callable by its thread."""
+        """Take the last note, which may not be written yet; callable from its thread."""
         with self._lock:
             return self.newest.pop(attempt, None) or self._under_way.get(attempt)
 
@@ -89,7 +89,7 @@ class ProgressWriter:
             batch = [ProgressNote(a.job.id, a.job.fence, said) for a, said in notes.items()]
             try:
                 await self._store.arun(self._store.jobs.note_progress(batch))
-            except StoreRefused:  # one holds what the store never can; a note is worth no more
+            except StoreRefused:  # the store can never hold one of them: simplify all
                 plain = [_in_plain_words(note) for note in batch]
                 with contextlib.suppress(StoreRefused):
                     await self._store.arun(self._store.jobs.note_progress(plain))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""When a process has done enough, and another one is to take its place.
+"""Decide when a worker process is replaced by a new one.
 
 Long-lived resources go stale, libraries leak, and after some errors it is unknown what state the
 process is in. The worker that notices asks its supervisor to be replaced, and drains.
@@ -24,12 +24,12 @@ _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 _FATAL: Final = frozenset(
     f"builtins.{name}" for name in ("MemoryError", "SystemExit", "KeyboardInterrupt", "SystemError")
 )
-#: Who names these has not said what to expect.
+#: A policy that names these does not say which errors it expects.
 _ANY: Final = frozenset({"builtins.Exception", "builtins.BaseException"})
 
 
 class Recycling:
-    """What one worker process has been through."""
+    """Counts what decides whether a worker process is replaced."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._jobs_max = options.recycle_jobs
@@ -40,7 +40,7 @@ class Recycling:
         self._alarm = ""
 
     def ended(self, outcome: Outcome, rule: RetryRule) -> None:
-        """An attempt under this rule came to this; called for every one, so it is kept short."""
+        """Count an ended attempt. Runs once per job: keep it short."""
         if type(outcome) is Succeeded:
             self._failures = 0
         elif isinstance(outcome, Failed | TimedOut):
@@ -48,7 +48,7 @@ class Recycling:
             self._alarm = self._alarm or alarm(outcome, rule if self._unexpected else None)
 
     def verdict(self, attempts: int) -> str | None:
-        """Why the process is to be replaced after so many attempts; None if it is not."""
+        """Return why to replace the process after so many attempts, or None."""
         if self._alarm:
             return self._alarm
         if self._jobs_max is not None and attempts >= self._jobs_max:
@@ -58,7 +58,7 @@ class Recycling:
         return None
 
     def swollen(self, attempts: int) -> str | None:
-        """Why it is to be replaced for the memory it has; asked every second.
+        """Return why to replace the process for its memory, or None; asked every second.
 
         Not before it has begun a job: where the app alone is larger, no job would ever run.
         """
@@ -79,7 +79,7 @@ def refuse_unsupervised(options: WorkerOptions) -> None:
 
 
 def alarm(outcome: Outcome, rule: RetryRule | None = None) -> str:
-    """Why the process is to be replaced after this; empty if it is not.
+    """Return why to replace the process after this outcome, or an empty text.
 
     After a fatal exception; given the task's retry rule, after any that this does not name, in
     `retry_on` or `give_up_on`. To name `Exception`, as the default does, expects nothing.
@@ -94,7 +94,7 @@ def alarm(outcome: Outcome, rule: RetryRule | None = None) -> str:
 
 
 def memory_mib() -> float:
-    """What this process has in memory now, or, where that cannot be told, the most it ever had."""
+    """Return the memory of this process now, or, where that is unknown, its maximum so far."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - once per job
             return int(file.read().split()[1]) * resource.getpagesize() / _MIB

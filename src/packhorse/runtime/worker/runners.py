@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where handlers run that do not just run on the event loop: in middlewares, or in threads."""
+"""Run handlers inside middlewares, or in threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Begin = Callable[[Attempt], None]
 #: How long jobs may wait for a busy thread before one more is started, up to one per slot. Short
 #: jobs are done sooner by few threads, which do not fight over the interpreter.
 _PATIENCE_S: Final = 0.001
-#: After that the system is asked again for a thread that it refused.
+#: When to ask the system again for a thread that it refused.
 _NO_THREAD_S: Final = 1.0
 
 
@@ -90,12 +90,12 @@ class WrappedRunner:
         return outcome
 
 
-#: An attempt, the context variables it runs under, and who waits for it if not the slots.
+#: An attempt, the context variables it runs under, and the future of a task that waits for it.
 _Item = tuple[Attempt, contextvars.Context, "asyncio.Future[Outcome] | None"]
 
 
 class ThreadRunner:
-    """Runs plain functions in threads, one per slot at most; hands their ends over in batches."""
+    """Runs plain functions in threads, at most one per slot; collects their outcomes in batches."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ThreadRunner:
             try:
                 return await asyncio.shield(answer)
             except asyncio.CancelledError as error:
-                # A thread cannot be cancelled: until it is given up, its outcome is waited for.
+                # A thread cannot be cancelled: wait for its outcome until it is abandoned.
                 if attempt.stage is Stage.ABANDONED:
                     return raised_in(attempt, error)
 
@@ -148,17 +148,17 @@ class ThreadRunner:
 
     @property
     def stuck(self) -> int:
-        """How many abandoned threads still run what they were abandoned for."""
+        """The number of abandoned threads that still run."""
         self._lost = {thread for thread in self._lost if thread.stuck}
         return len(self._lost)
 
     def threads(self) -> list[tuple[Attempt, int | None]]:
-        """What runs in which thread; callable from any thread."""
+        """Return running attempts and their threads; callable from any thread."""
         running = [(thread.attempt, thread.ident) for thread in list(self._threads) if thread.begun]
         return [(attempt, ident) for attempt, ident in running if attempt is not None]
 
     def stuck_threads(self) -> list[tuple[Attempt, int | None]]:
-        """The attempts they were abandoned for, and the threads; callable from any thread."""
+        """Return abandoned attempts that still run, and their threads; callable from any thread."""
         lost = list(self._lost)
         return [
             (thread.dismissed, thread.ident) for thread in lost if thread.dismissed and thread.stuck
@@ -195,7 +195,7 @@ class ThreadRunner:
             self._threads.add(thread)
 
     def _work(self, thread: _Thread) -> None:
-        """What a thread does: one attempt after another, until it is dismissed."""
+        """Run one attempt after another in a thread, until it is dismissed."""
         thread.ident = threading.get_ident()
         try:
             # An exception that others set into this thread is raised when a call returns. So the
@@ -244,7 +244,7 @@ class ThreadRunner:
             answer.set_result(outcome)
 
     def _replace(self, thread: _Thread, error: BaseException) -> None:
-        """A thread was ended from outside: what it held is not lost, and another one follows."""
+        """Replace a thread that was ended from outside, and keep its attempt."""
         _LOG.warning(
             "a thread that runs handlers was ended from outside by %s; another takes its place",
             type(error).__name__,
@@ -260,7 +260,7 @@ class ThreadRunner:
 
 
 class _Thread:
-    """One thread: what it runs, and whether it was given up."""
+    """One thread: what it runs, and whether it was abandoned."""
 
     __slots__ = ("begun", "dismissed", "ident", "item")
 
@@ -281,7 +281,7 @@ class _Thread:
 
 
 def leave_copy(outcome: Outcome | None) -> NoReturn:
-    """End a copy as a script would end: it has no hooks to leave and no job to settle."""
+    """End a forked copy of this process as a script would end, without settling its job."""
     code = 0 if isinstance(outcome, Succeeded) else 1
     with contextlib.suppress(Exception):
         if isinstance(outcome, Failed) and outcome.error.type == "SystemExit":

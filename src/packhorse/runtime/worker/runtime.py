@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a worker and a consumer share: lease, claims, settlements, wake-ups and upkeep."""
+"""The parts that a worker and a consumer share: lease, claims, settlements, wake-ups, services."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
 from packhorse.stores.requests import ClaimRequest, Renewal
 
-#: How long saying goodbye to the store may take; its lease runs out by itself otherwise.
+#: How long ending the lease may take; otherwise it runs out by itself.
 _LEAVE_S: Final = 2.0
 #: After so long a loop that has not ended is cancelled once more.
 _CANCEL_AGAIN_S: Final = 0.5
 #: How long a listener waits before it is asked again; only a bound, nothing happens then.
 _LISTEN_S: Final = 60.0
-#: Between two wake-ups that are heeded while there is work anyway.
+#: Between two wake-ups while jobs are running anyway.
 _WAKE_INTERVAL_S: Final = 0.01
 
 
 def known_foldings(env: Environment, worker: str) -> tuple[Folding, ...]:
-    """One for each kind of group."""
+    """Return one folding for each kind of group."""
     return (BatchFolding(env.watchers, env.bus, worker), WorkflowFolding(env.bus, worker))
 
 
 class Runtime:
-    """The common parts, for one run on one event loop; subclasses say what runs a claimed job."""
+    """The common parts, for one run on one event loop; subclasses run the claimed jobs."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Runtime:
         )
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
-        #: Looks for work now; a worker with processes has more than one who looks.
+        #: Claims now; a worker with processes wakes two fetchers.
         self.wake: Callable[..., None] = self.fetcher.wake
         self.admitter = self._admitter()
         self.groups = Groups(
@@ -202,7 +202,7 @@ class Runtime:
         return [asyncio.create_task(each) for each in loops]
 
     async def _fold(self) -> bool:
-        """What a burst folds before it ends; says whether that was any."""
+        """Fold groups and follow workflows before a burst ends; return whether there were any."""
         folded = await self.groups.fold_all()
         return await self.workflow_keeper.follow() or folded
 
@@ -215,7 +215,7 @@ class Runtime:
         return [Drainer(self.services, outbox, found=self.wake) for outbox in env.outboxes]
 
     async def leave(self) -> bool:
-        """End the lease, so that the store need not wait for it to run out; says whether it did."""
+        """End the lease, so that the store need not wait for its expiry; return whether it did."""
         await self.history.close()
         await asyncio.to_thread(self.heartbeat.stop)
         store = self.env.store
@@ -226,9 +226,9 @@ class Runtime:
         return True
 
     def too_late(self, attempt: Attempt, now: float) -> bool:
-        """Whether the job may have been given away by now, or its rate limit's grant is too old.
+        """Whether another worker may hold the job by now, or its rate limit's grant is too old.
 
-        Asked at the last moment: this process may have been stopped just before.
+        Asked at the last moment, since this process may have been suspended just before.
         """
         lease, start_by = self.lease, attempt.start_by
         if now > lease.trusted_until:
@@ -238,7 +238,7 @@ class Runtime:
         return start_by is not None and self.fetcher.allowance.is_late(start_by, now)
 
     def use_settings(self, settings: Settings) -> None:
-        """Go by changed settings of queues and tasks."""
+        """Apply changed settings of queues and tasks."""
         self.plans.use(settings)
         self.fetcher.urgency.set_background(
             name for name, queue in settings.queues.items() if queue.background_only
@@ -255,7 +255,7 @@ class Runtime:
             self.idle.set()
 
     def _limited(self, attempt: Attempt) -> None:
-        """A handler met a rate limit elsewhere: release waiting jobs of its kind."""
+        """Release waiting jobs that share the rate limit a handler met elsewhere."""
         self.fetcher.seen_limited([attempt])
         met = attempt.job
         self.slots.withdraw(lambda job: (job.task, job.rate_key) == (met.task, met.rate_key))
@@ -275,11 +275,11 @@ class Runtime:
         self.env.bus.emit(LeaseLost(worker=self.worker, running=self.slots.running))
 
     def on_lease_regained(self) -> None:
-        """Say that this worker has a lease again."""
+        """Report that this worker has a lease again."""
         self.env.bus.emit(LeaseRegained(worker=self.worker))
 
     def on_loop_blocked(self, seconds: float) -> None:
-        """Say what blocks the event loop; called from the heartbeat's thread."""
+        """Report what blocks the event loop; called from the heartbeat's thread."""
         raise NotImplementedError
 
     def on_beat(self) -> None:
@@ -288,7 +288,7 @@ class Runtime:
     # --------------------------------------------------------------------------------- wake-ups
 
     async def _listen(self) -> None:
-        """Hear wake-ups until cancelled; what cannot be heard is found by polling."""
+        """Listen for wake-ups until cancelled; polling finds the work of lost ones."""
         backoff = Backoff(self.env.chance)
         topics = frozenset({f"cancel:{self.worker}", *map("queue:{}".format, self.options.queues)})
         topics |= {JOURNAL_TOPIC}
@@ -338,4 +338,4 @@ async def end(tasks: Sequence[asyncio.Future[Any]]) -> None:
         _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # so that asyncio does not call it forgotten
+            task.exception()  # so that asyncio does not log it as never retrieved

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Outcomes to settlements to one batched write, tried again until the store has accepted it.
+"""Turn outcomes into settlements, and write them in batches until the store has accepted them.
 
-A batch goes when it is large, when a few milliseconds have passed, when nothing else runs, or when
-a claim is about to go, so that both can share one commit. One write is under way at a time; what
-ends meanwhile makes the next batch. Nothing is ever dropped: what the store refuses to take now is
-offered again, and the same settlement sent twice is written once. What it can never hold is written
-in words that it can, after its neighbours were told apart from it.
+A batch is written when it is large, after a few milliseconds, when nothing else runs, or just
+before a claim, so that both share one commit. One write is under way at a time; attempts that end
+meanwhile make the next batch. Nothing is dropped: a failed write is repeated, and a settlement that
+is sent twice is written once. A settlement that the store can never hold is found by halving the
+batch, and written in a simpler form.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _COMPLETED: Final = SettlementKind.COMPLETED
 
 
 class Settler:
-    """Writes what became of jobs."""
+    """Writes settlements."""
 
     def __init__(
         self,
@@ -85,33 +85,33 @@ class Settler:
         self._timer: asyncio.TimerHandle | None = None
         self._batch_max = _BATCH_MAX
         self._backoff = Backoff(env.chance)
-        #: Told which attempts the store has accepted, where that matters to someone.
+        #: Called with the attempts that the store has accepted.
         self.on_accepted: Callable[[Sequence[Attempt]], None] | None = None
-        #: Told which attempt met a limit.
+        #: Called with an attempt that met a rate limit elsewhere.
         self.on_limited: Callable[[Attempt], None] = lambda _attempt: None
-        self.tallies = Tallies()  #: by queue and task, of all that was answered
-        #: Told of every batch that was answered, where attempts are traced.
-        self.told: (
+        self.tallies = Tallies()  #: by queue and task, of all settlements the store has answered
+        #: Called with every answered batch, where attempts are traced.
+        self.on_answered: (
             Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
         ) = None
 
     @property
     def backlog(self) -> int:
-        """How many settlements wait to be accepted."""
+        """The number of settlements that the store has not accepted yet."""
         return len(self._settlements) + len(self._under_way[0])
 
     def add(self, attempt: Attempt, outcome: Outcome, *, retry_us: int | None = None) -> None:
-        """Decide what becomes of a job, and write it with the next batch.
+        """Decide what follows for a job, and write it with the next batch.
 
-        A retry waits for `retry_us`, or for as long as the policy says.
+        A retry waits for `retry_us`, or as the retry policy says.
         """
         if attempt.settled is not None:
-            self._tell_settled(attempt, attempt.settled, outcome)
+            self._already_settled(attempt, attempt.settled, outcome)
             return
         job = attempt.job
         plan = attempt.plan
         limits = plan.limits if job.options is None else limits_of(job, plan)
-        # A success, as nearly all are, leaves nothing to chance.
+        # A success needs no random number.
         roll = 0.0 if type(outcome) is Succeeded else self._chance.roll()
         settlement = settle(job, outcome, limits, roll=roll)
         if attempt.running is not None and attempt.running.lines is not None:
@@ -120,7 +120,7 @@ class Settler:
             settlement = _with_items(settlement, attempt, outcome)
         if type(outcome) is not Succeeded:
             attempt.outcome = outcome
-        if settlement.error is not None:  # here it is on its way to the store and to logs
+        if settlement.error is not None:  # before it reaches the store and logs
             shown = redacted_error(self._bus.redact, settlement.error)
             settlement = msgspec.structs.replace(settlement, error=shown)
         if retry_us is not None and settlement.status in _RETRIED:
@@ -130,8 +130,8 @@ class Settler:
         if type(outcome) is Limited:
             self.on_limited(attempt)
 
-    def _tell_settled(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
-        """Its handler completed the job in a transaction, so that nothing is left to write."""
+    def _already_settled(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
+        """Report a job that its handler completed in a transaction: nothing is left to write."""
         if type(outcome) is not Succeeded:
             _LOG.warning(
                 "job %s was completed by ctx.transaction(), so that what its handler did after the "
@@ -144,7 +144,7 @@ class Settler:
         self._wrote.set()
 
     def consider(self, *, idle: bool) -> None:
-        """Look whether to write now; `idle` when nothing runs that could still join the batch."""
+        """Decide whether to write now; `idle` when nothing runs that could still join the batch."""
         if not self._settlements or self._due.is_set():
             return
         if idle or len(self._settlements) >= _FLUSH_SIZE:
@@ -153,12 +153,12 @@ class Settler:
             self._timer = self._loop.call_later(_FLUSH_DELAY_S, self._time_is_up)
 
     def flush(self) -> None:
-        """Write what there is, starting in this round of the event loop."""
+        """Write all that waits, starting in this round of the event loop."""
         if self._settlements:
             self._due.set()
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Do not write what waits to be written of this attempt."""
+        """Drop the unwritten settlement of this attempt."""
         self._logs.forget(attempt)
         kept = [pair for pair in self._queued() if pair[1] is not attempt]
         self._settlements = [settlement for settlement, _ in kept]
@@ -171,7 +171,7 @@ class Settler:
             await self._write()
 
     async def drained(self, timeout_s: float) -> bool:
-        """Wait until everything is accepted; False if that takes longer than it may."""
+        """Wait until everything is accepted; False if that takes longer than `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.backlog:
@@ -183,9 +183,9 @@ class Settler:
         return True
 
     def write_now(self) -> list[Attempt]:
-        """Write all that waits, blocking; those that were only cancelled are left, and returned.
+        """Write all that waits, blocking; leave out and return attempts that were only cancelled.
 
-        For a loop that was ended from within: what was cancelled unasked has not ended by itself.
+        For a loop that a job has ended: its handlers were cancelled, and did not end by themselves.
         """
         settlements, attempts = self._under_way
         cancelled: list[Attempt] = []
@@ -211,7 +211,7 @@ class Settler:
         self.flush()
 
     async def _write(self) -> None:
-        """Write the next batch. The loop that waits would keep the last one's jobs alive."""
+        """Write the next batch. Apart from `run`, whose frame would keep the batch alive."""
         settlements, attempts = batch = self._next_batch()
         try:
             if self._progress.newest:
@@ -235,7 +235,7 @@ class Settler:
         self._wrote.set()
 
     def _next_batch(self) -> _Batch:
-        """Take as many as fit into one write."""
+        """Take as many settlements as fit into one write."""
         most, length = 0, 0
         for settlement in self._settlements[: self._batch_max]:
             length += len(settlement.result or "")
@@ -249,9 +249,9 @@ class Settler:
         return self._under_way
 
     def _simplify(self, batch: _Batch, error: StoreRefused) -> bool:
-        """Halve a batch with something the store can never hold; write less of what is left alone.
+        """Halve a batch that the store refuses for good; simplify a settlement that is alone in it.
 
-        Says whether to go on at once.
+        Returns whether to write again at once.
         """
         settlements, attempts = batch
         if len(settlements) == 1:
@@ -274,7 +274,7 @@ class Settler:
         if isinstance(error, StoreUnavailable):
             self._settlements[:0], self._attempts[:0] = settlements, attempts
         else:
-            # One of them may be what fails: smaller batches, and others first, find it out.
+            # One of them may be the cause: smaller batches, and others first, find it.
             self._batch_max = max(1, len(settlements) // 2)
             self._settlements += settlements
             self._attempts += attempts
@@ -283,7 +283,7 @@ class Settler:
     def _give_up(
         self, settlements: list[Settlement], attempts: list[Attempt], error: Exception
     ) -> _Batch:
-        """Raise the error in callers that wait no longer; return what is offered again."""
+        """Raise the error in callers that wait no longer; return the rest, to be written again."""
         now = self._monotonic()
         kept: _Batch = ([], [])
         for settlement, attempt in zip(settlements, attempts, strict=True):
@@ -306,8 +306,8 @@ class Settler:
         if self.on_accepted is not None:
             self.on_accepted(attempts)
         self.tallies.count(settlements, attempts, verdicts)
-        if self.told is not None:
-            self.told(settlements, attempts, verdicts)
+        if self.on_answered is not None:
+            self.on_answered(settlements, attempts, verdicts)
         counters, announcer = self._counters, self._announcer
         wants_completed = JobCompleted in self._bus.observers
         counters.execution_s += sum([attempt.duration for attempt in attempts])
@@ -321,7 +321,7 @@ class Settler:
                 continue
             said, found = settlement, verdict
             if verdict is Verdict.STALE and attempt.settled is not None:
-                # Its handler was given up, and had committed before that was written.
+                # Its handler was abandoned, but had committed before that was written.
                 said, found = attempt.settled, _APPLIED
             counters.count(said, found)
             if announcer.wants_ends:
@@ -330,7 +330,7 @@ class Settler:
 
 
 def _with_items(settlement: Settlement, attempt: Attempt, outcome: Outcome) -> Settlement:
-    """With the items of a chunk that are through; a process of its own tells them itself."""
+    """Add how many items of a chunk are done; an outcome of another process has that itself."""
     counted = getattr(outcome, "counted", None)
     if counted is None and attempt.chunk is not None:
         counted = attempt.chunk.counted
@@ -343,7 +343,7 @@ def _words_of(outcome: Outcome) -> str:
 
 
 def _is_repeated(settling: Settling, verdict: Verdict) -> bool:
-    """Answer the caller; says whether it said before what the store holds of its attempt."""
+    """Answer the waiting caller; return whether the store had accepted its settlement before."""
     repeated, settling.accepted = settling.accepted and verdict is not Verdict.STALE, True
     if not settling.answer.done():
         settling.answer.set_result(verdict)

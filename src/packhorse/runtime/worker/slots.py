@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The worker's slots: what is held, what runs, and the turn from one job to the next.
+"""The worker's slots: which jobs it holds, which run, and the turn from one job to the next.
 
     claim ──▶ take ──▶ waiting (look-ahead) ──▶ turn ──▶ runner ──▶ finish ──▶ settler
                                                  ▲                     │
                                                  └─────────────────────┘
 
-`finish` is called once per job and only notes; the turn that follows, once per round of the event
-loop however many jobs ended in it, fills slots and lets fetcher and settler look.
+`finish` is called once per job and only notes its end. The turn that follows, once per round of the
+event loop however many jobs ended in it, fills slots and calls fetcher and settler.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _TOO_LATE: Final = Ending.TOO_LATE
 
 
 class Slots:
-    """Everything this worker holds. Used by the event loop's thread alone, save `held_fences`."""
+    """All jobs of this worker. Used by the event loop's thread alone, except `held_fences`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, concurrency: int) -> None:
         self.concurrency = concurrency
@@ -95,7 +95,7 @@ class Slots:
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
         self.look_ahead = LookAhead(concurrency)
         self.open = True  #: False: start nothing any more
-        self.freed = False  #: one has ended that counted, so that its limit may let another go
+        self.freed = False  #: a job has ended that counted against a limit
         self._loop = loop
         self._monotonic = clock.monotonic
         # Jobs start from turns alone, and turns run in the worker's own context, so that no job
@@ -114,20 +114,20 @@ class Slots:
         after_turn: Callable[[], None],
         may_start: Callable[[], bool],
     ) -> None:
-        """Say who runs attempts and settles them, who looks after every turn, and who may veto."""
+        """Set what runs and settles attempts, what follows a turn, and what may forbid starting."""
         self._run, self._settle, self._after_turn = run, settle, after_turn
         self._may_start = may_start
 
     def resize(self, concurrency: int) -> None:
-        """Have so many slots from now on."""
+        """Change the number of slots."""
         self.concurrency = self.look_ahead.concurrency = concurrency
 
     def held_of(self, queue: str) -> int:
-        """How many jobs of a queue run here, or are about to."""
+        """Return how many jobs of a queue run here, or are about to."""
         return sum(each.job.queue == queue for each in self.held if each.stage <= Stage.RUNNING)
 
     def held_below(self, priority: int) -> int:
-        """How many less urgent jobs hold a slot of `concurrency`, or are about to."""
+        """Return how many less urgent jobs hold a slot of `concurrency`, or are about to."""
         held = (each for each in self.held if each.stage <= Stage.RUNNING)
         return sum(each.job.priority > priority and not each.plan.process for each in held)
 
@@ -137,7 +137,7 @@ class Slots:
         return self.running > 0 or bool(self.waiting)
 
     def take(self, attempts: Iterable[Attempt]) -> None:
-        """Hold what a claim brought, and start what has a slot."""
+        """Hold the jobs of a claim, and start those that find a slot."""
         arrived = self._monotonic()
         for attempt in attempts:
             attempt.arrived = arrived
@@ -149,20 +149,20 @@ class Slots:
         self.turn_soon()
 
     def finish(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A handler came to an end; called once per job, so it is kept short."""
+        """Free the slot of an ended attempt, and settle it. Runs once per job: keep it short."""
         if attempt.stage is _ABANDONED:
-            return  # settled without it; what it came to at last does not count
+            return  # it was settled when it was abandoned
         attempt.stage = _ENDED
         self.running -= 1
         self.in_processes -= attempt.plan.process
-        if attempt.begun:  # else it was told to stop, or was too late, before it began
+        if attempt.begun:  # else it was stopped, or too late, before it began
             attempt.duration = duration = self._monotonic() - attempt.started
             self.look_ahead.measured(duration)
             if duration > attempt.timeout_s and attempt.ending is None:
-                # It blocked the loop that would have told it to stop; late is late.
+                # It blocked the loop, so that nothing could stop it in time.
                 outcome = ended_by_worker(attempt, attempt.bound)
         if attempt.ending is _TOO_LATE:
-            self.started -= 1  # `max_jobs` does not count what its limit let go too early
+            self.started -= 1  # `max_jobs` does not count a job that never started
         self._settle(attempt, outcome)
         if attempt.context is not None:  # it holds the attempt: a cycle, which keeps the payload
             attempt.context.let_go()
@@ -172,7 +172,7 @@ class Slots:
         self.turn_soon()
 
     def drop(self) -> None:
-        """Forget all that is held: it is settled. What still runs is told to stop, not heard."""
+        """Forget all held jobs, which are settled; stop those that run and ignore their ends."""
         for attempt in self.running_attempts():
             attempt.stage = _ABANDONED
             if attempt.context is not None:
@@ -184,26 +184,26 @@ class Slots:
         self.running = self.in_processes = 0
 
     def turn_soon(self) -> None:
-        """Have a turn, because something changed."""
+        """Schedule a turn, because something changed."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn, context=self._context)
 
     def give_back(self, *, older_than: float = math.inf) -> None:
-        """Release the look-ahead that arrived before `older_than`. Costs nothing."""
+        """Release the look-ahead that arrived before `older_than`; it counts as no attempt."""
         while self.waiting and self.waiting[0].arrived < older_than:
             self._release(self.waiting.popleft())
         self.turn_soon()
 
     def withdraw(self, meant: Callable[[Job], bool]) -> None:
-        """Release the look-ahead of the jobs meant, so that the store decides about them."""
+        """Release look-ahead that fits the condition, so that the store decides about it."""
         for each in [each for each in self.waiting if meant(each.job)]:
             self.waiting.remove(each)
             self._release(each)
         self.turn_soon()
 
     def give_back_stale(self, now: float) -> float:
-        """Release the look-ahead that has waited too long; says how soon the next one has."""
+        """Release look-ahead that has waited too long; return how soon the next one has."""
         older_than = now - LOOK_AHEAD_HELD_S
         if self.waiting and self.waiting[0].arrived < older_than:
             self.give_back(older_than=older_than)
@@ -211,16 +211,16 @@ class Slots:
         return self.waiting[0].arrived - older_than if self.waiting else math.inf
 
     def running_attempts(self) -> list[Attempt]:
-        """Those that have a slot."""
+        """Return the attempts that have a slot."""
         return [each for each in self.held if _STARTING <= each.stage <= Stage.RUNNING]
 
     def held_fences(self) -> tuple[tuple[str, int], ...]:
-        """Job id and fence of all that is held; callable from any thread."""
+        """Return id and fence of every held job; callable from any thread."""
         # list() of a set is one step of the interpreter, so the loop's thread cannot get between.
         return tuple((each.job.id, each.job.fence) for each in list(self.held))
 
     def _turn(self) -> None:
-        """Fill free slots, and let others look."""
+        """Fill free slots, then let fetcher and settler look."""
         self._turn_due = False
         waiting = self.waiting
         may_start = waiting and self.open and self._may_start()

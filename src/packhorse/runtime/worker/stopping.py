@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Stop attempts that go on too long, or that the worker must end; abandon those that do not stop.
+"""Stop attempts that take too long, or that the worker must end; abandon those that do not stop.
 
 told to stop ──ends by itself──▶ settled
              ──grace is over───▶ abandoned: settled without it, slot free, late result dropped
@@ -39,25 +39,25 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def wake_at(self, when: float, now: float) -> None:
-        """Look then, which is sooner than `alarm`."""
+        """Look at `when`, which is sooner than `alarm`."""
         if self._timer is not None:
             self._timer.cancel()
         self.alarm = when
-        self._timer = self._loop.call_later(max(0.0, when - now), self._bark)
+        self._timer = self._loop.call_later(max(0.0, when - now), self._look)
 
     def extend(self, attempt: Attempt, seconds: float) -> None:
-        """The attempt was told to stop, and may take so long to do it."""
+        """Give an attempt that is being stopped this many seconds."""
         now = self._monotonic()
         attempt.expires = now + seconds
         if attempt.expires < self.alarm:
             self.wake_at(attempt.expires, now)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _bark(self) -> None:
+    def _look(self) -> None:
         self.alarm, self._timer = float("inf"), None
         now = self._monotonic()
         running = [each for each in self._running() if each.stage is Stage.RUNNING]
@@ -70,7 +70,7 @@ class Watchdog:
 
 
 class Stopper:
-    """Tells handlers to stop, and gives up on those that do not."""
+    """Stops handlers, and abandons those that do not stop."""
 
     def __init__(
         self,
@@ -94,25 +94,25 @@ class Stopper:
         return len(self._abandoned)
 
     def abandoned_attempts(self) -> list[Attempt]:
-        """Those that do; callable from any thread."""
+        """Return the attempts of those coroutines; callable from any thread."""
         return [each for each in list(self._abandoned) if each.live_tasks]
 
     def let_go(self) -> None:
-        """Take abandoned coroutines off the list that a closing event loop waits for."""
+        """Keep a closing event loop from waiting for abandoned coroutines."""
         for task in (task for attempt in self._abandoned for task in attempt.live_tasks):
             # It would be cancelled and awaited there, and it does not heed being cancelled.
             asyncio._unregister_task(task)  # noqa: SLF001 - part of asyncio's extension API
             task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - told already
 
     def expired(self, attempt: Attempt) -> None:
-        """An attempt's time is over: its own first, then the grace it was given to stop."""
+        """Stop an attempt whose time is over; abandon it when its grace is over too."""
         if attempt.ending is None:
             self.stop(attempt, attempt.bound)
         else:
             self.abandon(attempt)
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Stop the attempts of these jobs, which are to be cancelled."""
+        """Stop the attempts of these cancelled jobs."""
         wanted = frozenset(job_ids)
         self._slots.withdraw(lambda job: job.id in wanted)
         for attempt in self._slots.running_attempts():
@@ -121,7 +121,7 @@ class Stopper:
                 self.stop(attempt, Ending.CANCEL)
 
     def stop(self, attempt: Attempt, ending: Ending) -> None:
-        """Tell a handler to stop, and give it its grace."""
+        """Ask a handler to stop, and give it its grace."""
         if attempt.ending is not None or attempt.stage > Stage.RUNNING:
             return
         attempt.ending = ending
@@ -133,11 +133,11 @@ class Stopper:
             if attempt.plan.process:
                 self._stop_process(attempt)
             elif not attempt.plan.threaded:
-                for task in attempt.live_tasks[:1]:  # middlewares are to see how it ends
+                for task in attempt.live_tasks[:1]:  # its middlewares see how it ends
                     task.cancel()
 
     def abandon(self, attempt: Attempt) -> None:
-        """Free the slot of a handler that does not stop; what it still does counts for nothing."""
+        """Free the slot of a handler that does not stop; ignore what it still returns."""
         if attempt.stage > Stage.RUNNING:
             return
         ending = attempt.ending or attempt.bound

@@ -29,12 +29,12 @@ class Backoff:
         return span * (0.5 + 0.5 * self._chance.roll())
 
     def reset(self) -> None:
-        """It worked: the next failure waits shortly again."""
+        """Begin with the shortest wait again."""
         self._next_s = _FIRST_S
 
 
 class StoreHealth:
-    """Tells once when store calls begin to fail, and once when all of them work again."""
+    """Emits one event when store calls begin to fail, and one when all of them work again."""
 
     def __init__(self, bus: EventBus, clock: Clock, worker: str) -> None:
         self._bus = bus
@@ -46,7 +46,7 @@ class StoreHealth:
         self._back = asyncio.Event()  # a call that failed works again
 
     def failed(self, operation: str, error: BaseException) -> None:
-        """A call failed; it will be tried again."""
+        """Note a failed call, which will be tried again."""
         first = not self.failing
         self.failing |= {operation}
         if first:
@@ -61,7 +61,7 @@ class StoreHealth:
             )
 
     def worked(self, operation: str) -> None:
-        """A call worked; need not be told while none fails."""
+        """Note a call that worked; needless while none fails."""
         if operation not in self.failing:
             return
         self.failing -= {operation}

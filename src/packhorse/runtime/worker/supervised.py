@@ -54,7 +54,7 @@ class SupervisorReporter:
         self._blocked = ""  # the stack that blocks the event loop, while one does
 
     def greet(self) -> None:
-        """Say who this is, before the first claim."""
+        """Introduce this worker to its supervisor, before the first claim."""
         runtime, link = self._runtime, self._link
         hello = hello_of(runtime.worker, runtime.env, runtime.options)
         link.send(msgspec.structs.replace(hello, url=link.url, app=link.app))
@@ -62,17 +62,17 @@ class SupervisorReporter:
     # ------------------------------------------------------------------------- once per attempt
 
     def begin(self, attempt: Attempt) -> None:
-        """Its handler begins."""
+        """Note that its handler begins."""
         job = attempt.job
         attempt.place = self.memory.begin(job.id, job.fence, attempt.started, attempt.expires)
 
     def extend(self, attempt: Attempt) -> None:
-        """It was told to stop, and has until its new `expires`."""
+        """Note the new `expires` of an attempt that is being stopped."""
         if attempt.place is not None and attempt.stage is Stage.RUNNING:
             self.memory.extend(attempt.place, attempt.expires)
 
     def settle(self, attempt: Attempt, outcome: Outcome) -> None:
-        """It has ended, or never began."""
+        """Settle an attempt that has ended, or never began."""
         if attempt.place is not None:
             self.memory.ended(attempt.place)
             if not attempt.plan.process:  # else another process ran it, and counts for itself
@@ -80,7 +80,7 @@ class SupervisorReporter:
         self._runtime.settler.add(attempt, outcome)
 
     def accepted(self, attempts: Sequence[Attempt]) -> None:
-        """The store has accepted what became of these."""
+        """Free the places of settled attempts, and retire if the process has done enough."""
         for attempt in attempts:
             if attempt.place is not None:
                 self.memory.settled(attempt.place)
@@ -93,7 +93,7 @@ class SupervisorReporter:
     # -------------------------------------------------------------------------------- otherwise
 
     def expired(self, attempt: Attempt) -> None:
-        """One that was abandoned may still end by itself; if not, this process has to go."""
+        """Replace this process if an abandoned attempt still runs after another grace."""
         if attempt.stage is Stage.ABANDONED:
             grace_s = self._runtime.options.stop_grace_us / SECOND_US
             self._runtime.loop.call_later(grace_s, self._retire_if_stuck)
@@ -107,7 +107,7 @@ class SupervisorReporter:
             self._runtime.shutdown.advance(Phase.DRAINING, reason)
 
     def loop_blocked(self, culprit: Attempt | None, stack: str) -> None:
-        """The event loop does not turn, because of this attempt if that is known."""
+        """Note that the event loop is blocked, and by which attempt if that is known."""
         self.memory.blocked_by(None if culprit is None else culprit.place)
         self._blocked = stack
 
@@ -123,7 +123,7 @@ class SupervisorReporter:
                 runtime.loop.call_soon_threadsafe(self.retire, swollen)
 
     def left(self, *, finished: bool) -> None:
-        """The store holds nothing for this worker any more."""
+        """Tell the supervisor that the store holds nothing for this worker any more."""
         self._report()
         self._link.send(Left(finished))
 
@@ -160,7 +160,7 @@ class SupervisorReporter:
         if series or report != self._last or now - self._sent_at >= _SILENCE_S:
             self._last, self._sent_at = report, now
             if not self._link.send(msgspec.structs.replace(report, series=series)):
-                self._tallies.not_told(series)
+                self._tallies.not_sent(series)
 
     def _stuck(self) -> list[Stuck]:
         """Abandoned handlers that still run, and where they are."""
@@ -188,7 +188,7 @@ def _stuck(attempt: Attempt, now: float, stack: str, kind: str) -> Stuck:
 
 
 def hello_of(worker: str, env: Environment, options: WorkerOptions) -> Hello:
-    """Who a worker is, and what settles its jobs without it."""
+    """Describe a worker, and the rules to settle its jobs without it."""
     return Hello(
         worker=worker,
         pid=os.getpid(),

@@ -83,11 +83,11 @@ class Tallies:
         tally.changed = True
 
     def totals(self) -> tuple[Series, ...]:
-        """All of them; for the event loop's thread."""
+        """Return all totals; for the event loop's thread."""
         return tuple(_series(*key, tally) for key, tally in self._tallies.items())
 
     def changed(self) -> tuple[Series, ...]:
-        """Those that have changed since they were last asked for."""
+        """Return the totals that have changed since the last call."""
         found = []
         for (queue, task), tally in list(self._tallies.items()):
             if tally.changed:
@@ -95,8 +95,8 @@ class Tallies:
                 found.append(_series(queue, task, tally))
         return tuple(found)
 
-    def not_told(self, series: Iterable[Series]) -> None:
-        """Tell these again: they were not heard."""
+    def not_sent(self, series: Iterable[Series]) -> None:
+        """Mark these as changed again: they could not be sent."""
         for each in series:
             self._tallies[each.key].changed = True
 
@@ -106,10 +106,10 @@ class Tallies:
 
 
 def _outcome(attempt: Attempt, settlement: Settlement, verdict: Verdict) -> int | None:
-    """The place of what an attempt came to among `OUTCOMES`."""
+    """Return the index of an attempt's outcome in `OUTCOMES`; None for unused look-ahead."""
     kind = settlement.kind
     if verdict is Verdict.STALE:
-        # Its handler was given up, and had committed before that was written.
+        # Its handler was abandoned, but had committed before that was written.
         return _STALE if attempt.settled is None else _SUCCESS
     if verdict is Verdict.CANCELLED or kind is SettlementKind.CANCELLED:
         return _CANCELLED

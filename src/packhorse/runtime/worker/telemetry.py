@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a worker says about attempts: events on the bus, and counts for its report."""
+"""Emit events about attempts, and count them for the worker's report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COMPLETED: Final = JobStatus.COMPLETED.value
 
 
 class Announcer:
-    """Tells the bus about attempts."""
+    """Emits events about attempts."""
 
     def __init__(self, bus: EventBus, chance: Chance, worker: str) -> None:
         self._bus = bus
@@ -57,30 +57,30 @@ class Announcer:
         return any(self._bus.wants(kind) for kind in _ENDS)
 
     def started(self, attempt: Attempt) -> None:
-        """An attempt began; who calls asks first whether an observer wants that."""
+        """Emit `JobStarted`; the caller checks first whether an observer wants it."""
         self._bus.emit(JobStarted(**self._about(attempt)))
 
     def completed(self, attempt: Attempt) -> None:
-        """The result of a job was written, as `settled` would tell it with less ado."""
+        """Emit `JobCompleted`: a shorter way than `settled`, for the most common end."""
         about, duration_ms = self._about(attempt), attempt.duration * 1000
         self._bus.emit(JobCompleted(status=_COMPLETED, duration_ms=duration_ms, **about))
 
     def cancelling(self, attempt: Attempt) -> None:
-        """A handler is told to stop because its job was cancelled; told once."""
+        """Emit `JobCancelling` once per attempt."""
         if not attempt.cancelling:
             attempt.cancelling = True
             if self._bus.wants(JobCancelling):
                 self._bus.emit(JobCancelling(**self._about(attempt)))
 
     def abandoned(self, attempt: Attempt) -> None:
-        """A handler would not stop."""
+        """Emit `JobAbandoned`: a handler does not stop."""
         if self._bus.wants(JobAbandoned):
             self._bus.emit(JobAbandoned(status="abandoned", **self._end(attempt, None)))
 
     def middleware_failed(
         self, middleware: Callable[..., object], attempt: Attempt, error: BaseException
     ) -> None:
-        """A middleware or an instrument raised; the job was not touched by it."""
+        """Report that a middleware or an instrument raised; the job was not touched by it."""
         self._bus.emit(
             ObserverFailed(
                 worker=self._worker,
@@ -94,13 +94,13 @@ class Announcer:
         )
 
     def settled(self, attempt: Attempt, settlement: Settlement, verdict: Verdict) -> None:
-        """What became of a job was written, or refused; see `completed` for the most common end."""
+        """Emit the events of a settlement that the store has answered."""
         end = self._end(attempt, settlement)
         if verdict is Verdict.STALE:
-            self._tell(attempt, JobStale, status="stale", **end)
+            self._emit(attempt, JobStale, status="stale", **end)
         elif verdict is Verdict.CANCELLED or settlement.kind is SettlementKind.CANCELLED:
             self.cancelling(attempt)
-            self._tell(attempt, JobCancelled, status=JobStatus.CANCELLED.value, **end)
+            self._emit(attempt, JobCancelled, status=JobStatus.CANCELLED.value, **end)
         else:
             self._attempt_ended(attempt, settlement, end)
             if settlement.error is not None:
@@ -108,37 +108,37 @@ class Announcer:
             self._job_goes_on(attempt, settlement, verdict, end)
 
     def _attempt_ended(self, attempt: Attempt, settlement: Settlement, end: dict[str, Any]) -> None:
-        """How the attempt ended, whatever follows for the job."""
+        """Emit how the attempt ended, whatever follows for the job."""
         status = settlement.status.value
         match settlement.kind:
             case SettlementKind.COMPLETED:
-                self._tell(attempt, JobCompleted, status=status, **end)
+                self._emit(attempt, JobCompleted, status=status, **end)
             case SettlementKind.RELEASED:
-                if settlement.ended:  # unused look-ahead is not worth a word
-                    self._tell(attempt, JobReleased, status=status, **end)
+                if settlement.ended:  # unused look-ahead has no event
+                    self._emit(attempt, JobReleased, status=status, **end)
             case SettlementKind.SNOOZED:
                 delay_ms = settlement.delay_us / 1000
-                self._tell(attempt, JobSnoozed, status=status, delay_ms=delay_ms, **end)
+                self._emit(attempt, JobSnoozed, status=status, delay_ms=delay_ms, **end)
             case SettlementKind.LIMITED:
                 waits_ms = settlement.limit_us / 1000
-                self._tell(attempt, JobLimited, status=status, retry_after_ms=waits_ms, **end)
+                self._emit(attempt, JobLimited, status=status, retry_after_ms=waits_ms, **end)
             case _:
                 error = settlement.error
                 timed_out = error is not None and error.type == "Timeout"
-                self._tell(attempt, JobTimedOut if timed_out else JobFailed, status=status, **end)
+                self._emit(attempt, JobTimedOut if timed_out else JobFailed, status=status, **end)
 
     def _job_goes_on(
         self, attempt: Attempt, settlement: Settlement, verdict: Verdict, end: dict[str, Any]
     ) -> None:
-        """What follows: a retry, or nothing more."""
+        """Emit what follows for the job: a retry, or its death."""
         if verdict is Verdict.EXPIRED:
             reason, dead = DeadReason.EXPIRED, JobStatus.DEAD.value
-            self._tell(attempt, JobDead, status=dead, reason=reason.value, **end)
+            self._emit(attempt, JobDead, status=dead, reason=reason.value, **end)
         elif settlement.dead_reason is not None:
             reason, status = settlement.dead_reason, settlement.status.value
-            self._tell(attempt, JobDead, status=status, reason=reason.value, **end)
+            self._emit(attempt, JobDead, status=status, reason=reason.value, **end)
         elif settlement.kind in (SettlementKind.FAILED, SettlementKind.TIMEOUT):
-            self._tell(
+            self._emit(
                 attempt,
                 JobRetried,
                 status=settlement.status.value,
@@ -149,7 +149,7 @@ class Announcer:
                 **end,
             )
 
-    def _tell(self, attempt: Attempt, kind: type[JobEnded], /, **fields: Any) -> None:
+    def _emit(self, attempt: Attempt, kind: type[JobEnded], /, **fields: Any) -> None:
         if self._bus.wants(kind):
             exception = getattr(attempt.outcome, "exception", None)
             self._bus.emit(kind(**fields).carrying(exception))
@@ -236,7 +236,7 @@ class WorkerCounters:
         self.execution_s = 0.0
 
     def count(self, settlement: Settlement, verdict: Verdict) -> None:
-        """One settlement was answered."""
+        """Count one settlement that the store has answered."""
         kind = settlement.kind
         if verdict is Verdict.STALE:
             self.stale += 1
@@ -255,11 +255,11 @@ class WorkerCounters:
 
     @property
     def totals(self) -> Totals:
-        """What the store is told; callable from any thread."""
+        """The totals that a lease renewal sends to the store; callable from any thread."""
         return Totals(self.succeeded, self.failed, int(self.execution_s * SECOND_US))
 
     def count_dead(self, number: int) -> None:
-        """So many jobs were given up without an attempt of this worker's."""
+        """Count jobs that died without an attempt of this worker."""
         self.dead += number
 
     def _count_failure(self, settlement: Settlement, verdict: Verdict) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The worker: runs until it is told to stop, then takes its parts down in order.
+"""The worker: runs until shutdown begins, then stops its parts in order.
 
 heartbeat ─ lease ─┐
 wake-ups ────────▶ fetcher ─ claim ▶ slots ─▶ runners ─▶ executor ─ Outcome ▶ settler ─▶ store
@@ -39,9 +39,9 @@ from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
 #: How long the last settlements may take to be accepted once everything else has ended.
 _LAST_WRITES_S: Final = 5.0
-#: How long they may take when nothing is waited for any more.
+#: How long they may take in the last phase of the shutdown.
 _PARTING_WRITES_S: Final = 0.5
-#: How long a claim under way may still take when the worker is told to stop.
+#: How long a claim under way may still take when shutdown begins.
 _CLAIM_LANDS_S: Final = 5.0
 
 
@@ -58,14 +58,14 @@ class Worker:
         self._asked_early: tuple[str, ...] = ()
 
     def stop(self, reason: str = "asked to") -> None:
-        """Stop as on a signal: once to drain, twice to hurry, three times to leave."""
+        """Stop as on a signal: once to drain, twice to cancel jobs, three times to leave."""
         if self._runtime is None:
             self._asked_early += (reason,)
         else:
             self._runtime.shutdown.request(reason)
 
     async def run(self) -> WorkerReport:
-        """Work until told to stop; a burst worker also leaves when there is nothing left to do."""
+        """Work until stopped; a burst worker also leaves when nothing is left to do."""
         if self._env.link is None:
             refuse_unsupervised(self._options)
         self._owns_loop = on_own_loop()
@@ -92,7 +92,7 @@ class Worker:
         if runtime.processes is not None:
             runtime.processes.pool.warm()
         runtime.heartbeat.start()
-        # A burst leaves when nothing is left to do; what comes with time is not for it.
+        # A burst runs no services that produce jobs as time passes.
         timed = self._services(runtime.services)
         subscribers = timed[0]
         ticking = () if self._options.burst else timed
@@ -145,7 +145,7 @@ class Worker:
         link.on_quiet(quiet)
 
     def _signalled(self, runtime: WorkerRuntime, *, on: bool) -> None:
-        """Tell the supervisor what this process was told: its next process is to know."""
+        """Pass a signal on to the supervisor, so that a replacement process starts the same way."""
         if self._env.link is not None:
             self._env.link.send(Quiet(on))
         self._set_quiet(runtime, on=on)
@@ -167,7 +167,7 @@ class Worker:
                 await asyncio.wait({task})
             except asyncio.CancelledError as error:
                 if self._owns_loop and (self._options.handle_signals or error.args):
-                    # Only code of a job can have cancelled this, or stopped the loop.
+                    # Only a job can have cancelled this task, or stopped the loop.
                     self._owns_loop = False
                     crash(runtime, str(error) or "all its tasks were cancelled")
                 else:
@@ -186,14 +186,14 @@ class Worker:
         await _first(asyncio.shield(fetching), shutdown.reached(Phase.DRAINING))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLAIM_LANDS_S):
-                # A claim under way is let land, or its jobs would be held for nothing.
+                # Let a claim under way land, or its jobs would be held for nothing.
                 await _first(asyncio.shield(fetching), shutdown.reached(Phase.HURRYING))
         shutdown.advance(Phase.DRAINING, "nothing left to do")
         await end([fetching])
         runtime.slots.give_back()
 
     async def _take_down(self, runtime: WorkerRuntime) -> None:
-        """Let what runs finish, stop what does not, and write what became of it."""
+        """Let running jobs finish, stop those that do not, and write their settlements."""
         slots, shutdown = runtime.slots, runtime.shutdown
         runtime.env.bus.emit(
             WorkerStopping(worker=self.id, reason=shutdown.reason, running=slots.running)
@@ -215,7 +215,7 @@ class Worker:
     async def _wait_idle(
         self, runtime: WorkerRuntime, timeout_s: float | None, phase: Phase
     ) -> None:
-        """Wait until nothing runs, but not longer than this, nor beyond that phase."""
+        """Wait until nothing runs, but not longer than `timeout_s`, nor beyond `phase`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while runtime.slots.running and runtime.shutdown.phase < phase:
@@ -223,7 +223,7 @@ class Worker:
                     await _first(runtime.idle.wait(), runtime.shutdown.reached(phase))
 
     async def _leave(self, runtime: WorkerRuntime) -> None:
-        """Say goodbye: the store need not wait for the lease to run out."""
+        """Close the runners and end the lease."""
         runtime.watchdog.close()
         runtime.stopper.let_go()
         runtime.threads.close()
@@ -234,13 +234,13 @@ class Worker:
 
 
 async def _declared(subscribers: Subscribers) -> None:
-    """Subscribers are known before jobs are claimed; of a burst, before it ends."""
+    """Declare subscribers before jobs are claimed."""
     with contextlib.suppress(StoreError):  # the service tries again
         await subscribers.declare()
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    """Wait for whichever ends first; the others are cancelled."""
+    """Wait until one of these ends, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -53,14 +53,14 @@ class WorkerRuntime(Runtime):
             concurrency=options.concurrency,
             look_ahead=True,
         )
-        self.problem: str | None = None  #: why the worker leaves unasked
+        self.problem: str | None = None  #: why the worker shuts itself down
         self.thread = threading.get_ident()  #: of the event loop
         self._started = False
         self._pid = os.getpid()
         self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(self.services, served=self.fetcher.served)
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
-        self.contexts.attachments.beside = self.settler.flush
+        self.contexts.attachments.after_write = self.settler.flush
         executor = Executor(self.contexts.make, env.places)
         if env.log_level < LOGS_OFF:
             capture()
@@ -77,7 +77,7 @@ class WorkerRuntime(Runtime):
             self.settler.on_accepted = self._accepted
         self.stacks = StackAnswers(self)
         self.also_heard = dict.fromkeys(HEARD_TOPICS, self.stacks.asked)
-        #: Called when it is told through the store to be quiet, or to claim again.
+        #: Called when an operator pauses or resumes claiming through the store.
         self.told_quiet: Callable[[bool], None] = lambda on: self.set_quiet(on=on)
         self.slots.connect(
             run=run,
@@ -89,7 +89,7 @@ class WorkerRuntime(Runtime):
         self.shutdown.watch(self._stop_starting)
 
     def _make_runners(self, executor: Executor) -> Callable[[Attempt], None]:
-        """Make what runs handlers; return what starts one."""
+        """Make the runners of handlers; return the function that starts an attempt."""
         env, slots, failed = self.env, self.slots, self.announcer.middleware_failed
         self.threads = ThreadRunner(
             *(executor, self._begin, slots.finish),
@@ -107,21 +107,21 @@ class WorkerRuntime(Runtime):
         return wrapped.start
 
     def _instrumented(self, executor: Executor) -> Callable[[Attempt, Outcome], None]:
-        """Connect the instruments, if there are any; return what settles an attempt."""
+        """Connect the instruments, if there are any; return the function to settle with."""
         settle = self.settler.add if self.supervisor is None else self.supervisor.settle
         if not self.instruments:
             return settle
         executor.enter = self.instruments.entered
-        self.settler.told = self.instruments.settled
+        self.settler.on_answered = self.instruments.settled
         return self.instruments.before(settle)
 
     @property
     def abandoned(self) -> int:
-        """Handlers that still run though they were given up, and ends that are not stored."""
+        """The number of abandoned handlers that still run, and of settlements not stored yet."""
         return self.threads.stuck + self.stopper.abandoned + self.settler.backlog
 
     def set_quiet(self, *, on: bool) -> None:
-        """Claim nothing more, or go on; what runs is not touched."""
+        """Stop or resume claiming; running jobs are not touched."""
         self.shutdown.quiet = on
         self.heartbeat.tell_quiet(on=on)
         if on:
@@ -130,7 +130,7 @@ class WorkerRuntime(Runtime):
         self.wake()
 
     def leave_with(self, problem: str) -> None:
-        """Leave unasked: there is no going on like this."""
+        """Shut down because of a problem that this worker cannot recover from."""
         if self.problem is None:
             self.problem = problem
             self.shutdown.advance(Phase.DRAINING, problem)
@@ -143,7 +143,7 @@ class WorkerRuntime(Runtime):
     # -------------------------------------------------------------------------------- processes
 
     def _make_processes(self) -> None:
-        """Make what runs handlers in processes, if a task wants that."""
+        """Make the process runner, if a task wants one."""
         self.processes: ProcessRunner | None = None
         self.process_fetcher: ProcessFetcher | None = None
         apart = process_tasks(self.env.registry)
@@ -209,7 +209,7 @@ class WorkerRuntime(Runtime):
         self.slots.finish(attempt, outcome)
 
     def _begin(self, attempt: Attempt) -> None:
-        """The attempt's handler begins: note when it must have ended. Once per job."""
+        """Note that a handler begins, and when it must have ended. Runs once per job."""
         now, job, plan = self.monotonic(), attempt.job, attempt.plan
         if self.too_late(attempt, now):
             attempt.ending = Ending.TOO_LATE
@@ -233,7 +233,7 @@ class WorkerRuntime(Runtime):
             self.announcer.started(attempt)
 
     def _extend(self, attempt: Attempt) -> None:
-        """Give an attempt that was told to stop its grace."""
+        """Give an attempt that is being stopped its grace."""
         self.watchdog.extend(attempt, self.options.stop_grace_us / SECOND_US)
         if self.supervisor is not None:
             self.supervisor.extend(attempt)
@@ -258,10 +258,10 @@ class WorkerRuntime(Runtime):
         if self.supervisor is not None:
             self.supervisor.accepted(attempts)
         if self.options.burst and not (self.slots.busy or self.settler.backlog):
-            self.fetcher.nudge()  # there may be nothing left to do
+            self.fetcher.nudge()  # it may be finished
 
     def _stop_starting(self) -> None:
-        """Shutdown has begun, or goes on: what has not begun goes back at once."""
+        """Give back jobs that have not begun, since shutdown has."""
         self.slots.open = False
         self.slots.give_back()
         self.settler.flush()

@@ -185,7 +185,7 @@ class PoolProcess:
         self.memory_mib = 0.0
         self.usable = False
         self.pid = 0
-        self.standing = ""  #: where its handler was when that was last asked
+        self.where = ""  #: where its handler was when that was last asked
         self._told_where: Callable[[], None] = lambda: None
         self._last_log = ""
         self._busy = False
@@ -252,7 +252,7 @@ class PoolProcess:
         job = running.job
         self.jobs += 1
         self._busy, self.usable = True, False  # until it has answered
-        self.standing = ""
+        self.where = ""
         self.tell(Run(job, offsets_us, start_by, carrier))
         while True:
             message = await self._hear(running)
@@ -262,7 +262,7 @@ class PoolProcess:
                 case Done(job.id, job.fence):
                     return self._answered(message)
                 case Whereabouts(job.id, job.fence):
-                    self.standing = message.stack
+                    self.where = message.stack
                     self._told_where()
                 case Noted() | Done() | Whereabouts():
                     self.strays += 1  # from code that an earlier job has left running
@@ -271,7 +271,7 @@ class PoolProcess:
                     return Crashed(death.attempt_error(self.pid))
 
     def ask_where(self, told: Callable[[], None]) -> None:
-        """Ask where its handler is; `told` is called when `standing` says it."""
+        """Ask where its handler is; `told` is called when `where` has the answer."""
         self._told_where = told
         self.tell(Where())
 

@@ -95,7 +95,7 @@ class ProcessRunner:
 
     def places(self) -> dict[Attempt, str]:
         """What they have answered; callable from any thread."""
-        return {attempt: process.standing for attempt, process in list(self._running.items())}
+        return {attempt: process.where for attempt, process in list(self._running.items())}
 
     async def run(self, attempt: Attempt) -> Outcome:
         """Run a handler whose attempt has begun already, inside its middlewares."""
