@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One job in the hands of another runtime, and what that runtime says went wrong, as outcomes.
+"""A job that another runtime has fetched, and the outcomes of failures that it reports.
 
     job_timeout        the attempt took too long: status timeout, `on_timeout` decides
     deadline           the whole job's deadline passed: dead, `expired`
@@ -32,7 +32,7 @@ from packhorse.runtime.worker.plans import current_payload
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FetchedJob:
-    """What a runtime needs to know of a job; give it back to the consumer's verbs.
+    """A fetched job; pass it to the consumer's verbs.
 
     Two fetches of one job are two objects: each settles its own attempt, and no other.
     """
@@ -73,7 +73,7 @@ class FetchedJob:
 
 
 def fetched_job(attempt: Attempt) -> FetchedJob:
-    """A claimed job as its runtime sees it; raises `msgspec.DecodeError` if it cannot be read."""
+    """Make a fetched job; raises `msgspec.DecodeError` if its payload cannot be read."""
     job = attempt.job
     return FetchedJob(
         id=job.id,
@@ -101,7 +101,7 @@ _REASON_LENGTH_MAX: Final = 200
 
 
 def failed_once(reason: str, details: object, timeout_s: float) -> Outcome:
-    """What a retry that a runtime asks for comes to; it counts as a failure."""
+    """Return the outcome of a retry that a runtime asks for; it counts as a failure."""
     error = _error(reason, details, timeout_s)
     if reason == JOB_TIMEOUT:
         return TimedOut(error)
@@ -111,7 +111,7 @@ def failed_once(reason: str, details: object, timeout_s: float) -> Outcome:
 
 
 def failed_for_good(reason: str, details: object, timeout_s: float, *, last: bool) -> Outcome:
-    """What a runtime's giving up comes to; `last` when there was no retry left to give up."""
+    """Return the outcome of a job that a runtime gives up; `last` if no retry was left."""
     error = _error(reason, details, timeout_s)
     if reason == DEADLINE:
         return TimedOut(error, deadline=True)
@@ -137,7 +137,7 @@ def _error(reason: object, details: object, timeout_s: float) -> AttemptError:
 
 
 def _words(reason: str, timeout_s: float) -> tuple[str, str, str]:
-    """Type, code and message that follow from the reason alone."""
+    """Return type, code and message of a reason."""
     if reason == JOB_TIMEOUT:
         message = f"Task exceeded {round(timeout_s * 1000)}ms timeout"
         return _TIMEOUT_TYPE, TASK_TIMEOUT, message
@@ -169,6 +169,6 @@ def _text(details: object) -> str:
 
 
 def _storable(text: str, longest: int) -> str:
-    """The text without what no store can write, lone surrogates and NUL, and cut to its bound."""
+    """Escape lone surrogates and NUL, which no store can write, and cut the text to its bound."""
     clean = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The runtime of a consumer: claimed jobs are handed out to fetches instead of being run.
 
-Each fetch that waits is a free slot; each fetch that is open is a running one. A fetch has the
-store looked at once at least, and a claim that brings more than is waited for gives the rest back.
+Each waiting fetch is a free slot; each open fetch is a running one. A fetch asks the store at least
+once, and a claim that brings more jobs than fetches wait for gives the rest back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.signals import JobSignal
 from packhorse.steps import ON_LOOP
 
-#: How much longer than its timeout a fetch may take, to have the store looked at once.
+#: How much longer than its timeout a fetch may take, to ask the store once.
 _FIRST_LOOK_S: Final = 1.0
 #: How long a claim under way may still take when the consumer is closed.
 _CLAIM_LANDS_S: Final = 5.0
@@ -72,13 +72,13 @@ class ConsumerRuntime(Runtime):
         self.shutdown.watch(self._end_fetches)
 
     def start(self) -> None:
-        """Begin to live: lease, wake-ups, claims, upkeep."""
+        """Start lease, wake-ups, claims and services."""
         self.heartbeat.start()
         self._background = self.background()
         self._claiming = asyncio.create_task(self._claim())
 
     async def close(self) -> None:
-        """Claim no more, give back what is open, and leave."""
+        """Stop claiming, give back open jobs, and end the lease."""
         self.shutdown.advance(Phase.DRAINING, "closed")
         if self._claiming is not None:  # let a claim land, or its jobs would wait for nothing
             await asyncio.wait({self._claiming}, timeout=_CLAIM_LANDS_S)
@@ -94,7 +94,7 @@ class ConsumerRuntime(Runtime):
     # -------------------------------------------------------------------------------- fetching
 
     async def fetch(self, timeout_s: float) -> FetchedJob | None:
-        """The next job, or None when the time is up or shutdown begins."""
+        """Return the next job, or None when the time is up or shutdown begins."""
         ends = self.monotonic() + timeout_s
         while True:
             attempt = await self._next(max(0.0, ends - self.monotonic()))
@@ -126,7 +126,7 @@ class ConsumerRuntime(Runtime):
             self._count()
 
     async def _opened(self, attempt: Attempt) -> FetchedJob | None:
-        """The job as its runtime sees it; one that cannot be read is dead, `undecodable`."""
+        """Return the job as its runtime sees it; None if it had to be settled instead."""
         attempt.timeout_s = self._allowed_s(attempt)
         if (key := key_of(attempt.job.payload)) is not None:
             missing = KeyUnavailable(attempt.job.id, key=key, what="payload")
@@ -152,7 +152,7 @@ class ConsumerRuntime(Runtime):
         return job
 
     async def _may_begin(self, attempt: Attempt) -> bool:
-        """Read what is kept with a job: it may have no budget left, or no answer of a person."""
+        """Read what is kept with a job; False if it has no budget left, or waits for a person."""
         steps = self.context(attempt).steps
         try:
             await steps.open(ON_LOOP)
@@ -162,19 +162,19 @@ class ConsumerRuntime(Runtime):
         return True
 
     def context(self, attempt: Attempt) -> Context:
-        """What the attempt spends and asks by; made when first asked for."""
+        """Return the attempt's context; made when first needed."""
         if attempt.context is None:
             attempt.context = self._contexts.make(attempt)
         return attempt.context
 
     async def asked(self, attempt: Attempt, outcome: Outcome) -> Outcome:
-        """What an attempt comes to that needs a person: its question is kept, and it waits."""
+        """Keep the question of an outcome that needs a person; return what to settle with."""
         if not isinstance(outcome, Snoozed) or not outcome.asks:
             return outcome
         steps = self.context(attempt).steps
         try:
             return await steps.ask(ON_LOOP, outcome)
-        except StepRefused:  # another one has the job by now, as `settle` is told too
+        except StepRefused:  # another worker holds the job by now, as `settle` will find too
             return Released(started=True)
 
     def _hand_out(self, attempt: Attempt) -> None:
@@ -233,7 +233,7 @@ class ConsumerRuntime(Runtime):
     # --------------------------------------------------------------------------------- holding
 
     def open(self, job_id: str | None = None) -> list[Attempt]:
-        """The fetches that are not settled, of one job or of all; a lost one may be open twice."""
+        """Return unsettled fetches, of one job or of all; a job that was lost may have two."""
         held = [each for each in self.slots.held if each.stage is Stage.RUNNING]
         return [each for each in held if job_id is None or each.job.id == job_id]
 
@@ -245,9 +245,9 @@ class ConsumerRuntime(Runtime):
         retry_us: int | None = None,
         latency_s: float | None = None,
     ) -> bool:
-        """Write what became of a fetched job; says whether the job was still this fetch's.
+        """Settle a fetched job; return whether this fetch still held it.
 
-        Offered to the store for as long as a lease lasts. What fails leaves the job open.
+        Tried for as long as a lease lasts. If it fails, the job stays open.
         """
         if attempt.context is not None:
             outcome = within_budget(attempt, attempt.context, outcome)
@@ -268,12 +268,12 @@ class ConsumerRuntime(Runtime):
             raise
 
     def deadline_passed(self, attempt: Attempt) -> bool:
-        """Whether the whole job's time is over, by the store's clock as far as it is known here."""
+        """Whether the job's deadline has passed, by the store's clock as estimated here."""
         deadline_us = attempt.job.deadline_us
         return deadline_us is not None and self._store_now_us(attempt) >= deadline_us
 
     def _allowed_s(self, attempt: Attempt) -> float:
-        """How long an attempt may take: its timeout, or what the deadline leaves of it."""
+        """Return how long an attempt may take: its timeout, or less if the deadline is sooner."""
         own_us, deadline_us = attempt.job.timeout_us, attempt.job.deadline_us
         plan = attempt.plan
         timeout_s = (
@@ -320,7 +320,7 @@ class ConsumerRuntime(Runtime):
 
 
 class _Waiter:
-    """One fetch that waits."""
+    """One waiting fetch."""
 
     __slots__ = ("answer", "given", "looked", "overdue", "since")
 
@@ -332,6 +332,6 @@ class _Waiter:
         self.overdue = False  #: its time is up, and it waits for that look only
 
     def resolve(self) -> None:
-        """Say that there is nothing for it."""
+        """Answer that there is no job."""
         if not self.answer.done():
             self.answer.set_result(None)

@@ -62,7 +62,7 @@ class ContextFactory:
         self.attachments = AttachmentWriter(env.store)
 
     def make(self, attempt: Attempt) -> Context:
-        """The context of one attempt."""
+        """Make the context of one attempt."""
         link = _WorkerHost(self, attempt)
         plan = attempt.plan
         return Context(
@@ -77,14 +77,14 @@ class ContextFactory:
 
 
 def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
-    """The circuit breakers of a store, for one process."""
+    """Make the circuit breakers of a store, for one process."""
     return BreakerBook(
         lambda verb: store.run(verb(store)), lambda verb: store.arun(verb(store)), monotonic
     )
 
 
 class StoreHost(ABC):
-    """What hosts of attempts share: the store is asked about their job."""
+    """The part of an attempt's host that asks the store about its job."""
 
     __slots__ = ("_attempt", "_flow", "_job", "_monotonic")
 
@@ -108,7 +108,7 @@ class StoreHost(ABC):
 
     @abstractmethod
     def _node_job(self, call: Any, job_id: str) -> NewJob:
-        """A call as the job of a node."""
+        """Make the job of a workflow node from a call."""
 
     @property
     @abstractmethod
@@ -172,7 +172,7 @@ class StoreHost(ABC):
         )
 
     def _result(self, job_id: str, record: JobRecord | None) -> bytes | None:
-        """What another job returned, wherever that is kept; None if it did not complete."""
+        """Return the result of another job, wherever it is kept; None if it did not complete."""
         # The job of a node is kept while its workflow is: where there is none, it never began.
         if record is None or record.status is not JobStatus.COMPLETED:
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""An event loop that belongs to a worker: nothing but the worker's end ends it.
+"""An event loop that belongs to a worker, and ends only when the worker does.
 
 A `sys.exit` in a background task, or `loop.stop()`, ends `asyncio.run` from within. Here the worker
-is told what happened, and has the loop again until it has settled what it ran.
+is cancelled with the reason, and gets the loop back until it has settled its jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIES: Final = 10
 
 
 def on_own_loop() -> bool:
-    """Whether the running task is what its event loop was started for."""
+    """Whether the running task is the main task of `run_to_end`."""
     main = _MAIN.get()
     return main is not None and main is asyncio.current_task()
 
@@ -29,7 +29,7 @@ def run_to_end(
     work: Callable[[], Coroutine[Any, Any, T]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a coroutine on a loop of its own; when the loop is ended it is cancelled, and goes on."""
+    """Run a coroutine on its own loop; if a job ends the loop, cancel the coroutine and go on."""
     mains: list[asyncio.Task[Any]] = []
 
     async def main() -> T:

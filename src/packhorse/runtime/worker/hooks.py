@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an app puts around its worker: lifespan hooks, middlewares, and instruments that look on."""
+"""Hooks of an app: lifespan hooks, middlewares, and instruments that observe attempts."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ async def _enter(lifespan: Lifespan, app: object, stack: contextlib.AsyncExitSta
 
 Proceed = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Context, Proceed], Awaitable[object]]
-#: Told of each middleware or instrument that failed: what failed, the attempt, the error.
+#: Called with each middleware or instrument that failed, the attempt, and the error.
 Complaint = Callable[[Callable[..., object], Attempt, BaseException], None]
 
 
 class Instrument(Protocol):
-    """What is told of attempts beside their way, not around it: it costs them no task of their own.
+    """Observes attempts without wrapping them, so that they need no extra task.
 
-    It changes nothing; what it raises is told and forgotten.
+    It changes nothing; what it raises is reported as `ObserverFailed`.
     """
 
     def entered(self, attempt: Attempt) -> None:
@@ -91,7 +91,7 @@ class Instrument(Protocol):
 
 
 class Instruments:
-    """All instruments of a worker; none of them can harm an attempt."""
+    """Calls all instruments of a worker; none of them can harm an attempt."""
 
     def __init__(self, instruments: Sequence[Instrument], complain: Complaint) -> None:
         self._instruments = tuple(instruments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What becomes of a worker whose event loop was ended by code of a job: it crashed, with its jobs.
+"""Recover from a job that ended the worker's event loop: settle its jobs as a crash would be.
 
 ended before, not stored yet     stored now, as it ended
 running                          a crash with its evidence; pinned on it if it ran alone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What queues and tasks are set to, as the store has it, so that an operator's word holds here.
+"""Watch the settings of queues and tasks in the store, so that an operator's changes apply here.
 
 Read at the start, soon after a wake-up, since a change comes with one, and every few seconds.
 Nothing depends on hearing of a change at once: the store itself keeps every limit, at the claim.
@@ -25,19 +25,19 @@ _REFRESH_S: Final = 5.0
 _AFTER_WAKE_S: Final = 1.0
 #: A read that takes long, in a store with millions of jobs, is made so much rarer: half a percent.
 _REST_PER_COST: Final = 200
-#: And yet an operator does not wait longer than this.
+#: The longest rest, so that an operator does not wait longer.
 _REST_S_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds now."""
+    """The current settings."""
 
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  #: by name
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)  #: those that have limits
 
     def queue(self, name: str) -> QueueSettings:
-        """What a queue is set to; one that is not declared has no settings of its own."""
+        """Return the settings of a queue; the defaults if it is not declared."""
         return self.queues.get(name) or QueueSettings(name)
 
     def limits(self, queue: str, task: str) -> bool:
@@ -45,14 +45,14 @@ class Settings:
         return task in self.tasks or self.queue(queue).limited
 
     def counts(self, queue: str, task: str) -> bool:
-        """Whether it counts while it runs, so that its end may let another one go."""
+        """Whether it counts against a concurrency limit while it runs."""
         limits = self.tasks.get(task)
         own = None if limits is None else limits.concurrency
         return own is not None or self.queue(queue).concurrency is not None
 
 
 class SettingsWatch:
-    """Reads what is set, and tells of changes."""
+    """Reads the settings again and again, and reports changes."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class SettingsWatch:
                 await asyncio.wait_for(self.soon.wait(), _REFRESH_S - _AFTER_WAKE_S)
 
     async def _look(self) -> float:
-        """Read once, and say how long that took; a read that failed has cost the store nothing."""
+        """Read once; return how long that took, 0 if it failed."""
         began = self._monotonic()
         try:
             # In a thread: it may take a while, and on the loop's runner it would hold up claims.
             settings = await asyncio.to_thread(self._read)
-        except Exception as error:  # noqa: BLE001 - what was known goes on to hold
+        except Exception as error:  # noqa: BLE001 - the last known settings stay in force
             self._health.failed("settings", error)
             return 0.0
         self._health.worked("settings")
@@ -112,7 +112,7 @@ def _rest_s(took_s: float) -> float:
 
 
 def declared_settings(queues: Mapping[str, QueueSettings], registry: Registry) -> Settings:
-    """What this process declares; it holds until the store was asked."""
+    """Return what this process declares; used until the store has been read."""
     limited = [task for task in registry.tasks if task.limited]
     tasks = {task.name: TaskSettings(task.name, task.concurrency, task.rate) for task in limited}
     return Settings(queues, tasks)

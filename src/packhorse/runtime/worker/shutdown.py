@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From signals to phases, and waits that end when a phase does.
+"""Turn stop signals into phases of shutdown, and end waits when the phase changes.
 
 running ──first signal──▶ draining ──second, or time is up──▶ hurrying ──third──▶ leaving
 
@@ -39,9 +39,9 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.phase = Phase.RUNNING
-        self.begun = False  #: nothing new is to be claimed
+        self.begun = False  #: claim nothing more
         self.reason = ""
-        self.quiet = False  #: claim nothing until told otherwise; what runs goes on
+        self.quiet = False  #: claiming is paused; running jobs go on
         self.patient = False  #: running jobs have all the time they may take: a successor works
         self._changed = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
@@ -55,7 +55,7 @@ class Shutdown:
         self.advance(Phase(min(self.phase + 1, Phase.LEAVING)), reason)
 
     def advance(self, phase: Phase, reason: str = "") -> None:
-        """Go to this phase, unless it is reached or passed already."""
+        """Enter this phase, unless it is reached or passed already."""
         if phase <= self.phase:
             return
         self.phase, self.begun = phase, True

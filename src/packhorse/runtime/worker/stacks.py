@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Where handlers are right now: their stacks, and the worker's answer to one who asks for them.
+"""Stacks of running handlers, and the worker's answers to requests for them in the store.
 
-Whether the worker is told to be quiet is looked at in the same beat.
+Orders to pause or resume claiming are read in the same beat.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OURS: Final = str(Path(__file__).resolve().parents[2])
 
 
 class StackAnswers:
-    """Answers for one worker, in the heartbeat's thread: no handler is in its way there."""
+    """Answers for one worker, in the heartbeat's thread, which no handler can block."""
 
     def __init__(self, runtime: WorkerRuntime) -> None:
         self._runtime = runtime
@@ -57,12 +57,12 @@ class StackAnswers:
         self._look_at = float("-inf")
 
     def asked(self) -> None:
-        """Some worker is asked: look whether it is this one."""
+        """Look soon whether a request is for this worker."""
         self._asked = True
         self._runtime.heartbeat.look_now()
 
     def beat(self) -> None:
-        """Look whether an answer is wanted, when that may be so, and give it."""
+        """Read requests and orders from the store, if there may be any, and answer them."""
         runtime = self._runtime
         now = runtime.monotonic()
         # While the event loop is blocked it hears no wake-up, and is what one wants to see.
@@ -72,7 +72,7 @@ class StackAnswers:
         with contextlib.suppress(Exception):  # it is asked again
             self._answer()
         with contextlib.suppress(Exception):
-            self._heed()
+            self._apply_quiet()
 
     def _answer(self) -> None:
         store, worker = self._runtime.env.store, self._runtime.worker
@@ -96,8 +96,8 @@ class StackAnswers:
         )
         store.run(store.records.change((stacks_put(answer, record.version),)))
 
-    def _heed(self) -> None:
-        """Be quiet or claim again, as told, and let the one who said so see that it was heard."""
+    def _apply_quiet(self) -> None:
+        """Pause or resume claiming as ordered, and remove the order to confirm it."""
         store, runtime = self._runtime.env.store, self._runtime
         record = store.run(store.records.record(quiet_id(runtime.worker)))
         order = read_quiet(record)
@@ -119,7 +119,7 @@ class StackAnswers:
                 yield self._told(attempt, "coroutine", self._coroutine(attempt))
 
     def _coroutine(self, attempt: Attempt) -> str:
-        """Where it waits, or, of the one that runs right now, where the event loop's thread is."""
+        """Return where a coroutine waits, or, if it runs right now, where the loop's thread is."""
         runtime, tasks = self._runtime, attempt.live_tasks
         if asyncio.current_task(runtime.loop) in tasks:
             return stack_of_thread(runtime.thread, own=False)
@@ -147,13 +147,13 @@ class StackAnswers:
 
 
 def stack_of_thread(ident: int | None, *, own: bool = True) -> str:
-    """Where a thread is now; without `own`, only frames of others' code."""
+    """Return the stack of a thread; without `own`, leave out frames of this package."""
     frame = sys._current_frames().get(ident or 0)  # noqa: SLF001 - documented, and the only way
     return "" if frame is None else _text(_outward(frame), own=own)
 
 
 def stack_of_task(task: asyncio.Task[Any], *, own: bool = True) -> str:
-    """Where a task waits: from its own coroutine to the innermost one that this awaits."""
+    """Return where a task waits: from its coroutine to the innermost one that it awaits."""
     frames: list[FrameType] = []
     inner: Any = task.get_coro()
     while len(frames) < _FRAMES_MAX and (frame := getattr(inner, "cr_frame", None)) is not None:

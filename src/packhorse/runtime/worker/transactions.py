@@ -129,7 +129,7 @@ class WorkerTransaction:
         except TransactionRefused:
             await self._begun.aroll_back()
             raise
-        # From here on it goes to its end, so that a cancel cannot hide what came of it.
+        # Run to the end from here, so that a cancel cannot hide whether it committed.
         ending = asyncio.ensure_future(self._afinish(completion))
         cancelled: asyncio.CancelledError | None = None
         while not ending.done():
@@ -152,13 +152,13 @@ class WorkerTransaction:
             return True
 
     def _require_wanted(self) -> None:
-        """The worker ends an attempt that is late or cancelled, whatever it comes to."""
+        """Refuse an attempt that the worker is ending: it is late or cancelled."""
         attempt = self._attempt
         if attempt.ending is not None or attempt.stage is not Stage.RUNNING:
             raise _refused(attempt, "its attempt was told to stop, or is over")
 
     def _last_steps(self, completion: Settlement) -> Callable[[], Steps[bool]]:
-        """What this attempt said last of its progress and logged, and the completion."""
+        """Return the last steps of the transaction: progress, log lines and the completion."""
         jobs, job = self._store.jobs, self._attempt.job
         said = self._progress(self._attempt)
         notes = [] if said is None else [ProgressNote(job.id, job.fence, said)]
@@ -176,7 +176,7 @@ class WorkerTransaction:
         return steps
 
     def _keep_lines(self, logged: Attaching) -> Steps[None]:
-        """Keep what was logged, if there is room: for its sake nothing is rolled back."""
+        """Keep log lines if there is room; never roll back because of them."""
         store = self._store.attachments
         kept: Attachments | None = yield from store.attachments(logged.job_id).steps()
         everything = [*(kept.everything if kept else ()), *logged.values.values()]
@@ -191,7 +191,7 @@ class WorkerTransaction:
     # ---------------------------------------------------------------------------- a lost answer
 
     def _find_completed(self) -> bool:
-        """Read, and never write again, whether the commit whose answer was lost has happened."""
+        """Read whether a commit whose answer was lost has happened; never write again."""
         pause_s = _PAUSE_S
         while True:
             try:
