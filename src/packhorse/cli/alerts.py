@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.options import NAME, duration, json_option, on_store
-from packhorse.cli.output import note, print_json, print_table
+from packhorse.cli.output import note, print_list
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -27,17 +27,10 @@ def alerts() -> None:
 @on_store
 def list_alerts(app: Packhorse, *, as_json: bool) -> None:
     """List the alerts of an app, and those the store knows."""
-    from packhorse.cli.display import document_of
-
     app.registry.load()  # modules that declare tasks may declare alerts too
-    found = app.alerts.all()
-    if as_json:
-        print_json({"alerts": [document_of(each) for each in found]})
-    elif found:
-        headers = ("ALERT", "STATE", "VALUE", "CONDITION", "QUEUE", "RULE", "SINCE", "SILENT UNTIL")
-        print_table(headers, map(_row, found))
-    else:
-        note("No alerts. Declare some with app.alert(...) or 'packhorse alerts add'; run a worker.")
+    headers = ("ALERT", "STATE", "VALUE", "CONDITION", "QUEUE", "RULE", "SINCE", "SILENT UNTIL")
+    none = "No alerts. Declare some with app.alert(...) or 'packhorse alerts add'; run a worker."
+    print_list("alerts", app.alerts.all(), headers, _row, none=none, as_json=as_json)
 
 
 def _row(alert: AlertInfo) -> tuple[object, ...]:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import note, print_fields, print_json, print_table, print_text, the_one
+from packhorse.cli.options import json_option, on_store, yes_option
+from packhorse.cli.output import (
+    note,
+    print_answer,
+    print_fields,
+    print_list,
+    print_struct,
+    print_table,
+    print_text,
+    the_one,
+)
 from packhorse.core.durations import span_text
 from packhorse.core.text import short_id
 
@@ -33,14 +42,9 @@ def batches() -> None:
 @on_store
 def list_batches(app: Packhorse, *, as_json: bool) -> None:
     """List every batch that the store holds, the newest first."""
-    found = app.batches.all()
-    if as_json:
-        print_json({"batches": [_document(each) for each in found]})
-    elif found:
-        headers = ("BATCH", "STATUS", "DONE", "PROCESSED", "FAILED", "TOTAL")
-        print_table(headers, map(_row, found))
-    else:
-        note("No batches. app.batch(task, items) begins one.")
+    headers = ("BATCH", "STATUS", "DONE", "PROCESSED", "FAILED", "TOTAL")
+    none = "No batches. app.batch(task, items) begins one."
+    print_list("batches", app.batches.all(), headers, _row, none=none, as_json=as_json)
 
 
 def _row(progress: BatchProgress) -> tuple[object, ...]:
@@ -64,10 +68,10 @@ def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     progress, document = batch.progress(), batch.document()
     failures, callbacks = batch.failures(), document.callback_states.items()
     if as_json:
-        failed = [_document(each) for each in failures[:_FAILURES_SHOWN]]
-        print_json(
-            {**_document(progress), "callbacks": document.callback_states, "failures": failed}
-        )
+        from packhorse.client.documents import document_of
+
+        failed = [document_of(each) for each in failures[:_FAILURES_SHOWN]]
+        print_struct(progress, callbacks=document.callback_states, failures=failed)
         return
     print_fields(
         [
@@ -117,14 +121,14 @@ async def _watch(app: Packhorse, batch_id: str) -> None:
 
 
 def _line(progress: BatchProgress, rate: float) -> str:
-    """How far a batch is in one line; `rate` is of items in a second."""
-    told = f"{progress.percentage:5.1f} %  {progress.processed} of {progress.total}"
+    """Describe how far a batch is; `rate` is in items per second."""
+    text = f"{progress.percentage:5.1f} %  {progress.processed} of {progress.total}"
     if progress.failed:
-        told += f", {progress.failed} failed"
+        text += f", {progress.failed} failed"
     left = progress.total - progress.processed
     if progress.status in {"pending", "running"} and rate > 0 and left:
-        return f"{told}, {rate:.0f}/s, {span_text(int(left / rate) * 1_000_000) or '0s'} left"
-    return f"{told}, {progress.status}"
+        return f"{text}, {rate:.0f}/s, {span_text(int(left / rate) * 1_000_000) or '0s'} left"
+    return f"{text}, {progress.status}"
 
 
 def _bar(percentage: float) -> str:
@@ -134,7 +138,7 @@ def _bar(percentage: float) -> str:
 
 @batches.command("cancel")
 @_ID
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @on_store
 def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> None:
@@ -146,13 +150,9 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
     for step in batch.cancelling():
         if not as_json and not step.is_done:
             note(f"{step.told} of {step.members} jobs told")
-    if as_json:
-        told = {"members": step.members, "told": step.told, "running": step.running}
-        print_json({"batchId": batch_id, **told})
-    else:
-        print_text(
-            f"Batch {batch_id}: {step.told} jobs told, {step.running} of them held by workers."
-        )
+    text = f"Batch {batch_id}: {step.told} jobs told, {step.running} of them held by workers."
+    numbers = {"members": step.members, "told": step.told, "running": step.running}
+    print_answer(text, as_json=as_json, batchId=batch_id, **numbers)
 
 
 @batches.command("retry")
@@ -163,14 +163,12 @@ def retry_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Run the items of a batch once more that failed, and no others."""
     batch = _found(app, batch_id)
     batch_id, retried = batch.id, batch.retry_failed()
-    if as_json:
-        print_json({"batchId": batch_id, "retried": retried})
-    else:
-        print_text(f"Batch {batch_id}: {retried} jobs run again, for the items that failed.")
+    text = f"Batch {batch_id}: {retried} jobs run again, for the items that failed."
+    print_answer(text, as_json=as_json, batchId=batch_id, retried=retried)
 
 
 def _found(app: Packhorse, part: str) -> Batch[Any]:
-    """The batch of an id, or of a part of it that no other has."""
+    """Find a batch by its id, or by a part that fits one id alone."""
     from packhorse.group_errors import BatchNotFound
 
     try:
@@ -180,9 +178,3 @@ def _found(app: Packhorse, part: str) -> Batch[Any]:
         if whole == part:
             raise
         return app.batches.get(whole)
-
-
-def _document(value: Any) -> dict[str, Any]:
-    from packhorse.cli.display import document_of
-
-    return document_of(value)

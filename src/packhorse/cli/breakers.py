@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import NothingMatched
-from packhorse.cli.options import json_option, on_store
+from packhorse.cli.options import json_option, on_store, yes_option
 from packhorse.cli.output import confirm, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def breakers() -> None:
 @on_store
 def list_breakers(app: Packhorse, *, as_json: bool) -> None:
     """List the breakers that are open, or have counted failures of late."""
-    from packhorse.cli.display import document_of
+    from packhorse.client.documents import document_of
 
     found = app.insights.breakers()
     if as_json:
@@ -52,7 +52,7 @@ def breaker_rows(found: tuple[BreakerInfo, ...]) -> None:
 @breakers.command("reset")
 @click.argument("name")
 @click.option("--tenant", default="", help="Whose breaker it is, where it belongs to a tenant.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @on_store
 def reset_breaker(app: Packhorse, *, name: str, tenant: str, yes: bool) -> None:
     """Close a breaker and forget its failures; workers go by it within a second.

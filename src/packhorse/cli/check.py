@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.options import NAME, json_option, queue_choices, queue_names
+from packhorse.cli.options import (
+    app_argument,
+    json_option,
+    own_url_option,
+    queue_choices,
+    queue_names,
+)
 from packhorse.cli.output import note, print_json, print_table, show_progress
 
 if TYPE_CHECKING:
@@ -45,11 +51,8 @@ class _Group:
 
 
 @click.command()
-@click.argument("app_name", metavar="[APP]", required=False)
-@click.option(
-    "-A", "--app", "named", type=NAME, metavar="APP", help="The app: another way to give APP."
-)
-@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@app_argument
+@own_url_option
 @click.option(
     "-q",
     "--queues",
@@ -62,7 +65,6 @@ class _Group:
 def check(
     *,
     app_name: str | None,
-    named: str | None,
     url: str | None,
     queues: tuple[tuple[str, ...], ...],
     as_json: bool,
@@ -77,9 +79,7 @@ def check(
     """
     from packhorse.cli.discovery import existing_store, found_app
 
-    if app_name is not None and named is not None:
-        raise click.UsageError("APP and --app both name the app; give one of them")
-    app = found_app(app_name or named, url=url).app
+    app = found_app(app_name, url=url).app
     try:
         existing_store(app.store)
         _admit(app.store)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import NAME
+from packhorse.cli.options import NAME, app_argument, own_url_option
 from packhorse.cli.output import note
 from packhorse.errors import ConfigError
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("named", metavar="[APP]", required=False)
-@click.option("-A", "--app", "app_name", type=NAME, metavar="APP", help="The same as the argument.")
-@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@app_argument
+@own_url_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8_000, show_default=True, help="The port."
@@ -48,17 +47,15 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-url", type=NAME, help="Where traces are shown: https://traces.example/{trace_id}"
 )
-def dashboard(*, named: str | None, app_name: str | None, **flags: Any) -> None:
+def dashboard(*, app_name: str | None, **flags: Any) -> None:
     """Serve the API and the dashboard of APP, at 127.0.0.1:8000.
 
     Who comes from this machine is an admin as long as it listens at a loopback address.
     Elsewhere everybody needs a token, or a proxy that names them.
     """
-    if named is not None and app_name is not None:
-        raise click.UsageError("the app is named twice, as an argument and with --app")
     from packhorse.cli.discovery import found_app
 
-    app = found_app(named or app_name, url=flags["url"]).app
+    app = found_app(app_name, url=flags["url"]).app
     try:
         _serve(app, flags)
     finally:

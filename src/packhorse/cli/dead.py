@@ -26,7 +26,7 @@ from packhorse.cli.selection import (
     job_filter,
     none_redriven,
     page_options,
-    purge_selected,
+    purge_confirmed,
     redrive_named,
     redrive_selected,
     refuse_filters,
@@ -67,12 +67,11 @@ def list_dead(
     **filters: Unpack[Filters],
 ) -> None:
     """List dead letters, the newest jobs first."""
-    from packhorse.cli.display import print_page, whole_page
+    from packhorse.cli.display import print_page
 
     filters["status"] = (JobStatus.DEAD,)
     chosen = job_filter(app.store, **filters)
-    page = whole_page(app, chosen, limit, after)
-    print_page(page, as_json=as_json, redact=app.bus.redact, none="No dead letters.")
+    print_page(app, chosen, limit, after, as_json=as_json, none="No dead letters.")
 
 
 @dead.command("show")
@@ -144,10 +143,7 @@ def purge_dead(
 ) -> None:
     """Remove dead letters for good, with their history, the oldest first."""
     selection = _selected(app, filters)
-    if not dry_run:
-        confirm(f"Remove {selection} for good?", yes=yes)
-    purged = 0 if dry_run else purge_selected(app.store, selection)
-    tell_numbers({"matched": selection.number, "purged": purged}, as_json=as_json)
+    purge_confirmed(app.store, selection, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _selected(app: Packhorse, filters: dict[str, Any]) -> Selection:

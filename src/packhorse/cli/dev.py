@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.options import NAME
+from packhorse.cli.options import app_argument, own_url_option
 from packhorse.cli.output import note, print_text
 from packhorse.cli.worker import (
     changed_files,
@@ -50,9 +50,8 @@ _COMMAND: Final = f"{_BOUND}from packhorse.cli.main import main; main()"
 
 
 @click.command()
-@click.argument("app_name", metavar="[APP]", required=False)
-@click.option("-A", "--app", "named", type=NAME, metavar="APP", help="The same as the argument.")
-@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@app_argument
+@own_url_option
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
@@ -64,7 +63,7 @@ _COMMAND: Final = f"{_BOUND}from packhorse.cli.main import main; main()"
     default="info",
     show_default=True,
 )
-def dev(*, app_name: str | None, named: str | None, **flags: Any) -> None:
+def dev(*, app_name: str | None, **flags: Any) -> None:
     """Run a worker, the schedules and the dashboard of APP while you write it.
 
     Everything is renewed when a Python file here changes; what runs may finish. Jobs are kept in
@@ -75,12 +74,10 @@ def dev(*, app_name: str | None, named: str | None, **flags: Any) -> None:
     from packhorse.runtime.supervisor.posix import adopt_orphans
 
     leave_when_told()
-    if app_name is not None and named is not None:
-        raise click.UsageError("APP and --app both say which app; give one of them")
     os.environ.pop("PACKHORSE_HTTP", None)  # of a worker alone
     set_up_logs({**flags, "log_format": "console", "log_config": None})
     adopt_orphans()
-    session = _DevSession(app_name if named is None else named, flags, watched_folder())
+    session = _DevSession(app_name, flags, watched_folder())
     raise click.exceptions.Exit(asyncio.run(session.run()))
 
 

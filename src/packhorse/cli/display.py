@@ -26,15 +26,7 @@ from packhorse.cli.output import (
     span_ms,
 )
 from packhorse.cli.selection import whole_id
-from packhorse.client.documents import (
-    bytes_document,
-    document_of,
-    job_document,
-    queue_document,
-    shown_job,
-    waited_document,
-    worker_document,
-)
+from packhorse.client.documents import document_of, job_document, shown_job
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import LOOK_MAX, AttemptError, AttemptRecord, JobRecord, Progress
@@ -48,27 +40,13 @@ from packhorse.insights import JobPage
 from packhorse.protocol import to_wire
 from packhorse.stores.requests import JobFilter
 
-__all__ = [
-    "bytes_document",
-    "document_of",
-    "job_with_history",
-    "print_job",
-    "print_logs",
-    "print_page",
-    "queue_document",
-    "read_job",
-    "waited_document",
-    "whole_page",
-    "worker_document",
-]
-
 #: Characters of arguments and results shown to people; --json shows them whole.
 _BODY_MAX: Final = 2_000
 _INNER_CAPITAL: Final = re.compile(r"[A-Z]")
 
 
-def whole_page(app: Packhorse, chosen: JobFilter, limit: int, after: str | None) -> JobPage:
-    """Look on until the page is full or there are no more jobs; tell a terminal how far it is."""
+def _whole_page(app: Packhorse, chosen: JobFilter, limit: int, after: str | None) -> JobPage:
+    """Search until the page is full or there are no more jobs; show a terminal how far it is."""
     jobs: list[JobInfo] = []
     looked = 0
     while True:
@@ -81,13 +59,22 @@ def whole_page(app: Packhorse, chosen: JobFilter, limit: int, after: str | None)
         show_looks(looked, len(jobs))
 
 
-def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No jobs.") -> None:
-    """Write a page of jobs to stdout; `none` is written for an empty one."""
-    page = msgspec.structs.replace(page, jobs=tuple([shown_job(job, redact) for job in page.jobs]))
+def print_page(
+    app: Packhorse,
+    chosen: JobFilter,
+    limit: int,
+    after: str | None,
+    *,
+    as_json: bool,
+    none: str = "No jobs.",
+) -> None:
+    """Write a page of jobs to stdout; write `none` to stderr for an empty one."""
+    page = _whole_page(app, chosen, limit, after)
+    jobs = [shown_job(job, app.bus.redact) for job in page.jobs]
     if as_json:
-        print_json({"jobs": [job_document(job) for job in page.jobs], "after": page.after})
+        print_json({"jobs": [job_document(job) for job in jobs], "after": page.after})
         return
-    if not page.jobs:
+    if not jobs:
         note(none)
         return
     now_us = SystemClock().now_us()
@@ -95,15 +82,11 @@ def print_page(page: JobPage, *, as_json: bool, redact: Redact, none: str = "No 
         ("ID", "TASK", "QUEUE", "STATUS", "ATTEMPTS", "AGE", "NOTE"),
         [
             (
-                short_id(job.id),
-                job.task,
-                job.queue,
-                job.status.value,
-                job.attempts,
+                *(short_id(job.id), job.task, job.queue, job.status.value, job.attempts),
                 age((now_us - from_datetime(job.created_at)) / SECOND_US),
                 _remark(job),
             )
-            for job in page.jobs
+            for job in jobs
         ],
     )
     if page.after is not None:
@@ -171,7 +154,7 @@ def print_job(app: Packhorse, record: JobRecord, *, as_json: bool, whole: bool =
 
 
 def _print_rows(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table below what was printed, if it has rows."""
+    """Write a table after an empty line, unless it has no rows."""
     if found := list(rows):
         print_text("")
         print_table(titles, found)

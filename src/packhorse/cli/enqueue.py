@@ -17,6 +17,7 @@ from packhorse.cli.options import (
     app_option,
     duration,
     json_option,
+    own_url_option,
     queue_choices,
     show_values_option,
     task_choices,
@@ -64,7 +65,7 @@ class _Enqueue(click.Command):
 @click.option("--tag", multiple=True, help="A tag; may be given several times.")
 @click.option("--id", "job_id", help="The job's id; a second submit of one id is the same job.")
 @app_option
-@click.option("--url", type=NAME, metavar="URL", help="The store, instead of the app's own.")
+@own_url_option
 @show_values_option
 @json_option
 def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:

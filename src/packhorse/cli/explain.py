@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.options import NAME, json_option, on_store
-from packhorse.cli.output import one_line, print_json, print_text
+from packhorse.cli.output import one_line, print_json, print_struct, print_text
 from packhorse.core.sizes import fill_text
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def explain(
     view = app if tenant is None else app.tenant(tenant)
     explanation = view.explain(job_id)
     if as_json:
-        from packhorse.cli.display import document_of
-
-        print_json(document_of(explanation))
+        print_struct(explanation)
         return
     for line in str(explanation).splitlines():
         print_text(one_line(line))

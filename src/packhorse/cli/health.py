@@ -9,7 +9,7 @@ import click
 
 from packhorse.cli.exits import ExitCode, StoreMissing
 from packhorse.cli.options import json_option, queue_choices, url_option
-from packhorse.cli.output import print_json, print_text
+from packhorse.cli.output import print_answer
 from packhorse.core.text import counted
 
 if TYPE_CHECKING:
@@ -50,13 +50,11 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
         workers = tuple(each for each in workers if queue in each.queues and not each.quiet)
     live = sum(each.live for each in workers)
     healthy = live >= wanted
-    if as_json:
-        print_json({"healthy": healthy, "store": label, "liveWorkers": live})
-    else:
-        found = counted(live, "live worker")
-        serving = f" for queue {queue}" if queue else ""
-        state = "healthy" if healthy else "unhealthy"
-        print_text(f"{state}: {found}{serving}, {wanted} wanted; {label}")
+    found = counted(live, "live worker")
+    serving = f" for queue {queue}" if queue else ""
+    state = "healthy" if healthy else "unhealthy"
+    text = f"{state}: {found}{serving}, {wanted} wanted; {label}"
+    print_answer(text, as_json=as_json, healthy=healthy, store=label, liveWorkers=live)
     if not healthy:
         raise click.exceptions.Exit(ExitCode.UNHEALTHY)
 

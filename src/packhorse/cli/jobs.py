@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
-import msgspec
 
 from packhorse.cli.options import (
     NAME,
@@ -17,7 +16,7 @@ from packhorse.cli.options import (
     reset_budget_option,
     show_values_option,
 )
-from packhorse.cli.output import confirm, print_text, tell_numbers
+from packhorse.cli.output import confirm, decoded_json, print_text, tell_numbers
 from packhorse.cli.selection import (
     STATUS,
     Filters,
@@ -27,11 +26,12 @@ from packhorse.cli.selection import (
     filter_options,
     job_filter,
     page_options,
-    purge_selected,
+    purge_confirmed,
     redrive_all,
     refuse_filters,
     selected,
     tell_answers,
+    whole_id,
     whole_ids,
 )
 from packhorse.core.job import UNFINISHED, JobStatus
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
 _OVER: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
+_JOB = click.argument("job_id", metavar="JOB")
 _all_option = click.option("--all", "everything", is_flag=True, help="Every such job there is.")
 
 
@@ -68,15 +69,13 @@ def list_jobs(
     **filters: Unpack[Filters],
 ) -> None:
     """List jobs, the newest first."""
-    from packhorse.cli.display import print_page, whole_page
+    from packhorse.cli.display import print_page
 
-    chosen = job_filter(app.store, **filters)
-    page = whole_page(app, chosen, limit, after)
-    print_page(page, as_json=as_json, redact=app.bus.redact)
+    print_page(app, job_filter(app.store, **filters), limit, after, as_json=as_json)
 
 
 @jobs.command("show")
-@click.argument("job_id", metavar="JOB")
+@_JOB
 @show_values_option
 @json_option
 @on_store
@@ -88,15 +87,15 @@ def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -
 
 
 @jobs.command("logs")
-@click.argument("job_id", metavar="JOB")
+@_JOB
 @json_option
 @on_store
 def job_logs(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     """Show what the handler of a job logged, of each attempt that ended; secrets are masked."""
     from packhorse.cli.display import print_logs
 
-    (whole,) = whole_ids(app.store, (job_id,))
-    print_logs(app.job(whole).logs(), as_json=as_json, redact=app.bus.redact)
+    lines = app.job(whole_id(app.store, job_id)).logs()
+    print_logs(lines, as_json=as_json, redact=app.bus.redact)
 
 
 @jobs.command("cancel")
@@ -163,10 +162,7 @@ def purge_jobs(
     Dead letters are removed by 'packhorse dead purge'.
     """
     selection = _selected(app, filters, _OVER, "no completed or cancelled job matches")
-    if not dry_run:
-        confirm(f"Remove {selection} for good?", yes=yes)
-    purged = 0 if dry_run else purge_selected(app.store, selection)
-    tell_numbers({"matched": selection.number, "purged": purged}, as_json=as_json)
+    purge_confirmed(app.store, selection, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @jobs.command("retry")
@@ -184,7 +180,7 @@ def retry_jobs(
 
 
 @jobs.command("signal")
-@click.argument("job_id", metavar="JOB")
+@_JOB
 @click.argument("name")
 @click.argument("value", metavar="[JSON]", default="null")
 @click.option("--key", type=NAME, help="Sent again with one key, it is one signal.")
@@ -194,13 +190,7 @@ def signal_job(app: Packhorse, *, job_id: str, name: str, value: str, key: str |
 
     A text needs its quotes: packhorse jobs signal 0190 approved '"by ada"'
     """
-    try:
-        decoded = msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
-        raise click.UsageError(
-            f"the value is no JSON: {error}; a text needs quotes, as in '\"text\"'"
-        ) from None
-    (whole,) = whole_ids(app.store, (job_id,))
+    decoded, whole = decoded_json(value), whole_id(app.store, job_id)
     app.job(whole).signal(name, decoded, idempotency_key=key)
     print_text(f"Signalled {whole}.")
 
@@ -210,25 +200,25 @@ _note_option = click.option("--note", default="", help="Why, or with what in min
 
 
 @jobs.command("approve")
-@click.argument("job_id", metavar="JOB")
+@_JOB
 @_by_option
 @_note_option
 @on_store
 def approve_job(app: Packhorse, *, job_id: str, by: str, note: str) -> None:
     """Let a job go on that waits for a person; its handler sees who approved it."""
-    (whole,) = whole_ids(app.store, (job_id,))
-    _tell_decision("Approved", whole, waited=app.job(whole).approve(by=by, note=note))
+    job = app.job(whole_id(app.store, job_id))
+    _tell_decision("Approved", job.id, waited=job.approve(by=by, note=note))
 
 
 @jobs.command("decline")
-@click.argument("job_id", metavar="JOB")
+@_JOB
 @_by_option
 @_note_option
 @on_store
 def decline_job(app: Packhorse, *, job_id: str, by: str, note: str) -> None:
     """End a job that waits for a person: it becomes a dead letter that says who declined it."""
-    (whole,) = whole_ids(app.store, (job_id,))
-    _tell_decision("Declined", whole, waited=app.job(whole).decline(by=by, note=note))
+    job = app.job(whole_id(app.store, job_id))
+    _tell_decision("Declined", job.id, waited=job.decline(by=by, note=note))
 
 
 def _tell_decision(word: str, job_id: str, *, waited: bool) -> None:

@@ -109,6 +109,9 @@ app_option = click.option(
     metavar="APP",
     help="The app, as module:attribute. Default: PACKHORSE_APP.",
 )
+own_url_option = click.option(
+    "--url", type=NAME, metavar="URL", help="The store, instead of the app's own."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
 )
@@ -117,9 +120,26 @@ reset_budget_option = click.option(
 )
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 show_values_option = click.option(
     "--show-values", is_flag=True, help="Show values as they are: nothing is masked or cut."
 )
+
+
+def app_argument(command: Callable[..., R]) -> Callable[..., R]:
+    """Add [APP] and --app, and pass the one that is given as `app_name`."""
+
+    @click.argument("app_name", metavar="[APP]", required=False)
+    @click.option(
+        "-A", "--app", "named", type=NAME, metavar="APP", help="The app: another way to give APP."
+    )
+    @functools.wraps(command)
+    def chosen(*args: Any, app_name: str | None, named: str | None, **kwargs: Any) -> R:
+        if app_name is not None and named is not None:
+            raise click.UsageError("APP and --app both say which app; give one of them")
+        return command(*args, app_name=app_name if named is None else named, **kwargs)
+
+    return chosen
 
 
 def confirm_options(command: F) -> F:
@@ -127,7 +147,7 @@ def confirm_options(command: F) -> F:
     command = click.option("--dry-run", is_flag=True, help="Only say how many it would be.")(
         command
     )
-    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return yes_option(command)
 
 
 def on_store(command: Callable[Concatenate[Packhorse, P], R]) -> Callable[..., R]:

@@ -12,10 +12,10 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -54,6 +54,46 @@ def print_json(document: object) -> None:
     print_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
+def print_struct(value: Any, **more: object) -> None:
+    """Write a struct, and further fields, as one JSON document to stdout."""
+    from packhorse.client.documents import document_of
+
+    print_json({**document_of(value), **more})
+
+
+def print_answer(text: str, *, as_json: bool, **document: object) -> None:
+    """Write an answer to stdout: as a JSON document for programs, as text for people."""
+    if as_json:
+        print_json(document)
+    else:
+        print_text(text)
+
+
+def print_list(
+    name: str,
+    found: Iterable[Any],
+    headers: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
+    *,
+    none: str,
+    as_json: bool,
+    document: Callable[[Any], object] | None = None,
+) -> None:
+    """Write a list to stdout: under `name` in a JSON document, or as a table.
+
+    `document` describes one element, by default with all its fields. `none` goes to stderr instead
+    of an empty table.
+    """
+    if as_json:
+        from packhorse.client.documents import document_of
+
+        print_json({name: list(map(document or document_of, found))})
+    elif rows := list(map(row, found)):
+        print_table(headers, rows)
+    else:
+        note(none)
+
+
 def print_text(text: str) -> None:
     """Write data to stdout."""
     if sys.stdout is None:  # closed before the start: click would write nothing, silently
@@ -67,6 +107,18 @@ def tell_numbers(numbers: Mapping[str, int], *, as_json: bool) -> None:
         print_json(dict(numbers))
     else:
         print_text(", ".join(f"{name} {number}" for name, number in numbers.items()))
+
+
+def decoded_json(text: str) -> Any:
+    """Decode an argument that is JSON."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(
+            f"{text!r} is not JSON: {error}; a text has quotes: '\"text\"'"
+        ) from None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

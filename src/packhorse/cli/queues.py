@@ -11,7 +11,15 @@ import click
 
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, json_option, on_store, queue_choices
-from packhorse.cli.output import ages, did_you_mean, note, print_json, print_table, print_text
+from packhorse.cli.output import (
+    ages,
+    did_you_mean,
+    note,
+    print_answer,
+    print_json,
+    print_table,
+    print_text,
+)
 from packhorse.core.durations import span_text
 from packhorse.core.sizes import THE_STORE, fill_text, size_text
 from packhorse.core.text import counted
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NONE: Final = "none"
+_QUEUE: Final = click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
 
 
 @click.group()
@@ -39,7 +48,7 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
     """List every queue declared, set, paused, closed, or holding a job."""
     found = app.insights.queues()
     if as_json:
-        from packhorse.cli.display import queue_document
+        from packhorse.client.documents import queue_document
 
         print_json({"queues": [queue_document(queue) for queue in found]})
     elif found:
@@ -66,7 +75,7 @@ def _part_options(command: F) -> F:
 
 
 @queues.command("pause")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @_part_options
 @json_option
 @on_store
@@ -77,14 +86,12 @@ def pause_queue(
     _refuse_unknown(app, queue)
     part = _part(key, tenant)
     changed = app.pause(queue, **part)
-    if as_json:
-        print_json({"queue": queue, **part, "paused": True, "changed": changed})
-    else:
-        print_text(f"{_named(queue, part)} {'is paused' if changed else 'was paused already'}.")
+    text = f"{_named(queue, part)} {'is paused' if changed else 'was paused already'}."
+    print_answer(text, as_json=as_json, queue=queue, **part, paused=True, changed=changed)
 
 
 @queues.command("resume")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @_part_options
 @json_option
 @on_store
@@ -95,14 +102,12 @@ def resume_queue(
     _refuse_unknown(app, queue)
     part = _part(key, tenant)
     changed = app.resume(queue, **part)
-    if as_json:
-        print_json({"queue": queue, **part, "paused": False, "changed": changed})
-    else:
-        _tell_open(app, queue, _named(queue, part), "paused", changed=changed)
+    text = _ended(app, queue, _named(queue, part), "paused", changed=changed)
+    print_answer(text, as_json=as_json, queue=queue, **part, paused=False, changed=changed)
 
 
 @queues.command("close")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @json_option
 @on_store
 def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
@@ -111,7 +116,7 @@ def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 
 
 @queues.command("drain", hidden=True)
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @json_option
 @on_store
 def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
@@ -123,28 +128,24 @@ def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 def _close(app: Packhorse, queue: str, *, as_json: bool) -> None:
     _refuse_unknown(app, queue)
     changed = app.close_queue(queue)
-    if as_json:
-        print_json({"queue": queue, "closed": True, "changed": changed})
-    else:
-        print_text(f"Queue {queue} {'is closed' if changed else 'was closed already'}.")
+    text = f"Queue {queue} {'is closed' if changed else 'was closed already'}."
+    print_answer(text, as_json=as_json, queue=queue, closed=True, changed=changed)
 
 
 @queues.command("open")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @json_option
 @on_store
 def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take new jobs for a closed queue again."""
     _refuse_unknown(app, queue)
     changed = app.open_queue(queue)
-    if as_json:
-        print_json({"queue": queue, "closed": False, "changed": changed})
-    else:
-        _tell_open(app, queue, f"Queue {queue}", "closed", changed=changed)
+    text = _ended(app, queue, f"Queue {queue}", "closed", changed=changed)
+    print_answer(text, as_json=as_json, queue=queue, closed=False, changed=changed)
 
 
 @queues.command("set")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_choices)
+@_QUEUE
 @click.argument("limits", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--unset", is_flag=True, help="End what was set: the declared limits hold again.")
 @json_option
@@ -163,35 +164,25 @@ def set_queue(
 
         packhorse queues set "" max_bytes=2GB
     """
+    from packhorse.client.documents import bytes_document, queue_document
+
     if unset == bool(limits):
         raise click.UsageError("give limits as name=value, or --unset, and not both")
     _refuse_unknown(app, queue)
     chosen: Any = parse_limits(limits)
     changed = app.set_limits(queue, None) if unset else app.set_limits(queue, **chosen)
     if queue == THE_STORE:
-        _tell_store(app, changed=changed, as_json=as_json)
+        held = app.insights.store_bytes()
+        shown = "holds any number of bytes" if held is None else f"holds {fill_text(*held)}"
+        text = f"The store {shown}{'' if changed else '; nothing changed'}."
+        print_answer(text, as_json=as_json, **bytes_document(held), changed=changed)
         return
     state = _found(app, queue)
     if state is None:  # tasks name it, but it was never used
         raise NothingMatched(f"no limits of queue {queue!r} are set")
-    if as_json:
-        from packhorse.cli.display import queue_document
-
-        print_json({**queue_document(state), "changed": changed})
-        return
-    shown = "; ".join(_limits(state)) or "none"
-    print_text(f"Queue {queue}: {'' if changed else 'nothing changed; '}limits are {shown}.")
-
-
-def _tell_store(app: Packhorse, *, changed: bool, as_json: bool) -> None:
-    held = app.insights.store_bytes()
-    if as_json:
-        from packhorse.cli.display import bytes_document
-
-        print_json({**bytes_document(held), "changed": changed})
-        return
-    shown = "holds any number of bytes" if held is None else f"holds {fill_text(*held)}"
-    print_text(f"The store {shown}{'' if changed else '; nothing changed'}.")
+    limited = "; ".join(_limits(state)) or "none"
+    text = f"Queue {queue}: {'' if changed else 'nothing changed; '}limits are {limited}."
+    print_answer(text, as_json=as_json, **queue_document(state), changed=changed)
 
 
 def _row(queue: QueueInfo) -> tuple[object, ...]:
@@ -214,7 +205,7 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
 def with_bytes(
     rows: Iterable[tuple[object, ...]], found: Sequence[QueueInfo | None]
 ) -> list[tuple[object, ...]]:
-    """Say behind each row how full its queue is, if some queue is bounded by bytes."""
+    """Add to each row how full its queue is, if any queue is bounded by bytes."""
     if not any(queue is not None and queue.held_bytes is not None for queue in found):
         return list(rows)
     return [(*row, _bytes(queue)) for row, queue in zip(rows, found, strict=True)]
@@ -249,7 +240,7 @@ def _refuse_unknown(app: Packhorse, queue: str) -> None:
 
 
 def _part(key: str | None, tenant: str | None) -> PartOptions:
-    """Return the part of a queue that is meant, if not all of it."""
+    """Return the key and tenant options that were given."""
     part: PartOptions = {}
     if key is not None:
         part["key"] = key
@@ -263,14 +254,13 @@ def _named(queue: str, part: Mapping[str, object]) -> str:
     return f"{of or 'Queue '}{queue}"
 
 
-def _tell_open(app: Packhorse, queue: str, what: str, held: str, *, changed: bool) -> None:
-    """Say that `what` is not `held` any more, and what else holds the queue."""
+def _ended(app: Packhorse, queue: str, what: str, state: str, *, changed: bool) -> str:
+    """Say that `what` is no longer paused or closed, and whether the queue still is."""
     hindrances = " It is ".join(_hindrances(_found(app, queue)))
     if hindrances:
-        over = f"is no longer {held}" if changed else f"was not {held}"
-        print_text(f"{what} {over}, but the queue is {hindrances}")
-    else:
-        print_text(f"{what} is open." if changed else f"{what} was open already.")
+        over = f"is no longer {state}" if changed else f"was not {state}"
+        return f"{what} {over}, but the queue is {hindrances}"
+    return f"{what} is open." if changed else f"{what} was open already."
 
 
 def _found(app: Packhorse, queue: str) -> QueueInfo | None:

@@ -14,8 +14,11 @@ from packhorse.cli.output import (
     age,
     note,
     one_line,
+    print_answer,
     print_fields,
     print_json,
+    print_list,
+    print_struct,
     print_table,
     print_text,
 )
@@ -40,14 +43,9 @@ def schedules() -> None:
 @on_store
 def list_schedules(app: Packhorse, *, as_json: bool) -> None:
     """List every schedule that the store holds."""
-    found = app.schedules.all()
-    if as_json:
-        print_json({"schedules": [_document(each) for each in found]})
-    elif found:
-        headers = ("SCHEDULE", "STATE", "NEXT", "TASK", "LAST", "WHEN")
-        print_table(headers, map(_row, found))
-    else:
-        note("No schedules. Workers of an app that declares some write them down when they start.")
+    headers = ("SCHEDULE", "STATE", "NEXT", "TASK", "LAST", "WHEN")
+    none = "No schedules. Workers of an app that declares some write them down when they start."
+    print_list("schedules", app.schedules.all(), headers, _row, none=none, as_json=as_json)
 
 
 def _row(schedule: ScheduleInfo) -> tuple[object, ...]:
@@ -79,7 +77,7 @@ def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Show one schedule, its next fires and its last ones."""
     found = app.schedules.get(name)
     if as_json:
-        print_json(_document(found))
+        print_struct(found)
         return
     timing = found.timing
     print_fields(
@@ -144,12 +142,9 @@ def past_fires(app: Packhorse, *, name: str, as_json: bool) -> None:
 def run_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Submit the schedule's call now; when it fires by itself stays as it is."""
     job = app.schedules.run(name)
-    if as_json:
-        print_json({"schedule": name, "jobId": job.id, "deduplicated": job.deduplicated})
-    elif job.deduplicated:
-        print_text(f"Job {job.id} of schedule {name} is there already, and only one may be.")
-    else:
-        print_text(f"Job {job.id} of schedule {name} was submitted.")
+    done = "is there already, and only one may be" if job.deduplicated else "was submitted"
+    fields = {"schedule": name, "jobId": job.id, "deduplicated": job.deduplicated}
+    print_answer(f"Job {job.id} of schedule {name} {done}.", as_json=as_json, **fields)
 
 
 @schedules.command("pause")
@@ -199,7 +194,7 @@ def edit_schedule(
 
 def _tell(schedule: ScheduleInfo, *, as_json: bool) -> None:
     if as_json:
-        print_json(_document(schedule))
+        print_struct(schedule)
         return
     then = "" if schedule.next_at is None else f"; next at {one_line(schedule.next_at)}"
     print_text(f"Schedule {schedule.name} is {schedule.state}: {schedule.words}{then}.")
@@ -218,7 +213,7 @@ def _print_fires(app: Packhorse, schedule: ScheduleInfo, *, limit: int | None) -
 def _outcomes(
     app: Packhorse, schedule: ScheduleInfo, limit: int | None
 ) -> Iterator[tuple[FireNote, str]]:
-    """Each fire, the newest first, and the status of its job."""
+    """Yield each fire, the newest first, with the status of its job."""
     for fire in schedule.fires[::-1][:limit]:
         if fire.refused:
             yield fire, f"refused: {fire.refused}"
@@ -231,12 +226,6 @@ def _lateness(fire: FireNote) -> str:
     if fire.by_hand:
         return "by hand"
     return span_text(max(0, fire.submitted_us - fire.fire_us)) or "0s"
-
-
-def _document(schedule: ScheduleInfo) -> dict[str, Any]:
-    from packhorse.cli.display import document_of
-
-    return document_of(schedule)
 
 
 def _fire_documents(app: Packhorse, schedule: ScheduleInfo) -> Iterator[dict[str, Any]]:

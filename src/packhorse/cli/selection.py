@@ -18,7 +18,7 @@ import msgspec
 
 from packhorse.cli.exits import ExitCode, NothingMatched
 from packhorse.cli.options import NAME, duration, queue_choices, task_choices
-from packhorse.cli.output import note, print_json, print_text, show_progress
+from packhorse.cli.output import confirm, note, print_json, print_text, show_progress, tell_numbers
 from packhorse.core.durations import microseconds
 from packhorse.core.job import LOOK_MAX, PAGE_MAX, DeadReason, JobRecord, JobStatus
 from packhorse.core.text import counted
@@ -82,7 +82,7 @@ class Filters(TypedDict, total=False):
 
 
 def job_filter(store: Store, **filters: Unpack[Filters]) -> JobFilter:
-    """Translate options for stores. Ages are judged by the store's clock."""
+    """Build the store's filter from options. Ages are counted by the store's clock."""
     from packhorse.stores.requests import JobFilter
 
     age = filters.get("older_than")
@@ -162,7 +162,7 @@ def whole_ids(store: Store, parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _fitting(store: Store, chosen: JobFilter) -> list[str]:
-    """Ids that fit, several if there are; every look at the store is bounded."""
+    """Return the ids that fit, stopping after several; every look at the store is bounded."""
     found: list[str] = []
     after: str | None = None
     for _ in range(_LOOKS_MAX):
@@ -331,6 +331,17 @@ def none_redriven() -> dict[str, int]:
     from packhorse.stores.requests import RedriveAnswer
 
     return {str(answer): 0 for answer in RedriveAnswer}
+
+
+def purge_confirmed(
+    store: Store, selection: Selection, *, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Ask, remove the selected jobs, and write how many; with `dry_run` only count them."""
+    purged = 0
+    if not dry_run:
+        confirm(f"Remove {selection} for good?", yes=yes)
+        purged = purge_selected(store, selection)
+    tell_numbers({"matched": selection.number, "purged": purged}, as_json=as_json)
 
 
 def purge_selected(store: Store, selection: Selection) -> int:

@@ -10,7 +10,15 @@ import click
 
 from packhorse.cli.breakers import breaker_rows
 from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import age, ages, print_json, print_table, print_text, span_ms
+from packhorse.cli.output import (
+    age,
+    ages,
+    print_json,
+    print_struct,
+    print_table,
+    print_text,
+    span_ms,
+)
 from packhorse.cli.queues import with_bytes
 from packhorse.core.sizes import fill_text
 
@@ -39,7 +47,7 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
 
     With --range: attempts over that time, and how long 50, 95 and 99 % of them waited and ran.
     """
-    from packhorse.cli.display import bytes_document, document_of
+    from packhorse.client.documents import bytes_document, document_of
     from packhorse.protocol import to_wire
 
     view = app.insights
@@ -79,10 +87,8 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
 
 
 def _show_history(found: History, *, as_json: bool) -> None:
-    from packhorse.cli.display import document_of
-
     if as_json:
-        print_json(document_of(found))
+        print_struct(found)
         return
     attempts = sum(point.attempts for point in found.points)
     failed = sum(point.retried + point.dead for point in found.points)
@@ -109,7 +115,7 @@ def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
     """How long the longest-waiting ready jobs have waited; absent when none is ready."""
     if queue is None or queue.oldest_ready_s is None:
         return {}
-    from packhorse.cli.display import waited_document
+    from packhorse.client.documents import waited_document
 
     return waited_document(queue)
 

@@ -10,10 +10,11 @@ import click
 
 from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, duration, json_option, on_store
-from packhorse.cli.output import note, print_json, print_table, print_text, the_one
+from packhorse.cli.output import note, print_list, print_struct, print_text, the_one
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
+    from packhorse.client.tokens import TokenInfo
 
 
 @click.group()
@@ -45,12 +46,11 @@ def create_token(
     as_json: bool,
 ) -> None:
     """Make a token and print it. It is kept nowhere: the store knows a digest of it."""
-    from packhorse.cli.display import document_of
     from packhorse.client.tokens import Tokens
 
     made = Tokens(app.store).create(name, scopes=scopes, tenant=tenant, expires=expires)
     if as_json:
-        print_json({**document_of(made.info), "token": made.text})
+        print_struct(made.info, token=made.text)
         return
     note(f"Token {made.info.id} was made for {name}; it is not shown again.")
     print_text(made.text)
@@ -61,24 +61,16 @@ def create_token(
 @on_store
 def list_tokens(app: Packhorse, *, as_json: bool) -> None:
     """List the tokens that count."""
-    from packhorse.cli.display import document_of
     from packhorse.client.tokens import Tokens
 
-    found = Tokens(app.store).all()
-    if as_json:
-        print_json({"tokens": [document_of(one) for one in found]})
-    elif found:
-        rows = [
-            (
-                *(one.id, one.name, one.scopes),
-                one.tenant,
-                *map(_day, (one.created_at, one.expires_at)),
-            )
-            for one in found
-        ]
-        print_table(("ID", "NAME", "SCOPES", "TENANT", "CREATED", "EXPIRES"), rows)
-    else:
-        note("No tokens. Make one with 'packhorse tokens create NAME --scope viewer'.")
+    headers = ("ID", "NAME", "SCOPES", "TENANT", "CREATED", "EXPIRES")
+    none = "No tokens. Make one with 'packhorse tokens create NAME --scope viewer'."
+    print_list("tokens", Tokens(app.store).all(), headers, _row, none=none, as_json=as_json)
+
+
+def _row(token: TokenInfo) -> tuple[object, ...]:
+    days = map(_day, (token.created_at, token.expires_at))
+    return (token.id, token.name, token.scopes, token.tenant, *days)
 
 
 @tokens.command("revoke")

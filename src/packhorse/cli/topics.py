@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.options import NAME, duration, json_option, on_store
-from packhorse.cli.output import note, print_json, print_table, print_text
+from packhorse.cli.output import (
+    decoded_json,
+    note,
+    print_json,
+    print_list,
+    print_struct,
+    print_table,
+    print_text,
+)
 from packhorse.core.text import counted
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
     from packhorse.client.topics import TopicInfo
 
 _NAME = click.argument("name", metavar="TOPIC")
-#: Written out, since help is to import nothing that jobs are made of.
+#: Written out: `--help` must not import the job types.
 _PRIORITIES = ("critical", "high", "normal", "low", "background")
 
 
@@ -31,13 +39,9 @@ def topics() -> None:
 @on_store
 def list_topics(app: Packhorse, *, as_json: bool) -> None:
     """List every topic that the store knows subscribers of."""
+    none = "No topics. Workers of an app that subscribes to some write that down on start."
     found = app.topics.all()
-    if as_json:
-        print_json({"topics": [_document(each) for each in found]})
-    elif found:
-        print_table(("TOPIC", "SUBSCRIBERS"), map(_row, found))
-    else:
-        note("No topics. Workers of an app that subscribes to some write that down on start.")
+    print_list("topics", found, ("TOPIC", "SUBSCRIBERS"), _row, none=none, as_json=as_json)
 
 
 def _row(topic: TopicInfo) -> tuple[object, ...]:
@@ -53,7 +57,7 @@ def show_topic(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Show the subscribers of a topic, those that are retired too."""
     found = app.topics.get(name)
     if as_json:
-        print_json(_document(found))
+        print_struct(found)
     elif found.subscribers:
         rows = [
             (each.task, each.queue, each.state, _instant(each.declared_at), _instant(each.seen_at))
@@ -80,15 +84,7 @@ def publish_event(
 
     packhorse topics publish order.paid '{"order": 17}' --key o-17
     """
-    import msgspec
-
-    try:
-        value = msgspec.json.decode(payload)
-    except msgspec.DecodeError as error:
-        raise click.UsageError(
-            f"{payload!r} is not JSON: {error}; a text has quotes: '\"text\"'"
-        ) from None
-    jobs = app.topic(name).publish(value, **options)
+    jobs = app.topic(name).publish(decoded_json(payload), **options)
     if as_json:
         listed = [{"jobId": job.id, "deduplicated": job.deduplicated} for job in jobs]
         print_json({"topic": name, "jobs": listed})
@@ -99,12 +95,6 @@ def publish_event(
             print_text(f"  {job.id}  {job.info().task}{there}")
     else:
         note(f"Topic {name} has no subscribers: the event reached no task.")
-
-
-def _document(topic: TopicInfo) -> dict[str, Any]:
-    from packhorse.cli.display import document_of
-
-    return document_of(topic)
 
 
 def _instant(moment: datetime) -> str:

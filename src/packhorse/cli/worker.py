@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from packhorse.cli.exits import ToldToStop
-from packhorse.cli.options import NAME, bounds, duration, queue_choices, queue_names, reserved
+from packhorse.cli.options import (
+    NAME,
+    app_argument,
+    bounds,
+    duration,
+    queue_choices,
+    queue_names,
+    reserved,
+)
 from packhorse.cli.output import note
 from packhorse.errors import ConfigError
 
@@ -47,10 +55,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 @click.command()
-@click.argument("app_name", metavar="[APP]", required=False)
-@click.option(
-    "-A", "--app", "named", type=NAME, metavar="APP", help="The app: another way to give APP."
-)
+@app_argument
 @click.option(
     "--url", type=NAME, metavar="URL", help="The store to work on, instead of the app's own."
 )
@@ -168,7 +173,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     help="Run in this very process, without a parent that watches it; for debuggers.",
 )
 @click.option("--banner/--no-banner", default=True, help="Say at the start what runs where.")
-def worker(app_name: str | None, named: str | None, **flags: Any) -> None:
+def worker(*, app_name: str | None, **flags: Any) -> None:
     """Run the jobs of APP until told to stop.
 
     SIGTERM, SIGHUP and Ctrl-C let running jobs finish; a second one gives them back, a third
@@ -176,9 +181,6 @@ def worker(app_name: str | None, named: str | None, **flags: Any) -> None:
     SIGUSR2 goes on.
     """
     leave_when_told()
-    if app_name is not None and named is not None:
-        raise click.UsageError("APP and --app both say which app; give one of them")
-    app_name = app_name if named is None else named
     if flags["autoscale"] is not None:
         from packhorse.cli.autoscale import run_scaled
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from packhorse.cli.exits import NothingMatched, exit_code_of
 from packhorse.cli.options import duration, json_option, on_store
-from packhorse.cli.output import age, note, print_json, print_table, print_text, the_one
+from packhorse.cli.output import age, note, print_list, print_struct, print_text, the_one
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.durations import microseconds
 from packhorse.core.text import short_id
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.insights import WorkerInfo
 
-#: How long a worker elsewhere may take to hear what it is told.
+F = TypeVar("F", bound=Callable[..., Any])
+#: How long to wait for a worker on another machine to obey.
 _HEEDED_S: Final = 15.0
 
 
@@ -36,32 +37,27 @@ def workers() -> None:
 @on_store
 def list_workers(app: Packhorse, *, as_json: bool) -> None:
     """List the workers the store knows, live ones and those that went without leaving."""
-    found = app.insights.workers()
-    if as_json:
-        from packhorse.cli.display import worker_document
+    from packhorse.client.documents import worker_document
 
-        print_json({"workers": [worker_document(worker) for worker in found]})
-        return
-    if not found:
-        note("No workers.")
-        return
     now_us = SystemClock().now_us()
-    print_table(
+
+    def row(worker: WorkerInfo) -> tuple[object, ...]:
+        return (
+            *(short_id(worker.id), worker_state(worker), worker.host, worker.pid),
+            f"{worker.running}/{worker.concurrency}",
+            age((now_us - from_datetime(worker.started_at)) / SECOND_US),
+            age((now_us - from_datetime(worker.renewed_at)) / SECOND_US),
+            *(worker.code, worker.queues),
+        )
+
+    print_list(
+        "workers",
+        app.insights.workers(),
         ("WORKER", "STATE", "HOST", "PID", "RUNNING", "UP", "SEEN", "CODE", "QUEUES"),
-        [
-            (
-                short_id(worker.id),
-                worker_state(worker),
-                worker.host,
-                worker.pid,
-                f"{worker.running}/{worker.concurrency}",
-                age((now_us - from_datetime(worker.started_at)) / SECOND_US),
-                age((now_us - from_datetime(worker.renewed_at)) / SECOND_US),
-                worker.code,
-                worker.queues,
-            )
-            for worker in found
-        ],
+        row,
+        none="No workers.",
+        as_json=as_json,
+        document=worker_document,
     )
 
 
@@ -79,7 +75,6 @@ def worker_state(worker: WorkerInfo) -> str:
 @on_store
 def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) -> None:
     """Show what a worker does right now, on whichever machine: the stacks of running handlers."""
-    from packhorse.client.documents import document_of
     from packhorse.client.stacks import ask_stacks
 
     live = {worker.id: worker for worker in app.insights.workers() if worker.live}
@@ -88,7 +83,7 @@ def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) 
     if not found.answered:
         raise NothingMatched(f"worker {whole} has not answered within {timeout}; ask again")
     if as_json:
-        print_json(document_of(found))
+        print_struct(found)
         return
     for one in found.stacks:
         print_text(f"{one.task}  {one.job_id}  {one.kind}, for {one.seconds:.1f} s")
@@ -96,9 +91,16 @@ def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) 
     note(f"{len(found.stacks)} handlers run." if not found.more else f"{found.more} more run.")
 
 
+def _chosen_workers(command: F) -> F:
+    """Add the ids of workers, and --all."""
+    everyone = click.option(
+        "--all", "everyone", is_flag=True, help="All live workers on this machine."
+    )
+    return click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)(everyone(command))
+
+
 @workers.command("quiet")
-@click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)
-@click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
+@_chosen_workers
 @on_store
 def quiet_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
     """Have workers claim nothing more; what they run goes on.
@@ -106,31 +108,30 @@ def quiet_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool
     They live on, and claim again after 'packhorse workers resume'. Processes on this machine get
     SIGUSR1; named workers elsewhere are told through the store.
     """
-    _tell(app, worker_ids, signal.SIGUSR1, everyone=everyone)
+    _signal_all(app, worker_ids, signal.SIGUSR1, everyone=everyone)
 
 
 @workers.command("resume")
-@click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)
-@click.option("--all", "everyone", is_flag=True, help="All live workers on this machine.")
+@_chosen_workers
 @on_store
 def resume_workers(app: Packhorse, worker_ids: tuple[str, ...], *, everyone: bool) -> None:
     """Have workers claim jobs again. Processes on this machine get SIGUSR2."""
-    _tell(app, worker_ids, signal.SIGUSR2, everyone=everyone)
+    _signal_all(app, worker_ids, signal.SIGUSR2, everyone=everyone)
 
 
-def _tell(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
-    """Tell the chosen workers; the first that cannot be told decides the exit code."""
+def _signal_all(app: Packhorse, worker_ids: Sequence[str], number: int, *, everyone: bool) -> None:
+    """Signal the chosen workers; the first that cannot be reached decides the exit code."""
     chosen = _chosen(app.insights.workers(), worker_ids, everyone=everyone)
-    refused = [error for worker in chosen if (error := _told(app, worker, number)) is not None]
+    refused = [error for worker in chosen if (error := _signal(app, worker, number)) is not None]
     for error in refused:
         note(str(error))
-    if everyone and len(refused) < len(chosen):  # some were told, so the others are merely gone
+    if everyone and len(refused) < len(chosen):  # some were reached, so the others are merely gone
         refused = [error for error in refused if not isinstance(error, NothingMatched)]
     if refused:
         click.get_current_context().exit(exit_code_of(refused[0]))
 
 
-def _told(app: Packhorse, worker: WorkerInfo, number: int) -> PackhorseError | None:
+def _signal(app: Packhorse, worker: WorkerInfo, number: int) -> PackhorseError | None:
     """Signal a worker's process, or tell it through the store; return the error if it is gone."""
     from packhorse.client.worker_signals import WorkerGone, heeds, quiet_put, signal_worker
 
@@ -153,7 +154,7 @@ def _told(app: Packhorse, worker: WorkerInfo, number: int) -> PackhorseError | N
 def _chosen(
     known: Sequence[WorkerInfo], worker_ids: Sequence[str], *, everyone: bool
 ) -> list[WorkerInfo]:
-    """Choose workers; refuse unknown ones before any is told."""
+    """Choose workers; refuse unknown ones before any is signalled."""
     if bool(worker_ids) == everyone:
         raise click.UsageError("name workers, or give --all")
     live = {worker.id: worker for worker in known if worker.live}

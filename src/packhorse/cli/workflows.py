@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packhorse.cli.options import json_option, on_store
-from packhorse.cli.output import note, print_fields, print_json, print_table, print_text, the_one
+from packhorse.cli.options import json_option, on_store, yes_option
+from packhorse.cli.output import (
+    print_answer,
+    print_fields,
+    print_list,
+    print_struct,
+    print_text,
+    the_one,
+)
 from packhorse.core.text import short_id
 
 if TYPE_CHECKING:
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from packhorse.workflows.info import NodeInfo, WorkflowInfo
 
 _NAME = click.argument("name", metavar="NAME")
+_TENANT = click.option("--tenant", default="", help="Whose workflow; default: of no tenant.")
 #: Characters of the id of a run that are shown.
 _RUN_SHOWN = 8
 
@@ -33,16 +41,10 @@ def workflows() -> None:
 @on_store
 def list_workflows(app: Packhorse, *, limit: int, as_json: bool) -> None:
     """List workflows that run or are still kept."""
-    from packhorse.client.documents import document_of
-
     found = app.workflows.all(limit=limit)
-    if as_json:
-        print_json({"workflows": [document_of(each) for each in found]})
-    elif found:
-        headers = ("WORKFLOW", "RUN", "TENANT", "STATE", "NODES", "DONE", "FAILED", "CREATED")
-        print_table(headers, map(_row, found))
-    else:
-        note("No workflows. Start one with app.workflow(name).start().")
+    headers = ("WORKFLOW", "RUN", "TENANT", "STATE", "NODES", "DONE", "FAILED", "CREATED")
+    none = "No workflows. Start one with app.workflow(name).start()."
+    print_list("workflows", found, headers, _row, none=none, as_json=as_json)
 
 
 def _row(workflow: WorkflowInfo) -> tuple[object, ...]:
@@ -55,7 +57,7 @@ def _row(workflow: WorkflowInfo) -> tuple[object, ...]:
 
 
 def _found(app: Packhorse, name: str, tenant: str) -> Workflow:
-    """The workflow of a name or an id, or of a part of one that no other has."""
+    """Find a workflow by its name or id, or by a part that fits one alone."""
     from packhorse.group_errors import WorkflowNotFound
 
     try:
@@ -72,7 +74,7 @@ def _found(app: Packhorse, name: str, tenant: str) -> Workflow:
 
 @workflows.command("show")
 @_NAME
-@click.option("--tenant", default="", help="Whose workflow; default: of no tenant.")
+@_TENANT
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz.")
 @click.option("--mermaid", is_flag=True, help="Print the graph for Mermaid.")
 @json_option
@@ -89,7 +91,7 @@ def show_workflow(
         for line in _dot(nodes) if dot else _mermaid(nodes):
             print_text(line)
     elif as_json:
-        print_json({**document_of(info), "graph": [document_of(node) for node in nodes]})
+        print_struct(info, graph=[document_of(node) for node in nodes])
     else:
         print_fields(
             [
@@ -105,8 +107,8 @@ def show_workflow(
 
 @workflows.command("cancel")
 @_NAME
-@click.option("--tenant", default="", help="Whose workflow; default: of no tenant.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@_TENANT
+@yes_option
 @json_option
 @on_store
 def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_json: bool) -> None:
@@ -115,41 +117,37 @@ def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_jso
     if not yes:
         click.confirm(f"Cancel workflow {workflow.id}?", abort=True, err=True)
     cancelled = workflow.cancel()
-    if as_json:
-        print_json({"workflow": workflow.id, "cancelled": cancelled})
-    else:
-        said = "is cancelled" if cancelled else f"had ended: it is {workflow.status()}"
-        print_text(f"Workflow {workflow.id} {said}.")
+    state = "is cancelled" if cancelled else f"had ended: it is {workflow.status()}"
+    text = f"Workflow {workflow.id} {state}."
+    print_answer(text, as_json=as_json, workflow=workflow.id, cancelled=cancelled)
 
 
 @workflows.command("retry")
 @_NAME
-@click.option("--tenant", default="", help="Whose workflow; default: of no tenant.")
+@_TENANT
 @json_option
 @on_store
 def retry_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) -> None:
     """Try dead and cancelled nodes of a workflow again, and what waits behind them."""
     workflow = _found(app, name, tenant)
     count = workflow.retry()
-    if as_json:
-        print_json({"workflow": workflow.id, "retried": count})
-    else:
-        print_text(f"{count} nodes of workflow {workflow.id} are tried again.")
+    text = f"{count} nodes of workflow {workflow.id} are tried again."
+    print_answer(text, as_json=as_json, workflow=workflow.id, retried=count)
 
 
 # ----------------------------------------------------------------------------------------- drawing
 
 
 def _drawn(nodes: Sequence[NodeInfo]) -> Iterator[str]:
-    """The graph as lines: deeper nodes further to the right, with those they wait for."""
+    """Draw the graph as lines: indent a node by its depth, and name its parents."""
     depth: dict[str, int] = {}
     for node in nodes:  # parents come first
         depth[node.name] = 1 + max((depth.get(name, 0) for name in node.parents), default=0)
     for node in nodes:
         indent = "  " * (depth[node.name] - 1 + node.key.count("."))
         behind = f" <- {', '.join(node.parents)}" if node.parents else ""
-        told = node.reason or (node.same_as and f"same as job {node.same_as}")
-        why = f" ({told})" if told else ""
+        reason = node.reason or (node.same_as and f"same as job {node.same_as}")
+        why = f" ({reason})" if reason else ""
         waits = f"; behind it: {', '.join(node.behind)}" if node.behind else ""
         yield f"{indent}[{node.state}] {node.name}{behind}{why}{waits}"
 
