@@ -346,7 +346,7 @@ def test_a_signal_that_cannot_be_sent_says_why(project: Project, app: Packhorse)
     submit(app, "done")
     app.run(burst=True)
 
-    assert "no JSON" in project.run("jobs", "signal", "done", "approved", "by ada").stderr
+    assert "not JSON" in project.run("jobs", "signal", "done", "approved", "by ada").stderr
     result = project.run("jobs", "signal", "done", "approved")
     assert result.exit_code == ExitCode.FAILED
     assert "has finished" in result.stderr

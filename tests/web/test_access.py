@@ -65,14 +65,7 @@ async def test_a_stream_ends_before_the_first_part_that_its_reader_may_not_have(
     async def handler(_call: ApiCall) -> ApiAnswer:
         return ApiAnswer(response=StreamingResponse(parts()))
 
-    route = ApiRoute(
-        method="GET",
-        path="/",
-        handler=handler,
-        permission=Permission.JOBS_VIEW,
-        summary="A stream",
-        answer="Stream",
-    )
+    route = ApiRoute("GET", "/", handler, Permission.JOBS_VIEW)
     endpoint = ApiServer(app, AccessRules(), 1).endpoint(route)
     web = Web(app)
     web.served = Starlette(routes=[Route("/", endpoint)])

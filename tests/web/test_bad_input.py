@@ -60,7 +60,7 @@ def addressed(path: str, name: str) -> str:
 
 def asked(route: ApiRoute) -> bool:
     """Streams and long waits end when they like."""
-    return route.media != "text/event-stream" and not route.path.endswith("/wait")
+    return route.answers.media != "text/event-stream" and not route.path.endswith("/wait")
 
 
 async def test_any_text_may_be_a_name_on_every_route_and_page(packhorse_app: TestApp) -> None:

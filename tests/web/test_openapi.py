@@ -60,7 +60,7 @@ async def test_answers_fit_their_schemas(web: Web) -> None:
     ids = {"batches": batch, "workflows": workflow, "operations": begun["id"]}
     await web.app.arun_for("1h")
     for route in API_ROUTES:
-        if route.changes or route.media != "application/json":
+        if route.changes or route.answers.media != "application/json":
             continue
         kind = route.path.split("/")[1]
         name = {"tasks": "add", "schedules": "nightly"}.get(kind, "default")
@@ -68,8 +68,8 @@ async def test_answers_fit_their_schemas(web: Web) -> None:
 
         got = await web.ask("GET", f"{PREFIX}{path}")
 
-        assert got.status == route.status, path
-        jsonschema_rs.validate(schema_of(route.answer), got.json)
+        assert got.status == route.answers.status, path
+        jsonschema_rs.validate(schema_of(route.answers.schema), got.json)
     refused = await web.get("/jobs?limit=0")
     jsonschema_rs.validate(schema_of("Problem"), refused.json)
     jsonschema_rs.validate(schema_of("WholeJob"), (await web.get(f"/jobs/{dead['id']}")).json)

@@ -5,7 +5,7 @@
 
     application = web_app(app, authorize=who)      # an ASGI application, to serve or to mount
 
-No one may do anything by default: see `web_app`.
+By default no one has access: see `web_app`.
 """
 
 from __future__ import annotations

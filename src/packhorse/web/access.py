@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Who asks, and whether a browser was tricked into asking.
+"""Authenticate requests, and refuse those that another site made a browser send.
 
-No one is known by default. A principal is established by, in this order: a bearer token, the host
-application's own `authorize` hook, a header of a proxy whose address is trusted, the cookie of the
-sign-in page, and, only where that was switched on, by coming from this very machine.
+By default nothing authenticates a request. A principal is found by, in this order: a bearer token,
+the `authorize` hook of the host application, a header of a trusted proxy, the sign-in cookie, and,
+only if that is switched on, a connection from this machine.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from packhorse.core.access import ROLES, Permission, Principal, permissions_of
 from packhorse.errors import ConfigError
 from packhorse.web.problems import WebRefusal
 
-#: What a host application answers about a request: a principal, a role, or None.
+#: A host application's hook: returns a principal, a role, or None for a request.
 Authorize = Callable[[Request], Principal | str | Awaitable[Principal | str | None] | None]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _LOG: Final = logging.getLogger("packhorse.web")
 _COOKIE: Final = "packhorse_token"
-#: Letters that tell cookies of one host apart.
+#: Characters of the digest in a cookie's name.
 _COOKIE_DIGEST: Final = 8
 _BEARER: Final = "bearer "
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Who sends one of these speaks for another one, who may be anywhere.
+#: A request with one of these headers was forwarded, and may come from anywhere.
 _FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9_.~-]+)+/?")
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -45,14 +45,14 @@ _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """How principals are established."""
+    """How requests are authenticated."""
 
     authorize: Authorize | None = None
-    proxies: tuple[Network, ...] = ()  #: whose word about the user counts
+    proxies: tuple[Network, ...] = ()  #: trusted to name the user
     proxy_header: str = "x-forwarded-user"
     proxy_roles: Mapping[str, str] = field(default_factory=dict)  #: by user
-    proxy_role: str | None = None  #: of users that are not named; None: they are not known
-    loopback: bool = False  #: who comes from this machine is an admin
+    proxy_role: str | None = None  #: of other users; None refuses them
+    loopback: bool = False  #: requests from this machine are an admin's
 
     @classmethod
     def of(
@@ -65,7 +65,7 @@ class AccessRules:
         proxy_role: str | None = None,
         loopback: bool = False,
     ) -> AccessRules:
-        """Check what was given."""
+        """Validate the settings."""
         roles = dict(proxy_roles or {})
         for role in (*roles.values(), *([] if proxy_role is None else [proxy_role])):
             if role not in ROLES:
@@ -85,15 +85,15 @@ class AccessRules:
 
 
 async def principal_of(request: Request, rules: AccessRules, tokens: Tokens) -> Principal | None:
-    """Who asks; None: that is not known. Wrong tokens are counted, and too many are refused."""
+    """Authenticate a request; return None if nothing does. Refuse too many wrong tokens."""
     given = request.headers.get("authorization", "")
     if given[: len(_BEARER)].lower() == _BEARER:
         return await token_principal(request, rules, tokens, given[len(_BEARER) :].strip(), "token")
     if rules.authorize is not None:
         answer: Any = rules.authorize(request)
-        said = await answer if inspect.isawaitable(answer) else answer
-        if said is not None:
-            return _hooked(said, rules.authorize)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        if answer is not None:
+            return _hooked(answer, rules.authorize)
     user = request.headers.get(rules.proxy_header)
     if user and _is_proxy(_peer(request), rules):
         role = rules.proxy_roles.get(user, rules.proxy_role)
@@ -110,7 +110,7 @@ async def principal_of(request: Request, rules: AccessRules, tokens: Tokens) -> 
 async def token_principal(
     request: Request, rules: AccessRules, tokens: Tokens, text: str, by: str
 ) -> Principal | None:
-    """Who holds a token; None: it does not count, which is noted."""
+    """Return the holder of a token; count it and return None if it is not valid."""
     source = source_of(request, rules)
     if await tokens.ablocked(source):
         raise WebRefusal(
@@ -132,55 +132,55 @@ def _holder(token: TokenInfo, by: str) -> Principal:
 
 
 def cookie_of(request: Request) -> str:
-    """The name of the cookie that holds the token of a sign-in, by port and path.
+    """Return the name of the sign-in cookie, which depends on port and path.
 
-    Browsers send a cookie to every port of a host: a dashboard would be given, count as wrong and
-    take back what another one has set.
+    Browsers send a cookie to every port of a host: with one name a dashboard would receive, reject
+    and delete the cookie of another one.
     """
     where = f"{request.headers.get('host', '').lower()}{request.scope.get('root_path', '')}"
     digest = hashlib.sha256(where.rstrip("/").encode()).hexdigest()
     return f"{_COOKIE}_{digest[:_COOKIE_DIGEST]}"
 
 
-def _hooked(said: object, hook: Authorize) -> Principal:
-    """What a hook answered. What is no answer lets no one in, and is for the log of its program."""
-    if isinstance(said, str) and said in ROLES:
-        return Principal(name=said, permissions=ROLES[said])
-    if isinstance(said, Principal) and _is_whole(said):
-        return said
+def _hooked(answer: object, hook: Authorize) -> Principal:
+    """Return the principal that a hook answered; log and refuse an invalid answer."""
+    if isinstance(answer, str) and answer in ROLES:
+        return Principal(name=answer, permissions=ROLES[answer])
+    if isinstance(answer, Principal) and _is_whole(answer):
+        return answer
     _LOG.error(
         "the hook %s.%s, given to web_app(authorize=), answered %s; it must answer with a "
         "packhorse.web.Principal (name: str, permissions: a set of Permission, tenant: str or "
         "None), with one of the roles %s, or with None; the request was refused",
         getattr(hook, "__module__", type(hook).__module__),
         getattr(hook, "__qualname__", type(hook).__qualname__),
-        _in_words(said),
+        _in_words(answer),
         ", ".join(repr(role) for role in ROLES),
     )
     raise WebRefusal(500, "UNEXPECTED", "something went wrong here; it was logged")
 
 
-def _is_whole(said: Any) -> bool:
-    """Whether a principal has what its annotations say: a text of permissions has parts of them."""
+def _is_whole(answer: Any) -> bool:
+    """Check the types of a principal's fields: `in` would find parts of a text of permissions."""
     return (
-        isinstance(said.name, str)
-        and isinstance(said.permissions, AbstractSet)
-        and frozenset(Permission).issuperset(said.permissions)
-        and isinstance(said.tenant, str | None)
+        isinstance(answer.name, str)
+        and isinstance(answer.permissions, AbstractSet)
+        and frozenset(Permission).issuperset(answer.permissions)
+        and isinstance(answer.tenant, str | None)
     )
 
 
-def _in_words(said: object) -> str:
-    """What was answered, without its value: that may be a secret."""
-    if isinstance(said, str):
+def _in_words(answer: object) -> str:
+    """Describe an answer without its value, which may be a secret."""
+    if isinstance(answer, str):
         return "a str that is no role"
-    if isinstance(said, Principal):
+    if isinstance(answer, Principal):
         return "a Principal with fields of other types"
-    return f"an object of type {type(said).__qualname__}"
+    return f"an object of type {type(answer).__qualname__}"
 
 
 def source_of(request: Request, rules: AccessRules) -> str:
-    """The address that a request comes from; a trusted proxy is believed about it."""
+    """Return the address that a request comes from; trusted proxies may name it."""
     peer = _peer(request)
     hops = [hop.strip() for hop in request.headers.get("x-forwarded-for", "").split(",")]
     while hops and _is_proxy(peer, rules):
@@ -192,9 +192,9 @@ def source_of(request: Request, rules: AccessRules) -> str:
 
 
 def forwarded(scope: Scope, rules: AccessRules) -> Scope:
-    """A request as the browser sent it to a proxy, if that is trusted: host, scheme and prefix.
+    """Restore host, scheme and prefix of a request that a trusted proxy forwarded.
 
-    The proxy has taken the prefix off the path; one that is the `root_path` already is not added.
+    The proxy has removed the prefix from the path; one that is the `root_path` is not added again.
     """
     request = Request(scope)
     if not _is_proxy(_peer(request), rules):
@@ -233,7 +233,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether it comes from this machine, and was meant for it: a rebound name was not."""
+    """Whether a request comes from this machine and names it: a rebound DNS name does not."""
     peer = _address(_peer(request))
     if peer is None or not peer.is_loopback:
         return False
@@ -250,9 +250,9 @@ def _host_name(host: str) -> str | None:
 
 
 def check_origin(request: Request, principal: Principal) -> None:
-    """Refuse what another site's page makes a browser send.
+    """Refuse a request that a page of another site made a browser send.
 
-    A bearer token is nothing that a browser adds by itself, so it needs no such proof.
+    Browsers never add a bearer token by themselves, so such a request is not checked.
     """
     if request.method in _READING or principal.by == "token":
         return

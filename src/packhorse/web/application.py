@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ASGI application: routes, headers that every answer has, and errors of no route."""
+"""The ASGI application: routes, the headers of every answer, and errors without a route."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def web_app(
     audit_days: int = KEPT_DAYS,
     trace_url: str | None = None,
 ) -> Starlette:
-    """An ASGI application: pages, and the API under `/api/v1`; to serve or to mount.
+    """Make an ASGI application, to serve or to mount: pages, and the API under `/api/v1`.
 
-    Tokens (`packhorse tokens create`) always count. `authorize` is asked about every request that
-    carries none, and answers with a `Principal`, a role, or None. `proxies` are the addresses of
-    proxies whose `proxy_header` names the user, and which are believed about host, scheme and
-    prefix; `proxy_roles` gives users their roles, `proxy_role` the others. With `loopback`, who
-    comes from this machine without a proxy is an admin. `trace_url` is where the traces of jobs are
-    shown: `https://traces.example/{trace_id}`.
+    Tokens (`packhorse tokens create`) are always accepted. `authorize` is called for every request
+    without one, and returns a `Principal`, a role, or None. `proxies` are addresses of proxies that
+    are trusted: their `proxy_header` names the user, and they name host, scheme and prefix;
+    `proxy_roles` gives roles by user, `proxy_role` that of other users. With `loopback`, requests
+    from this machine that no proxy forwarded are an admin's. `trace_url` is where traces of jobs
+    are shown: `https://traces.example/{trace_id}`.
     """
     if audit_days < 1:
         raise ConfigError(f"audit_days is {audit_days!r}; give at least 1")
@@ -115,7 +115,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """What may be asked where no route takes this method: a path may have a route for each."""
+    """List the methods of the path that was asked for; each may have its own route."""
     routes = [each for each in request.app.routes if isinstance(each, Route)]
     fits = [each.path for each in routes if each.matches(request.scope)[0] is not Match.NONE]
     same = [each for each in routes if each.path == fits[0]]
@@ -126,7 +126,7 @@ _NOT_FOUND: Final = 404
 
 
 class _SafeHeaders:
-    """Adds the headers that keep browsers from doing what was not meant, and hears proxies."""
+    """Adds security headers to every answer, and applies the headers of trusted proxies."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Curves of the history as SVG that the server lays out, each with a table of the same figures."""
+"""Lay out curves of the history as SVG, each with a table of the same figures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LEFT: Final = 64
 _TOP: Final = 10
 _BOTTOM: Final = 24
 _RIGHT: Final = 8
-_LINES_Y: Final = 4  #: between the lines of the scale
+_LINES_Y: Final = 4  #: parts of the vertical scale
 _LABELS_X: Final = 6
-#: Queues that are drawn: those with most; colours of more are not told apart.
+#: Draw only the largest queues: more colours could not be distinguished.
 _DRAWN_MAX: Final = 5
 _HOURS_S: Final = 24 * 3_600
-#: A rate over less than workers wait before they write would be too large.
+#: The shortest span of a rate: workers write their counts this late.
 _RATED_MS_MIN: Final = 10_000
 
 _Values = Sequence[float | None]
@@ -31,7 +31,7 @@ _Told = Callable[[float], str]
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A place on a scale, and what stands there."""
+    """A place on a scale, and its label."""
 
     at: float
     label: str
@@ -56,7 +56,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    told: str  #: what it shows, in a sentence
+    told: str  #: a sentence that says what it shows
     filled: bool
     curves: tuple[Curve, ...]
     across: tuple[Tick, ...]
@@ -71,8 +71,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def throughput_chart(history: History) -> Chart:
-    """Attempts a minute, by what they came to."""
-    if history.points[-1].span_ms < history.step_ms / 2:  # as good as nothing is known of it yet
+    """Draw attempts per minute, by outcome."""
+    if history.points[-1].span_ms < history.step_ms / 2:  # the newest point has just begun
         history = msgspec.structs.replace(history, points=history.points[:-1])
     points = history.points
     bands: dict[str, _Values] = {
@@ -88,7 +88,7 @@ def throughput_chart(history: History) -> Chart:
 
 
 def flow_chart(history: History) -> Chart:
-    """Jobs that have ended since the range began, those that run above, those that wait on top."""
+    """Stack the jobs that have ended in the range, those that run, and those that wait."""
     ended, known = 0, (0.0, 0.0)
     bands: dict[str, list[float | None]] = {"ended": [], "running": [], "waiting": []}
     for point in history.points:
@@ -103,7 +103,7 @@ def flow_chart(history: History) -> Chart:
 
 
 def age_chart(history: History) -> Chart:
-    """How long the oldest ready job of each queue had waited."""
+    """Draw how long the oldest ready job of each queue had waited."""
     most = sorted(history.queues, key=lambda each: -each.oldest_ready_ms_max)
     lines = {each.queue: each.oldest_ready_ms for each in most[:_DRAWN_MAX]}
     worst = most[0].oldest_ready_ms_max if most else 0
@@ -112,7 +112,7 @@ def age_chart(history: History) -> Chart:
 
 
 def depth_chart(history: History) -> Chart:
-    """How many jobs waited in each queue."""
+    """Draw how many jobs waited in each queue."""
     most = sorted(history.queues, key=lambda each: -each.waiting_max)
     lines = {each.queue: each.waiting for each in most[:_DRAWN_MAX]}
     worst = most[0].waiting_max if most else 0
@@ -190,7 +190,7 @@ def _chart(
 
 
 def _path(values: _Values, top: float, *, backwards: bool = False) -> str:
-    """A line through values; where one is missing there is a gap."""
+    """Return the SVG path through values, with a gap where one is missing."""
     parts, pen = [], "M"
     for index, value in enumerate(values):
         if value is None:
@@ -211,7 +211,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _nice(value: float) -> float:
-    """The end of a scale: the next of 1, 2, 4, 6, 8 times a power of ten, at least 4."""
+    """Return the end of a scale: the next of 1, 2, 4, 6, 8 times a power of ten, at least 4."""
     size = 1.0
     while size * 10 < value:
         size *= 10

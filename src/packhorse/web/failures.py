@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Dead letters that met the same end, as one: by task, error, and the place it came from.
+"""Group dead letters by task, error, and the line of code that raised it.
 
-A group that is known and not worth looking at can be silenced: a record says so, and the group is
-hidden until it is asked for or the silence ends.
+A known group that needs no attention can be silenced: a record in the store hides it until the
+silence ends. It is still listed on request.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from packhorse.core.redaction import redacted_text
 from packhorse.protocol import wire_datetime
 from packhorse.stores.records import RecordPage
 from packhorse.web import jobs
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers
 
-#: Dead letters that failures are grouped from; a page never reads more.
+#: Dead letters that one request groups.
 _SAMPLE: Final = PAGE_MAX
 _SILENCED_KIND: Final = "silenced_failure"
 _HOUR_US: Final = 3_600 * SECOND_US
 
 
 class FailureQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which groups are meant."""
+    """Which groups to list."""
 
-    silenced: bool = False  #: also those that were silenced
-    after: jobs.Text | None = None  #: go on with older dead letters
+    silenced: bool = False  #: silenced ones too
+    after: Text | None = None  #: continue with older dead letters
 
 
 class FailureOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A group of failures."""
 
-    task: jobs.Text
-    error: jobs.Text
-    place: jobs.Text
+    task: Text
+    error: Text
+    place: Text
 
 
 class FailureSilenceOrder(FailureOrder, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,9 +71,9 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
 def failure_groups(
     found: Iterable[Mapping[str, Any]], *, since: str = "", silenced: Container[str] = ()
 ) -> list[FailureGroup]:
-    """Dead letters, the newest first, by task, error and place; the largest group first.
+    """Group dead letters, given newest first; return the largest group first.
 
-    `since`: when the last hour began.
+    `since` is when the last hour began.
     """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for job in found:
@@ -96,20 +96,20 @@ def failure_groups(
     return sorted(made, key=lambda group: (-group.count, group.task))
 
 
-async def list_failures(call: ApiCall) -> ApiAnswer:
-    """The newest dead letters, or older ones, grouped, without groups that were silenced."""
+@answers("FailureList", "Group the newest dead letters by task, error and place")
+async def list_failures(call: ApiCall, query: FailureQuery) -> ApiAnswer:
+    """Group the newest dead letters, or older ones; leave out silenced groups."""
     records = call.app.store.records.records(
         _SILENCED_KIND, tenant=call.principal.tenant or "", limit=PAGE_MAX
     )
     page: RecordPage = await call.app.store.arun(records)
-    asked = call.asked(FailureQuery)
-    found = await _dead_letters(call, asked.after)
+    found = await _dead_letters(call, query.after)
     groups = failure_groups(
         found["jobs"],
         since=wire_datetime(page.now_us - _HOUR_US),
         silenced={record.id.key for record in page.records},
     )
-    shown = [one for one in groups if asked.silenced or not one.silenced]
+    shown = [one for one in groups if query.silenced or not one.silenced]
     return ApiAnswer(
         body={
             "groups": [document_of(one) for one in shown],
@@ -121,9 +121,9 @@ async def list_failures(call: ApiCall) -> ApiAnswer:
     )
 
 
-async def silence_failure(call: ApiCall) -> ApiAnswer:
-    """Hide a group of failures; what it does is not changed."""
-    order = call.sent(FailureSilenceOrder)
+@answers("SilencedFailure", "Hide a group of failures")
+async def silence_failure(call: ApiCall, order: FailureSilenceOrder) -> ApiAnswer:
+    """Hide a group of failures; its jobs are not changed."""
     keep_us = None
     if order.span is not None:
         keep_us = positive_microseconds(order.span, setting="the length of a silence")
@@ -131,18 +131,18 @@ async def silence_failure(call: ApiCall) -> ApiAnswer:
     put = Put(_silenced(call, order), note, keep_us=keep_us)
     changed = await call.app.store.arun(call.app.store.records.change((put,)))
     until = None if keep_us is None else to_datetime(changed.now_us + keep_us)
-    return _told(order, silenced=True, until=until)
+    return _silence(order, silenced=True, until=until)
 
 
-async def unsilence_failure(call: ApiCall) -> ApiAnswer:
+@answers("SilencedFailure", "Show a group of failures again")
+async def unsilence_failure(call: ApiCall, order: FailureOrder) -> ApiAnswer:
     """Show a group of failures again."""
-    order = call.sent(FailureOrder)
     remove = Remove(_silenced(call, order))
     await call.app.store.arun(call.app.store.records.change((remove,)))
-    return _told(order, silenced=False, until=None)
+    return _silence(order, silenced=False, until=None)
 
 
-def _told(order: FailureOrder, *, silenced: bool, until: datetime | None) -> ApiAnswer:
+def _silence(order: FailureOrder, *, silenced: bool, until: datetime | None) -> ApiAnswer:
     named = {name: getattr(order, name) for name in ("task", "error", "place")}
     ends = None if until is None else wire_datetime(from_datetime(until))
     body = {**named, "silenced": silenced, "until": ends}
@@ -159,7 +159,7 @@ def _key(*parts: str) -> str:
 
 
 async def newest_dead(call: ApiCall) -> dict[str, Any]:
-    """The newest dead letters; those of all tenants are kept for a while."""
+    """Return the newest dead letters; those of all tenants are cached for a while."""
     return await _dead_letters(call, None)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Routes about queues, tasks, workers, breakers, counts and what was done: the whole fleet."""
+"""Routes about queues, tasks, workers, breakers, counts and the audit log."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,13 +19,12 @@ from packhorse.core.access import Permission
 from packhorse.core.job import PAGE_MAX
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import to_wire
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers, given_fields
 from packhorse.web.problems import WebRefusal
 
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
-#: How long a request waits for a worker's answer; a page shows it when it comes later.
+#: How long a request waits for a worker's answer; the page shows a later one.
 _STACKS_S: Final = 3.0
-#: What of a queue an operator changes; counts would make every tag old at once.
+#: Fields of a queue that operators change; with counts every ETag would be outdated at once.
 _EDITED = ("priority", "paused", "closed", "overridden", "pausedKeys", "pausedTenants", "limits")
 
 
@@ -56,28 +55,30 @@ class LimitsOrder(
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page of what was done."""
+    """Which page of the audit log."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 50
     after: Text | None = None
 
 
 def etag_of(value: Any) -> str:
-    """A tag that changes with a value."""
+    """Return an ETag that changes with a value."""
     return f'"{hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:32]}"'
 
 
 # ----------------------------------------------------------------------------------------- queues
 
 
+@answers("QueueList", "List queues")
 async def list_queues(call: ApiCall) -> ApiAnswer:
-    """Every queue, what it holds and how it is set."""
+    """List every queue, its counts and settings."""
     found = await call.insights.aqueues()
     return ApiAnswer(body={"queues": [queue_document(queue) for queue in found]})
 
 
+@answers("Queue", "Show one queue")
 async def read_queue(call: ApiCall) -> ApiAnswer:
-    """One queue; its ETag changes with its settings, not with its jobs."""
+    """Show one queue; its ETag changes with its settings, not with its jobs."""
     document = queue_document(await _queue(call))
     return ApiAnswer(body=document, etag=_edited_tag(document))
 
@@ -94,14 +95,13 @@ def _edited_tag(document: dict[str, Any]) -> str:
     return etag_of({name: document[name] for name in _EDITED})
 
 
-async def _before(call: ApiCall) -> dict[str, Any]:
-    """The queue before a change, which must be as If-Match says."""
-    document = queue_document(await _queue(call))
-    call.require_match(_edited_tag(document))
-    return document
-
-
-async def _changed(call: ApiCall, before: dict[str, Any], changed: bool) -> ApiAnswer:  # noqa: FBT001 - as the verb said
+async def _changed(
+    call: ApiCall, change: Callable[..., Awaitable[bool]], **given: Any
+) -> ApiAnswer:
+    """Change the queue if it is as If-Match says, and describe it."""
+    before = queue_document(await _queue(call))
+    call.require_match(_edited_tag(before))
+    changed = await change(call.path["name"], **given)
     document = queue_document(await _queue(call))
     return ApiAnswer(
         body={**document, "changed": changed},
@@ -111,58 +111,51 @@ async def _changed(call: ApiCall, before: dict[str, Any], changed: bool) -> ApiA
     )
 
 
-def _part(call: ApiCall) -> Any:
-    order = call.sent(PartOrder)
-    given = {"key": order.key, "tenant": order.tenant}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-async def pause_queue(call: ApiCall) -> ApiAnswer:
+@answers("ChangedQueue", "Stop giving out a queue's jobs")
+async def pause_queue(call: ApiCall, order: PartOrder) -> ApiAnswer:
     """Stop giving out a queue's jobs, or those of a key or a tenant; running ones go on."""
-    before = await _before(call)
-    return await _changed(call, before, await call.app.apause(call.path["name"], **_part(call)))
+    return await _changed(call, call.app.apause, **given_fields(order))
 
 
-async def resume_queue(call: ApiCall) -> ApiAnswer:
+@answers("ChangedQueue", "Give out a queue's jobs again")
+async def resume_queue(call: ApiCall, order: PartOrder) -> ApiAnswer:
     """Give out again what a pause with the same part stopped."""
-    before = await _before(call)
-    return await _changed(call, before, await call.app.aresume(call.path["name"], **_part(call)))
+    return await _changed(call, call.app.aresume, **given_fields(order))
 
 
+@answers("ChangedQueue", "Take no new jobs for a queue")
 async def close_queue(call: ApiCall) -> ApiAnswer:
-    """Take no new jobs; what is there goes on."""
-    before = await _before(call)
-    return await _changed(call, before, await call.app.aclose_queue(call.path["name"]))
+    """Take no new jobs; those in the queue go on."""
+    return await _changed(call, call.app.aclose_queue)
 
 
+@answers("ChangedQueue", "Take new jobs for a queue again")
 async def open_queue(call: ApiCall) -> ApiAnswer:
     """Take new jobs again."""
-    before = await _before(call)
-    return await _changed(call, before, await call.app.aopen_queue(call.path["name"]))
+    return await _changed(call, call.app.aopen_queue)
 
 
-async def set_limits(call: ApiCall) -> ApiAnswer:
-    """Set limits for all workers, at once; they beat what is declared."""
-    order = call.sent(LimitsOrder)
-    given = {name: getattr(order, name) for name in order.__struct_fields__}
-    options: Any = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+@answers("ChangedQueue", "Set limits of a queue")
+async def set_limits(call: ApiCall, order: LimitsOrder) -> ApiAnswer:
+    """Set limits for all workers, at once; they override the declared ones."""
+    options = given_fields(order, missing=msgspec.UNSET)
     if not options:
         raise WebRefusal(400, "BAD_REQUEST", "name at least one limit")
-    before = await _before(call)
-    return await _changed(call, before, await call.app.aset_limits(call.path["name"], **options))
+    return await _changed(call, call.app.aset_limits, **options)
 
 
+@answers("ChangedQueue", "End what was set of a queue")
 async def unset_limits(call: ApiCall) -> ApiAnswer:
-    """End what was set: the declared limits hold again."""
-    before = await _before(call)
-    return await _changed(call, before, await call.app.aset_limits(call.path["name"], None))
+    """Remove what was set: the declared limits hold again."""
+    return await _changed(call, lambda name: call.app.aset_limits(name, None))
 
 
 # ------------------------------------------------------------------------------ tasks and workers
 
 
+@answers("TaskList", "List tasks")
 async def list_tasks(call: ApiCall) -> ApiAnswer:
-    """The tasks that the app declares."""
+    """List the tasks that the app declares."""
     tasks = call.app.tasks
     return ApiAnswer(
         body={
@@ -173,8 +166,9 @@ async def list_tasks(call: ApiCall) -> ApiAnswer:
     )
 
 
+@answers("DeclaredTask", "Show a task and its contract")
 async def read_task(call: ApiCall) -> ApiAnswer:
-    """One task, and what it promises."""
+    """Show one task and its contract."""
     name = call.path["name"]
     task = call.app.tasks.get(name)
     if task is None:
@@ -184,22 +178,26 @@ async def read_task(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body=document)
 
 
+@answers("WorkerList", "List workers")
 async def list_workers(call: ApiCall) -> ApiAnswer:
-    """The workers that the store knows, live or not."""
+    """List the workers that the store knows, live or not."""
     found = await call.insights.aworkers()
     return ApiAnswer(body={"workers": [worker_document(worker) for worker in found]})
 
 
+@answers("ToldWorker", "Have a worker claim nothing more", status=202)
 async def quiet_worker(call: ApiCall) -> ApiAnswer:
     """Have a worker claim nothing more, wherever it runs; what it runs goes on."""
-    return await _told(call, quiet=True)
+    return await _ordered(call, quiet=True)
 
 
+@answers("ToldWorker", "Have a worker claim again", status=202)
 async def resume_worker(call: ApiCall) -> ApiAnswer:
     """Have a worker claim jobs again, wherever it runs."""
-    return await _told(call, quiet=False)
+    return await _ordered(call, quiet=False)
 
 
+@answers("WorkerStacks", "Ask a worker where its handlers are")
 async def worker_stacks(call: ApiCall) -> ApiAnswer:
     """Where the handlers of a worker are right now, wherever it runs; no values are told."""
     worker = await _worker(call)
@@ -222,7 +220,7 @@ async def worker(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body={"worker": worker_document(found[0]), "stacks": shown})
 
 
-async def _told(call: ApiCall, *, quiet: bool) -> ApiAnswer:
+async def _ordered(call: ApiCall, *, quiet: bool) -> ApiAnswer:
     worker, store = await _worker(call), call.app.store
     order = quiet_put(worker.id, quiet=quiet, by=call.principal.name)
     await store.arun(store.records.change((order,)))
@@ -240,37 +238,42 @@ async def _worker(call: ApiCall) -> WorkerInfo:
 # ----------------------------------------------------------------------------------------- counts
 
 
+@answers("WorkerStats", "Count what was done and what waits")
 async def stats(call: ApiCall) -> ApiAnswer:
-    """What was done and what waits, in the shape of the worker protocol."""
+    """Count what was done and what waits, in the shape of the worker protocol."""
     body = to_wire(await call.insights.astats())
     return ApiAnswer(body={**body, **bytes_document(await call.insights.astore_bytes())})
 
 
+@answers("BreakerList", "List circuit breakers")
 async def breakers(call: ApiCall) -> ApiAnswer:
-    """The circuit breakers that are open, or have counted failures of late."""
+    """List circuit breakers that are open or have counted failures recently."""
     found = await call.insights.abreakers()
     return ApiAnswer(body={"breakers": [document_of(one) for one in found]})
 
 
+@answers("ScaleList", "The load of every queue, for scalers")
 async def scale(call: ApiCall) -> ApiAnswer:
-    """The load of every queue, and how many workers its `autoscale` wants."""
+    """Show the load of every queue, and how many workers its `autoscale` wants."""
     found = await call.insights.ascaling()
     return ApiAnswer(body={"queues": [document_of(one) for one in found]})
 
 
+@answers("ScaleSignal", "The load of one queue, for scalers")
 async def scale_of(call: ApiCall) -> ApiAnswer:
-    """The load of one queue, for scalers; a queue that holds nothing has a demand of 0."""
+    """Show the load of one queue, for scalers; an empty queue has a demand of 0."""
     name = call.path["name"]
     for one in await call.insights.ascaling():
         if one.queue == name:
             return ApiAnswer(body=document_of(one))
-    queue = await _queue(call)  # or it is not found
+    queue = await _queue(call)  # raises if there is none
     nothing = {"ready": 0, "running": 0, "demand": 0, "workers": 0, "wanted": None}
     return ApiAnswer(body={"queue": queue.name, **nothing})
 
 
+@answers("", "Depths and ages, for Prometheus", media="text/plain")
 async def metrics(call: ApiCall) -> ApiAnswer:
-    """Depths and ages of all queues, in the text format of Prometheus."""
+    """Show depths and ages of all queues, in the text format of Prometheus."""
     lines = list(_metric_lines(await call.insights.aqueues(), await call.insights.aworkers()))
     text = "\n".join(lines) + "\n"
     kind = "text/plain; version=0.0.4"
@@ -295,9 +298,9 @@ def _label(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-async def audit(call: ApiCall) -> ApiAnswer:
-    """What was done through the web, the newest first."""
-    asked = call.asked(AuditQuery)
+@answers("AuditPage", "List what was done through the web")
+async def audit(call: ApiCall, query: AuditQuery) -> ApiAnswer:
+    """List what was done through the web, the newest first."""
     log = AuditLog(call.app.store)
-    page = await log.anotes(tenant=call.principal.tenant, limit=asked.limit, after=asked.after)
+    page = await log.anotes(tenant=call.principal.tenant, limit=query.limit, after=query.after)
     return ApiAnswer(body={"notes": [document_of(one) for one in page.notes], "after": page.after})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the nodes of a workflow stand in its picture: in columns, by what they wait for."""
+"""Lay out the nodes of a workflow in columns, each to the right of the nodes it waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-#: Nodes that are drawn; a picture of more is not read.
+#: Nodes that are drawn; a larger picture would not be readable.
 DRAWN_MAX: Final = 200
 _WIDTH: Final = 180
 _HEIGHT: Final = 46
@@ -31,7 +31,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drawing(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture: boxes, and lines between them as paths of SVG."""
+    """A picture: boxes, and lines between them as SVG paths."""
 
     width: int
     height: int
@@ -42,7 +42,7 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drawn(nodes: Sequence[Mapping[str, Any]]) -> Drawing:
-    """The first nodes of a workflow, each to the right of all it waits for."""
+    """Draw the first nodes of a workflow."""
     shown = list(nodes[:DRAWN_MAX])
     names = [node["name"] for node in shown]
     before = {node["name"]: _before(node, frozenset(names)) for node in shown}
@@ -74,16 +74,16 @@ def drawn(nodes: Sequence[Mapping[str, Any]]) -> Drawing:
 
 
 def _before(node: Mapping[str, Any], names: frozenset[str]) -> list[str]:
-    """What a node waits for; of one that a running node has added, first that one."""
+    """Return what a node waits for, or else the running node that added it."""
     found = [name for name in node["parents"] if name in names]
     owner = node["name"].rpartition("/")[0]
     return [owner] if not found and owner in names else found
 
 
 def _columns(before: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many nodes stand before each, on the longest way."""
+    """Return the column of each node: the length of the longest path to it."""
     columns = dict.fromkeys(before, 0)
-    for _ in before:  # no way is longer than that
+    for _ in before:  # no path is longer
         moved = False
         for name, found in before.items():
             column = max((columns[one] + 1 for one in found), default=0)
@@ -94,7 +94,7 @@ def _columns(before: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _line(one: Box, other: Box) -> str:
-    """From the right side of a box to the left side of another."""
+    """Draw a line from the right side of a box to the left side of another."""
     x, y = one.x + _WIDTH, one.y + _HEIGHT // 2
     end_x, end_y = other.x, other.y + _HEIGHT // 2
     middle = (x + end_x) // 2

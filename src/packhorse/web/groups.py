@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Routes about batches and workflows: jobs that are looked at, ended and tried again as one."""
+"""Routes about batches and workflows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from packhorse.batches.handle import Batch, Batches
+from packhorse.batches.handle import Batch
 from packhorse.client.documents import document_of
 from packhorse.core.batches import BatchDocument
 from packhorse.core.clock import to_datetime
 from packhorse.core.job import PAGE_MAX
 from packhorse.core.redaction import redacted
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, answers
 from packhorse.web.problems import WebRefusal
 from packhorse.workflows.handle import Workflow
 from packhorse.workflows.info import NodeInfo, WorkflowInfo
-from packhorse.workflows.verbs import Workflows
 
-#: Steps of a cancel that one request waits for; the next request goes on.
+#: Steps of a cancel that one request takes; the next request continues.
 _CANCEL_STEPS: Final = 20
 
 
@@ -31,7 +30,7 @@ class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     tenant: str
     status: str
-    total: int  #: items, as far as is known
+    total: int  #: items known so far
     processed: int
     succeeded: int
     failed: int
@@ -39,25 +38,25 @@ class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     created_at: datetime
     completed_at: datetime | None = None
-    #: by `on_success`, ...: `waiting`, `submitted`, or what its job has become
+    #: by `on_success`, ...: `waiting`, `submitted`, or the status of its job
     callbacks: dict[str, str] = {}
 
 
 class GroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page."""
+    """Which page to list."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 50
     after: Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)] | None = None
 
 
 class FailuresQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to go on."""
+    """Where to continue."""
 
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class WorkflowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose workflow of that name is meant; names are a tenant's own."""
+    """The tenant of the workflow: each tenant has its own names."""
 
     tenant: str | None = None
 
@@ -65,13 +64,8 @@ class WorkflowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # ---------------------------------------------------------------------------------------- batches
 
 
-def _batches(call: ApiCall) -> Batches:
-    tenant = call.principal.tenant
-    return call.app.batches if tenant is None else call.app.tenant(tenant).batches
-
-
 def batch_document(batch: BatchDocument) -> dict[str, Any]:
-    """How far a batch is, as plain data."""
+    """Describe the progress of a batch."""
     ended_us = batch.finished_us
     shown = BatchInfo(
         id=batch.id,
@@ -91,29 +85,32 @@ def batch_document(batch: BatchDocument) -> dict[str, Any]:
     return document_of(shown)
 
 
-async def list_batches(call: ApiCall) -> ApiAnswer:
-    """A page of batches, by tenant and id."""
-    asked = call.asked(GroupsQuery)
-    page = await _batches(call).apage(limit=asked.limit, after=asked.after)
+@answers("BatchPage", "List batches")
+async def list_batches(call: ApiCall, query: GroupsQuery) -> ApiAnswer:
+    """List a page of batches, by tenant and id."""
+    page = await call.view.batches.apage(limit=query.limit, after=query.after)
     shown = [batch_document(batch) for batch in page.batches]
     return ApiAnswer(body={"batches": shown, "after": page.after})
 
 
+@answers("Batch", "Show how far a batch is")
 async def read_batch(call: ApiCall) -> ApiAnswer:
-    """How far one batch is."""
+    """Show the progress of one batch."""
     return ApiAnswer(body=batch_document(await (await _batch(call)).adocument()))
 
 
-async def batch_failures(call: ApiCall) -> ApiAnswer:
-    """Items that failed for good, from a hundred jobs at a time; secrets are masked."""
-    page = await (await _batch(call)).afailure_page(call.asked(FailuresQuery).after)
+@answers("BatchFailurePage", "List items of a batch that failed")
+async def batch_failures(call: ApiCall, query: FailuresQuery) -> ApiAnswer:
+    """List items that failed for good, from a hundred jobs at a time; secrets are masked."""
+    page = await (await _batch(call)).afailure_page(query.after)
     redact = call.app.bus.redact
     shown = [{**document_of(one), "item": redacted(redact, one.item)} for one in page.failures]
     return ApiAnswer(body={"failures": shown, "after": page.after})
 
 
+@answers("CancelledBatch", "End a batch")
 async def cancel_batch(call: ApiCall) -> ApiAnswer:
-    """End a batch; `done` false: nothing more starts, and a second request tells the others."""
+    """End a batch. If `done` is false nothing more starts, and another request must go on."""
     batch = await _batch(call)
     before = batch_document(await batch.adocument())
     if before["completedAt"] is not None:
@@ -126,6 +123,7 @@ async def cancel_batch(call: ApiCall) -> ApiAnswer:
     return await _acted(batch, before, done=done)
 
 
+@answers("RetriedBatch", "Run the items again that failed")
 async def retry_batch(call: ApiCall) -> ApiAnswer:
     """Run the items that failed once more, and no others."""
     batch = await _batch(call)
@@ -134,7 +132,7 @@ async def retry_batch(call: ApiCall) -> ApiAnswer:
 
 
 async def _batch(call: ApiCall) -> Batch[Any]:
-    return await _batches(call).aget(call.path["id"])
+    return await call.view.batches.aget(call.path["id"])
 
 
 async def _acted(batch: Batch[Any], before: dict[str, Any], **more: Any) -> ApiAnswer:
@@ -146,60 +144,56 @@ async def _acted(batch: Batch[Any], before: dict[str, Any], **more: Any) -> ApiA
 # -------------------------------------------------------------------------------------- workflows
 
 
-def _workflows(call: ApiCall) -> Workflows:
-    tenant = call.principal.tenant
-    return call.app.workflows if tenant is None else call.app.tenant(tenant).workflows
-
-
 def workflow_document(workflow: WorkflowInfo) -> dict[str, Any]:
-    """A workflow in numbers, as plain data."""
+    """Describe a workflow by its counts."""
     return {"id": workflow.id, **document_of(workflow)}
 
 
 def node_document(node: NodeInfo) -> dict[str, Any]:
-    """A node, as plain data."""
+    """Describe a node."""
     document = document_of(node)
     job_id = node.same_as or node.job_id
     return {**document, "jobId": job_id if document.pop("hasJob") else None}
 
 
-async def list_workflows(call: ApiCall) -> ApiAnswer:
-    """A page of workflows, by tenant and name."""
-    asked = call.asked(GroupsQuery)
-    page = await _workflows(call).apage(limit=asked.limit, after=asked.after)
+@answers("WorkflowPage", "List workflows")
+async def list_workflows(call: ApiCall, query: GroupsQuery) -> ApiAnswer:
+    """List a page of workflows, by tenant and name."""
+    page = await call.view.workflows.apage(limit=query.limit, after=query.after)
     shown = [workflow_document(one) for one in page.workflows]
     return ApiAnswer(body={"workflows": shown, "after": page.after})
 
 
-async def read_workflow(call: ApiCall) -> ApiAnswer:
-    """The newest run of a name, or a run by its id, with its nodes and their jobs."""
-    workflow = await _workflow(call)
+@answers("WholeWorkflow", "Show a workflow and its nodes")
+async def read_workflow(call: ApiCall, query: WorkflowQuery) -> ApiAnswer:
+    """Show the newest run of a name, or a run by its id, with its nodes and their jobs."""
+    workflow = await _workflow(call, query)
     document = workflow_document(await workflow.ainfo())
     nodes = [node_document(node) for node in await workflow.anodes()]
     return ApiAnswer(body={"workflow": document, "nodes": nodes})
 
 
-async def cancel_workflow(call: ApiCall) -> ApiAnswer:
+@answers("Workflow", "Cancel a workflow")
+async def cancel_workflow(call: ApiCall, query: WorkflowQuery) -> ApiAnswer:
     """Cancel its jobs and what waits behind them; one that had ended is a conflict."""
-    workflow = await _workflow(call)
+    workflow = await _workflow(call, query)
     before = await workflow.ainfo()
     if not await workflow.acancel():
         raise WebRefusal(409, "WORKFLOW_CONFLICT", f"workflow {workflow.id!r} had ended already")
     return await _moved(workflow, before)
 
 
-async def retry_workflow(call: ApiCall) -> ApiAnswer:
+@answers("RetriedWorkflow", "Try again what failed in a workflow")
+async def retry_workflow(call: ApiCall, query: WorkflowQuery) -> ApiAnswer:
     """Try again what is dead or cancelled in it, and what waits behind that."""
-    workflow = await _workflow(call)
+    workflow = await _workflow(call, query)
     before = await workflow.ainfo()
     return await _moved(workflow, before, retried=await workflow.aretry())
 
 
-async def _workflow(call: ApiCall) -> Workflow:
-    own, asked = call.principal.tenant, call.asked(WorkflowQuery).tenant
-    if own is not None and asked not in (None, own):
-        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
-    return await _workflows(call).aget(call.path["id"], tenant=asked or "")
+async def _workflow(call: ApiCall, query: WorkflowQuery) -> Workflow:
+    call.tenant(query.tenant)  # refuses another one
+    return await call.view.workflows.aget(call.path["id"], tenant=query.tenant or "")
 
 
 async def _moved(workflow: Workflow, before: WorkflowInfo, **more: Any) -> ApiAnswer:

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: MIT
-"""What was done and what waited over time: the API's route, and what pages show of it."""
+"""The history of work and waiting: the API's route, and what pages show of it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from packhorse.client.documents import document_of
 from packhorse.client.history import History
 from packhorse.core.policies.history import RANGES
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers
 from packhorse.web.charts import age_chart, depth_chart, flow_chart, throughput_chart
 
 _TOP: Final = 5
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far back, and of which queue."""
+    """The range, and the queue."""
 
     range: Literal["15m", "1h", "6h", "24h", "7d", "30d"] = "1h"
     queue: Text | None = None
 
 
-async def history(call: ApiCall) -> ApiAnswer:
-    """What was done and what waited, step by step, and by queue and task."""
-    asked = call.asked(HistoryQuery)
-    found = await call.insights.ahistory(asked.range, queue=asked.queue)
+@answers("History", "What was done and what waited over time")
+async def history(call: ApiCall, query: HistoryQuery) -> ApiAnswer:
+    """Show what was done and what waited, step by step, and by queue and task."""
+    found = await call.insights.ahistory(query.range, queue=query.queue)
     return ApiAnswer(body=document_of(found))
 
 
-async def overview_parts(call: ApiCall) -> dict[str, Any]:
-    """Curves of all queues, and the tasks that fail most and take longest."""
-    found = await _looked_at(call)
+async def overview_parts(call: ApiCall, query: HistoryQuery) -> dict[str, Any]:
+    """Return curves of all queues, and the tasks that fail most and take longest."""
+    found = await _cached(call, query)
     failing = [task for task in found.tasks if task.failed]
     timed = [task for task in found.tasks if task.run_p95_ms is not None]
     return {
@@ -45,10 +44,10 @@ async def overview_parts(call: ApiCall) -> dict[str, Any]:
     }
 
 
-async def queue_parts(call: ApiCall) -> dict[str, Any]:
-    """How many waited in each queue, and for how long."""
-    found = await _looked_at(call)
-    chosen = call.asked(HistoryQuery).queue
+async def queue_parts(call: ApiCall, query: HistoryQuery) -> dict[str, Any]:
+    """Return how many jobs waited in each queue, and for how long."""
+    found = await _cached(call, query)
+    chosen = query.queue
     if chosen is not None:
         kept = tuple(each for each in found.queues if each.queue == chosen)
         found = msgspec.structs.replace(found, queues=kept)
@@ -56,20 +55,19 @@ async def queue_parts(call: ApiCall) -> dict[str, Any]:
     return {**_asked(found), "charts": charts, "chosen": chosen}
 
 
-async def task_parts(call: ApiCall) -> dict[str, Any]:
-    """Rates and percentiles by task; those of all tenants are not for one of them."""
+async def task_parts(call: ApiCall, query: HistoryQuery) -> dict[str, Any]:
+    """Return rates and percentiles by task: nothing for one tenant, as they are of all tenants."""
     if call.principal.tenant is not None:
         return {"figures": {}, "others": (), "range": None}
-    found = await _looked_at(call)
+    found = await _cached(call, query)
     figures = {each.task: each for each in found.tasks}
     others = [each for each in found.tasks if each.task not in call.app.tasks]
     return {**_asked(found), "figures": figures, "others": others}
 
 
-async def _looked_at(call: ApiCall) -> History:
-    """The history of a range, as it was read not long ago."""
-    looks, name = call.looks, call.asked(HistoryQuery).range
-    insights = call.insights
+async def _cached(call: ApiCall, query: HistoryQuery) -> History:
+    """Return the history of a range, as it was read a short while ago."""
+    looks, name, insights = call.looks, query.range, call.insights
     return await looks.history[name].get(lambda: looks.apart(lambda: insights.history(name)))
 
 

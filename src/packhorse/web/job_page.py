@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One job: what its page shows beside what the API answers, and its call submitted again."""
+"""The page of a job, and the route that submits its call again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from packhorse.core.policies.journal import Group
 from packhorse.core.redaction import redacted
 from packhorse.errors import KeyUnavailable, PackhorseError, PayloadError
 from packhorse.web import jobs
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, answers
 from packhorse.web.graphs import DRAWN_MAX
 
-#: What of a job holds for its call when that is submitted again; keys for once are not among it.
+#: Options that a repeated call takes from the job; idempotency keys are not among them.
 _KEPT: Final = (
     *("task", "queue", "priority", "timeout", "ordering_key", "concurrency_key", "trace_id"),
     *("tags",),
@@ -38,11 +38,12 @@ class AgainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     args: dict[str, Any] | list[Any] | str | None = None  #: a text is JSON, as forms send it
 
 
-async def submit_again(call: ApiCall) -> ApiAnswer:
+@answers("SubmittedJob", "Submit a job's call again as a new job", status=201)
+async def submit_again(call: ApiCall, order: AgainOrder) -> ApiAnswer:
     """Submit a job's call again as a new job, with the same arguments or others."""
     handle = call.job()
     original = (await handle.awire()).payload
-    given = _decoded(call.sent(AgainOrder).args)
+    given = _decoded(order.args)
     if given is None:
         given = original
     else:
@@ -50,8 +51,8 @@ async def submit_again(call: ApiCall) -> ApiAnswer:
     info = await handle.ainfo()
     kept: dict[str, Any] = {name: getattr(info, name) for name in _KEPT}
     kept["tags"] = list(info.tags)
-    order = jobs.SubmitOrder(**kept, args=given, tenant=info.tenant or None)
-    answer = await jobs.submit(dataclasses.replace(call, body=order))
+    again = jobs.SubmitOrder(**kept, args=given, tenant=info.tenant or None)
+    answer = await jobs.submit(call, again)
     return dataclasses.replace(answer, before={"id": info.id})
 
 
@@ -68,7 +69,7 @@ def _decoded(given: Any) -> Any:
 
 
 def _unmasked(given: Any, shown: Any, original: Any) -> Any:
-    """What was given, with the values themselves where it is what was shown of them."""
+    """Replace the values that equal their masked form by the original ones."""
     if given == shown:
         return original
     if isinstance(given, dict) and isinstance(shown, dict) and isinstance(original, dict):
@@ -85,7 +86,7 @@ def _unmasked(given: Any, shown: Any, original: Any) -> Any:
 
 
 async def job(call: ApiCall) -> ApiAnswer:
-    """One job, why it is not running, what it belongs to, and what it left behind."""
+    """Show a job, why it is not running, its group, logs and artifacts."""
     document = await jobs.whole_job(call)
     explained = (await jobs.explain(call)).body
     tenant = call.principal.tenant
@@ -93,7 +94,7 @@ async def job(call: ApiCall) -> ApiAnswer:
     record: JobRecord | None = await call.app.store.arun(found)
     try:
         artifacts = [each.wire() for each in await call.job().aartifacts()]
-    except PackhorseError:  # they lie elsewhere, and that may be away
+    except PackhorseError:  # their store may be unavailable
         artifacts = []
     return ApiAnswer(
         body={
@@ -110,7 +111,7 @@ async def job(call: ApiCall) -> ApiAnswer:
 
 
 async def _logs(call: ApiCall) -> list[dict[str, Any]] | str:
-    """The lines of the job, or why they cannot be shown."""
+    """Return the log lines of the job, or why they cannot be shown."""
     try:
         lines: list[dict[str, Any]] = (await jobs.read_logs(call)).body["lines"]
     except KeyUnavailable as error:
@@ -119,7 +120,7 @@ async def _logs(call: ApiCall) -> list[dict[str, Any]] | str:
 
 
 async def _group(call: ApiCall, record: JobRecord | None) -> dict[str, Any] | None:
-    """The batch or the workflow that a job belongs to, with the nodes next to it."""
+    """Describe the batch or workflow of a job, with the nodes next to it."""
     member = None if record is None or record.options is None else record.options.member
     if member is None:
         return None
@@ -134,7 +135,7 @@ async def _group(call: ApiCall, record: JobRecord | None) -> dict[str, Any] | No
     try:
         workflow = await call.app.workflows.aget(run, tenant=group.tenant)
         nodes = await workflow.anodes() if (await workflow.ainfo()).nodes <= DRAWN_MAX else []
-    except PackhorseError:  # it was removed, and its jobs are not yet
+    except PackhorseError:  # it was removed before its jobs
         return found
     own = next((node for node in nodes if node.job_id == call.path["id"]), None)
     if own is not None:
@@ -151,7 +152,7 @@ def _trace_url(call: ApiCall, trace_id: str) -> str | None:
 
 
 def _timeline(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each attempt with how long the job waited before it, and its share of the whole time."""
+    """Add to each attempt the wait before it, and its length relative to the longest."""
     lines = document["history"]
     waited_from = _us(document["createdAt"])
     longest = max([1, *(line["durationMs"] for line in lines)])
@@ -168,7 +169,7 @@ def _us(text: str) -> int:
 
 
 def _copies(document: Mapping[str, Any]) -> dict[str, str]:
-    """The call again, for a shell and for Python, with what may be shown of its arguments."""
+    """Write the call for a shell and for Python, with masked arguments."""
     payload = document["payload"]
     named = payload if isinstance(payload, dict) else {}
     words = [f"{name}={msgspec.json.encode(value).decode()}" for name, value in named.items()]

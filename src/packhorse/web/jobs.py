@@ -18,25 +18,23 @@ from packhorse.core.clock import from_datetime
 from packhorse.core.job import LOOK_MAX, PAGE_MAX, TERMINAL, DeadReason, JobStatus
 from packhorse.core.redaction import Redact, redacted, redacted_text
 from packhorse.errors import ConfigError, JobConflict, JobError, KeyUnavailable
-from packhorse.insights import JobPage
 from packhorse.protocol import TaskExecutionResult, to_wire
 from packhorse.stores.requests import JobFilter
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers, given_fields
 from packhorse.web.problems import WebRefusal
 
-#: A request waits no longer than this; ask again.
+#: The longest wait of one request; ask again.
 WAIT_MAX_S: Final = 60.0
-#: Jobs that one request runs again; the answer says where to go on.
+#: Jobs that one request runs again; the answer says where to continue.
 REDRIVE_MAX: Final = 1_000
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 #: With a time zone.
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which dead letters are meant."""
+    """Which dead letters to list."""
 
     queue: Text | None = None
     task: Text | None = None
@@ -50,7 +48,7 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which jobs are meant; `status` may be given several times."""
+    """Which jobs to list; `status` may be repeated."""
 
     status: tuple[JobStatus, ...] = ()
     queue: Text | None = None
@@ -64,9 +62,9 @@ class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 class JobQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a job is shown."""
+    """How to show a job."""
 
-    values: bool = False  #: as they are, unmasked; needs the permission `jobs.values`
+    values: bool = False  #: unmasked; needs the permission `jobs.values`
 
 
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,27 +124,24 @@ class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     error: Text | None = None  #: its type
     place: Text | None = None  #: where it came from, as `mail.py:17 in send`
     created_before: Instant | None = None
-    #: How many are looked at, of which those are run again that have the error and the place.
+    #: How many are read; those with another error or place are not run again.
     limit: Annotated[int, msgspec.Meta(ge=1, le=REDRIVE_MAX)] = 100
     after: Text | None = None
     dry_run: bool = False
     reset_budget: bool = False
 
 
-async def list_jobs(call: ApiCall) -> ApiAnswer:
-    """A page of jobs, the newest first, without arguments; a look goes through 5,000 at most."""
-    asked = call.asked(JobsQuery)
-    chosen = job_filter(call, asked, statuses=asked.status, created_by=asked.created_by)
-    found = await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX)
-    return _page(call, found)
+@answers("JobPage", "List jobs, the newest first")
+async def list_jobs(call: ApiCall, query: JobsQuery) -> ApiAnswer:
+    """List a page of jobs, the newest first, without arguments; read 5,000 at most."""
+    chosen = job_filter(call, query, statuses=query.status, created_by=query.created_by)
+    return await _page(call, chosen, query)
 
 
-async def dead_letters(call: ApiCall) -> ApiAnswer:
-    """A page of dead letters, the newest jobs first."""
-    asked = call.asked(DeadQuery)
-    chosen = _dead_filter(call, asked)
-    found = await call.insights.ajobs(chosen, limit=asked.limit, after=asked.after, most=LOOK_MAX)
-    return _page(call, found)
+@answers("JobPage", "List dead letters")
+async def dead_letters(call: ApiCall, query: DeadQuery) -> ApiAnswer:
+    """List a page of dead letters, the newest jobs first."""
+    return await _page(call, _dead_filter(call, query), query)
 
 
 def _dead_filter(call: ApiCall, asked: DeadQuery | RedriveOrder) -> JobFilter:
@@ -155,44 +150,37 @@ def _dead_filter(call: ApiCall, asked: DeadQuery | RedriveOrder) -> JobFilter:
 
 
 def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
-    """Which jobs of those that the principal may see are meant."""
-    tenant, own = asked.tenant, call.principal.tenant
-    if own is not None and tenant not in (None, own):
-        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
+    """Build the filter of a query or an order, within what the principal may see."""
     before = asked.created_before
     return JobFilter(
         queue=asked.queue,
         task=asked.task,
-        tenant=tenant if own is None else own,
+        tenant=call.tenant(asked.tenant),
         tag=asked.tag,
         created_before_us=None if before is None else from_datetime(before),
         **more,
     )
 
 
-def _page(call: ApiCall, page: JobPage) -> ApiAnswer:
+async def _page(call: ApiCall, chosen: JobFilter, query: JobsQuery | DeadQuery) -> ApiAnswer:
+    page = await call.insights.ajobs(chosen, limit=query.limit, after=query.after, most=LOOK_MAX)
     redact = call.app.bus.redact
     jobs = [job_document(shown_job(job, redact)) for job in page.jobs]
     body = {"jobs": jobs, "after": page.after, "stoppedAfter": page.stopped_after}
     return ApiAnswer(body=body)
 
 
-async def submit(call: ApiCall) -> ApiAnswer:
+@answers("SubmittedJob", "Submit a call", status=201)
+async def submit(call: ApiCall, order: SubmitOrder) -> ApiAnswer:
     """Submit a call; its arguments are checked against the contract before anything is stored."""
-    order = call.sent(SubmitOrder)
-    own = call.principal.tenant
-    if own is not None and order.tenant not in (None, own):
-        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
+    view = call.view_of(call.tenant(order.tenant))
     definition = call.app.registry.get(order.task)
     if definition is None:
         raise ConfigError(f"the app has no task {order.task!r}; see /api/v1/tasks")
     task = call.app.tasks[definition.name]
-    options = _options(order, call)
     given = order.args
-    using = task.using(**options)
+    using = task.using(**call_options(call, order))
     made = using.call(**given) if isinstance(given, dict) else using.call(*given)
-    tenant = own if own is not None else order.tenant
-    view = call.app if tenant is None else call.app.tenant(tenant)
     [handle] = await view.aenqueue_many([made])
     body = {"id": handle.id, "deduplicated": handle.deduplicated}
     place = f"{call.request.scope.get('root_path', '')}/api/v1/jobs/{quote(handle.id, safe='')}"
@@ -200,27 +188,27 @@ async def submit(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body=body, status=status, headers={"Location": place}, after=body)
 
 
-def _options(order: SubmitOrder, call: ApiCall) -> Any:
-    named = {
-        name: getattr(order, name)
-        for name in order.__struct_fields__
-        if name not in ("task", "args", "tenant") and getattr(order, name) is not None
-    }
+def call_options(call: ApiCall, order: SubmitOrder) -> Any:
+    """Return the options of `task.using` that an order gives."""
+    options = given_fields(order)
+    for name in ("task", "args", "tenant"):
+        options.pop(name, None)
     if call.idempotency_key is not None:
-        named["idempotency_key"] = call.idempotency_key
-    return {"created_by": call.principal.name, **named}
+        options["idempotency_key"] = call.idempotency_key
+    return {"created_by": call.principal.name, **options}
 
 
-async def read_job(call: ApiCall) -> ApiAnswer:
-    """One job with its arguments, its result and every attempt; secrets are masked."""
-    whole = call.asked(JobQuery).values
+@answers("WholeJob", "Show one job")
+async def read_job(call: ApiCall, query: JobQuery) -> ApiAnswer:
+    """Show one job with its arguments, its result and every attempt; secrets are masked."""
+    whole = query.values
     if whole and not call.principal.may(Permission.JOBS_VALUES):
         raise WebRefusal(403, "FORBIDDEN", "to see values as they are needs jobs.values")
     return ApiAnswer(body=await whole_job(call, whole=whole))
 
 
 async def whole_job(call: ApiCall, *, whole: bool = False) -> dict[str, Any]:
-    """All that may be shown of the job that the path names."""
+    """Describe the job that the path names; `whole` leaves secrets unmasked."""
     redact: Redact = (lambda value: value) if whole else call.app.bus.redact
     handle = call.job()
     detail = await call.insights.ajob(handle.id)
@@ -250,8 +238,9 @@ def _attempt(line: TaskExecutionResult, redact: Redact) -> dict[str, Any]:
     return document
 
 
+@answers("JobLogs", "Tell what a job's handler logged")
 async def read_logs(call: ApiCall) -> ApiAnswer:
-    """What the attempts of a job logged; secrets are masked, when it is kept and here once more."""
+    """Show what the attempts of a job logged; secrets are masked when stored and again here."""
     lines = [document_of(line) for line in await call.job().alogs()]
     shown = [
         {**line, "message": redacted_text(call.app.bus.redact, line["message"])} for line in lines
@@ -259,24 +248,27 @@ async def read_logs(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body={"lines": shown})
 
 
+@answers("Explanation", "Tell why a job is not running")
 async def explain(call: ApiCall) -> ApiAnswer:
-    """Why a job is not running now, or what it does instead."""
+    """Explain why a job is not running now, or what it does instead."""
     return ApiAnswer(body=document_of(await call.job().aexplain()))
 
 
-async def wait(call: ApiCall) -> ApiAnswer:
-    """The job once it has finished, or as it is after the timeout: `finished` says which."""
+@answers("WaitedJob", "Wait until a job has finished")
+async def wait(call: ApiCall, query: WaitQuery) -> ApiAnswer:
+    """Show the job once it has finished, or after the timeout: `finished` says which."""
     handle = call.job()
     finished = (await handle.astatus()) in TERMINAL
     if not finished:
-        with suppress(JobError):  # of whichever end; that it is not over yet is told below
-            await handle.aresult(timeout=call.asked(WaitQuery).timeout)
+        with suppress(JobError):  # it failed, or did not finish in time: `finished` says which
+            await handle.aresult(timeout=query.timeout)
         finished = (await handle.astatus()) in TERMINAL
     return ApiAnswer(body={"finished": finished, "job": await whole_job(call)})
 
 
+@answers("ActedJob", "Cancel a job")
 async def cancel(call: ApiCall) -> ApiAnswer:
-    """Cancel a job, or have its worker told to; one that had finished is a conflict."""
+    """Cancel a job, or have its worker stop it; a finished job is a conflict."""
     handle = call.job()
     before = await handle.astatus()
     if not await handle.acancel():
@@ -293,42 +285,47 @@ async def _acted(call: ApiCall, before: JobStatus, **more: Any) -> ApiAnswer:
     return ApiAnswer(body=body, before={"status": before}, after={"status": after, **more})
 
 
-async def retry(call: ApiCall) -> ApiAnswer:
+@answers("ActedJob", "Run a finished job again, or a waiting one now")
+async def retry(call: ApiCall, order: RetryOrder) -> ApiAnswer:
     """Run a finished job again with fresh budgets, or a waiting one now."""
     handle = call.job()
     before = await handle.astatus()
-    await handle.aretry(reset_budget=call.sent(RetryOrder).reset_budget)
+    await handle.aretry(reset_budget=order.reset_budget)
     return await _acted(call, before)
 
 
-async def redrive(call: ApiCall) -> ApiAnswer:
+@answers("ActedJob", "Run a dead job again")
+async def redrive(call: ApiCall, order: RetryOrder) -> ApiAnswer:
     """Run a dead job again; one that is not dead is a conflict."""
     handle = call.job()
     status = await handle.astatus()
     if status is not JobStatus.DEAD:
         raise JobConflict(f"job {handle.id} is {status}, not dead", job_id=handle.id)
-    return await retry(call)
+    return await retry(call, order)
 
 
-async def approve(call: ApiCall) -> ApiAnswer:
+@answers("ActedJob", "Let a job go on that needs a person")
+async def approve(call: ApiCall, order: DecisionOrder) -> ApiAnswer:
     """Let a job go on that needs a person."""
-    handle, note = call.job(), call.sent(DecisionOrder).note
+    handle = call.job()
     before = await handle.astatus()
-    waited = await handle.aapprove(by=call.principal.name, note=note)
+    waited = await handle.aapprove(by=call.principal.name, note=order.note)
     return await _acted(call, before, waited=waited)
 
 
-async def decline(call: ApiCall) -> ApiAnswer:
+@answers("ActedJob", "End a job that needs a person")
+async def decline(call: ApiCall, order: DecisionOrder) -> ApiAnswer:
     """End a job that needs a person."""
-    handle, note = call.job(), call.sent(DecisionOrder).note
+    handle = call.job()
     before = await handle.astatus()
-    waited = await handle.adecline(by=call.principal.name, note=note)
+    waited = await handle.adecline(by=call.principal.name, note=order.note)
     return await _acted(call, before, waited=waited)
 
 
-async def signal(call: ApiCall) -> ApiAnswer:
+@answers("ActedJob", "Send a job a signal")
+async def signal(call: ApiCall, order: SignalOrder) -> ApiAnswer:
     """Send a job a signal."""
-    handle, order = call.job(), call.sent(SignalOrder)
+    handle = call.job()
     before = await handle.astatus()
     key = call.idempotency_key
     await handle.asignal(
@@ -337,19 +334,17 @@ async def signal(call: ApiCall) -> ApiAnswer:
     return await _acted(call, before, signal=order.name)
 
 
-async def redrive_many(call: ApiCall) -> ApiAnswer:
-    """Run dead letters again that fit; `after` says where to go on while there are more."""
-    order = call.sent(RedriveOrder)
+@answers("Redriven", "Run dead letters again that fit")
+async def redrive_many(call: ApiCall, order: RedriveOrder) -> ApiAnswer:
+    """Run matching dead letters again; `after` says where to continue while there are more."""
     chosen = _dead_filter(call, order)
     page = await call.insights.ajobs(chosen, limit=order.limit, after=order.after, most=LOOK_MAX)
     found = [job for job in page.jobs if has_end(job, order.error, order.place)]
     answers: Counter[str] = Counter()
     for job in [] if order.dry_run else found:
-        tenant = call.principal.tenant
-        handle = call.app.job(job.id) if tenant is None else call.app.tenant(tenant).job(job.id)
         try:
-            await handle.aretry(reset_budget=order.reset_budget)
-        except JobError:  # it was redriven or removed meanwhile, or its key is taken
+            await call.view.job(job.id).aretry(reset_budget=order.reset_budget)
+        except JobError:  # redriven or removed meanwhile, or another job has its key
             answers["refused"] += 1
         else:
             answers["redriven"] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Routes about what is told to others: events of topics, and alerts."""
+"""Routes about topics and alerts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import msgspec
 
 from packhorse.client.documents import document_of
 from packhorse.core.durations import microseconds
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers, given_fields
 from packhorse.web.problems import WebRefusal
-
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 class EventOrder(
@@ -47,24 +45,21 @@ class AlertOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     over: str | float = "15m"
 
 
+@answers("TopicList", "List topics and their subscribers")
 async def list_topics(call: ApiCall) -> ApiAnswer:
-    """Topics that have subscribers, and those."""
+    """List topics and their subscribers."""
     found = await call.app.topics.aall()
     return ApiAnswer(body={"topics": [document_of(one) for one in found]})
 
 
-async def publish(call: ApiCall) -> ApiAnswer:
+@answers("PublishedEvent", "Publish an event", status=201)
+async def publish(call: ApiCall, order: EventOrder) -> ApiAnswer:
     """Store a job for each subscriber of a topic, all or none."""
-    order, own = call.sent(EventOrder), call.principal.tenant
-    if own is not None and order.tenant not in (None, own):
-        raise WebRefusal(403, "OTHER_TENANT", "this token is for another tenant")
-    options: Any = {
-        name: getattr(order, name)
-        for name in order.__struct_fields__
-        if name not in ("payload", "tenant") and getattr(order, name) is not None
-    }
+    options = given_fields(order)
+    for name in ("payload", "tenant"):
+        options.pop(name, None)
     options["created_by"] = call.principal.name
-    tenant, topic = own if own is not None else order.tenant, call.path["name"]
+    tenant, topic = call.tenant(order.tenant), call.path["name"]
     if tenant is None:
         jobs = await call.app.topic(topic).apublish(order.payload, **options)
     else:
@@ -73,15 +68,17 @@ async def publish(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(body=body, status=201, after=body)
 
 
+@answers("AlertList", "List alerts")
 async def list_alerts(call: ApiCall) -> ApiAnswer:
-    """Every alert that the app declares or the store knows, as it stands."""
+    """List every alert that the app declares or the store knows, with its state."""
     found = await call.app.alerts.aall()
     return ApiAnswer(body={"alerts": [document_of(one) for one in found]})
 
 
-async def add_alert(call: ApiCall) -> ApiAnswer:
-    """Write a rule down, or change it; workers go by it within a minute."""
-    name, order = call.path["name"], call.sent(AlertOrder)
+@answers("Alert", "Write a rule down, or change it")
+async def add_alert(call: ApiCall, order: AlertOrder) -> ApiAnswer:
+    """Store a rule, or change it; workers apply it within a minute."""
+    name = call.path["name"]
     found = {one.name: document_of(one) for one in await call.app.alerts.aall()}
     await call.app.alerts.aadd(name, **msgspec.structs.asdict(order))
     after = await _alert(call, name)
@@ -94,16 +91,18 @@ async def add_alert(call: ApiCall) -> ApiAnswer:
     )
 
 
+@answers("Alert", "Remove a rule that was written down")
 async def remove_alert(call: ApiCall) -> ApiAnswer:
-    """Remove a rule that was written down, and what is known of it."""
+    """Remove a stored rule and its state."""
     before = await _alert(call, call.path["name"])
     await call.app.alerts.aremove(call.path["name"])
     return ApiAnswer(body=before, before={"condition": before["condition"]})
 
 
-async def silence_alert(call: ApiCall) -> ApiAnswer:
-    """Tell nothing of an alert for so long; what still fires then is told."""
-    name, span = call.path["name"], call.sent(SilenceOrder).span
+@answers("Alert", "Tell nothing of an alert for a while")
+async def silence_alert(call: ApiCall, order: SilenceOrder) -> ApiAnswer:
+    """Send no notices of an alert for a while; what still fires then is sent."""
+    name, span = call.path["name"], order.span
     before = await _alert(call, name)
     length = 0 if span in ("0", 0) else span
     microseconds(length, setting="span")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The OpenAPI 3.1 document, written from the table of routes and the values that are answered."""
+"""Write the OpenAPI 3.1 document from the table of routes and the types of the answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ANSWERED: Final = (
     *(BatchInfo, WorkflowInfo, AlertInfo, TopicInfo, OperationInfo, FailureGroup, WorkerStacks),
     *(History, LogLine),
 )
-#: What stands under another name than that of its class.
+#: Schemas that are not named as their class.
 _RENAMED: Final = {
     "JobInfo": "Job",
     "ScheduleInfo": "Schedule",
@@ -47,13 +47,13 @@ _RENAMED: Final = {
     "SubscriberInfo": "Subscriber",
     "OperationInfo": "Operation",
 }.items()
-#: Bodies of which no field must be there, but one at least.
+#: Bodies without required fields that must have at least one.
 _NEVER_EMPTY: Final = ("LimitsOrder",)
 _PROBLEMS: Final = ("400", "401", "403", "404", "409", "412", "413", "415", "422", "429", "503")
 
 
 def openapi_document() -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in API_ROUTES:
         path = _PARAMETER.sub(r"{\1}", f"{PREFIX}{route.path}")
@@ -76,13 +76,10 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(route: ApiRoute) -> dict[str, Any]:
-    name = route.handler.__name__
-    good: dict[str, Any] = {"description": "Done"}
-    if route.answer:
-        good["content"] = {route.media: {"schema": {"$ref": _REFERENCE.format(name=route.answer)}}}
-    else:
-        good["content"] = {route.media: {"schema": {"type": "string"}}}
-    answers = {str(route.status): good}
+    name, described = route.handler.__name__, route.answers
+    shape = _of(described.schema) if described.schema else {"type": "string"}
+    good = {"description": "Done", "content": {described.media: {"schema": shape}}}
+    answers = {str(described.status): good}
     if name == "submit":
         answers["200"] = {**good, "description": "It was there already"}
     problem = {
@@ -91,7 +88,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     }
     operation: dict[str, Any] = {
         "operationId": name,
-        "summary": route.summary,
+        "summary": described.summary,
         "x-permission": str(route.permission),
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
         "responses": {**answers, **dict.fromkeys(_PROBLEMS, problem)},
@@ -123,7 +120,7 @@ def _query_parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
 
 
 def _in_a_query(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter, which is left out where a field would be null."""
+    """Return the schema of a parameter: it is left out where a field would be null."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     given = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
     if not kinds:
@@ -137,7 +134,7 @@ def _headers(route: ApiRoute) -> Iterator[dict[str, Any]]:
         return
     key = {"type": "string", "minLength": 1, "maxLength": 200}
     yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key}
-    if route.answer in ("ChangedQueue", "Schedule"):
+    if route.answers.schema in ("ChangedQueue", "Schedule"):
         yield {
             "name": "If-Match",
             "in": "header",
@@ -154,8 +151,8 @@ def _schemas() -> dict[str, Any]:
     )
     schemas = {_renamed(name): _camelled(schema) for name, schema in found.items()}
     for kind in dict.fromkeys(asked):
-        del schemas[kind.__name__]  # each of their fields is a parameter
-    schemas["ReasonCode"] = {"type": "string"}  # others may come with every release
+        del schemas[kind.__name__]  # their fields are parameters
+    schemas["ReasonCode"] = {"type": "string"}  # releases may add others
     job = schemas["Job"]["properties"]
     del job["timeout"]  # answered in milliseconds
     job["timeoutMs"] = {"type": ["integer", "null"]}
@@ -170,7 +167,7 @@ def _renamed(name: str) -> str:
 
 
 def _camelled(schema: Any) -> Any:
-    """The schema of a value whose names are written in camelCase."""
+    """Return a schema with its property names in camelCase."""
     if isinstance(schema, list):
         return [_camelled(part) for part in schema]
     if not isinstance(schema, Mapping):
@@ -192,7 +189,7 @@ def _camelled(schema: Any) -> Any:
 
 
 def _composed() -> dict[str, Any]:
-    """What is answered and is no value of its own."""
+    """Return the schemas of answers that have no type of their own."""
     job, status = _of("Job"), _of("JobStatus")
     text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
     after, stopped = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
@@ -233,7 +230,7 @@ def _composed() -> dict[str, Any]:
 
 
 def _composed_groups() -> dict[str, Any]:
-    """Of those, what is about batches, workflows, topics and alerts."""
+    """Return those about batches, workflows, topics, alerts, operations and failures."""
     batch, workflow = _of("Batch"), _of("Workflow")
     text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
     after, job_id = {"type": ["string", "null"]}, {"type": ["string", "null"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Routes about operations: one thing done to every job that a filter means, by workers."""
+"""Routes about operations: workers do one thing to every job that matches a filter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from packhorse.core.clock import to_datetime
 from packhorse.core.job import DeadReason, JobStatus
 from packhorse.core.options import rate_rule
 from packhorse.stores.requests import JobFilter
-from packhorse.web.calls import ApiAnswer, ApiCall
-from packhorse.web.jobs import Instant, Text, job_filter
+from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers
+from packhorse.web.jobs import Instant, job_filter
 from packhorse.web.problems import WebRefusal
 
 #: What each action needs, besides `jobs.bulk`.
@@ -37,7 +37,7 @@ _NEEDED: Final = (
 class MatchQuery(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
 ):
-    """What is to be done to which jobs; `status` may be given several times."""
+    """What to do to which jobs; `status` may be repeated."""
 
     action: OperationAction = OperationAction.REDRIVE
     status: tuple[JobStatus, ...] = ()
@@ -60,7 +60,7 @@ class OperationOrder(
 
     action: OperationAction
     job: Annotated[tuple[Text, ...], msgspec.Meta(max_length=SELECTED_MAX)] = ()
-    rate: Text | None = None  #: such as `100/60s`; as fast as may be where it is left out
+    rate: Text | None = None  #: such as `100/60s`; unlimited by default
     reset_budget: bool = False
 
 
@@ -107,28 +107,30 @@ def _operations(call: ApiCall) -> Operations:
     return Operations(call.app.store, call.principal.tenant)
 
 
+@answers("OperationList", "List operations over many jobs")
 async def list_operations(call: ApiCall) -> ApiAnswer:
-    """Operations that run, were stopped, or ended within 30 days, the newest first."""
+    """List operations that run, were stopped, or ended within 30 days, the newest first."""
     found = await _operations(call).aall()
     return ApiAnswer(body={"operations": [document_of(_info(one)) for one in found]})
 
 
+@answers("Operation", "Show how far an operation is")
 async def read_operation(call: ApiCall) -> ApiAnswer:
-    """One operation, and how far it is."""
+    """Show one operation and its progress."""
     return _shown(await _operations(call).aget(call.path["id"]))
 
 
-async def match_operation(call: ApiCall) -> ApiAnswer:
-    """How many jobs an operation would be about; nothing is changed."""
-    asked = call.asked(MatchQuery)
-    chosen = _chosen(call, asked)
-    found = await _operations(call).amatch(asked.action, chosen, asked.error, asked.place)
-    return ApiAnswer(body={"action": asked.action, **document_of(found)})
+@answers("MatchedJobs", "Count the jobs of an operation before it begins")
+async def match_operation(call: ApiCall, query: MatchQuery) -> ApiAnswer:
+    """Count the jobs that an operation would change; change nothing."""
+    chosen = _chosen(call, query)
+    found = await _operations(call).amatch(query.action, chosen, query.error, query.place)
+    return ApiAnswer(body={"action": query.action, **document_of(found)})
 
 
-async def begin_operation(call: ApiCall) -> ApiAnswer:
-    """Begin an operation; workers take its steps."""
-    order = call.sent(OperationOrder)
+@answers("Operation", "Do one thing to all jobs that fit", status=202)
+async def begin_operation(call: ApiCall, order: OperationOrder) -> ApiAnswer:
+    """Begin an operation; workers carry it out."""
     _allowed(call, order.action)
     begun = await _operations(call).abegin(
         order.action,
@@ -145,15 +147,17 @@ async def begin_operation(call: ApiCall) -> ApiAnswer:
     return _shown(begun, status=202, headers={"Location": place}, audited=True)
 
 
+@answers("Operation", "Stop an operation")
 async def stop_operation(call: ApiCall) -> ApiAnswer:
-    """Have no further step of an operation taken."""
+    """Stop an operation after its current step."""
     before = await _before(call)
     stopped = await _operations(call).astop(before.id, by=call.principal.name)
     return _shown(stopped, before=before)
 
 
+@answers("Operation", "Go on with an operation")
 async def resume_operation(call: ApiCall) -> ApiAnswer:
-    """Go on with an operation that was stopped."""
+    """Continue a stopped operation."""
     before = await _before(call)
     return _shown(await _operations(call).aresume(before.id), before=before)
 
@@ -165,7 +169,7 @@ async def _before(call: ApiCall) -> Operation:
 
 
 def needed_for(action: OperationAction) -> Permission:
-    """What an action needs, besides `jobs.bulk`."""
+    """Return the permission that an action needs, besides `jobs.bulk`."""
     return dict(_NEEDED)[action]
 
 

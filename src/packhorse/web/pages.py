@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Serves the pages of the dashboard: reading by GET, actions as forms, each through the API.
+"""Serve the pages of the dashboard, and the forms on them.
 
-A form is sent to `/do` and the path of the API's route, whose permission, handler and audit are
-those of the table of routes; then the browser is sent back to the page it came from.
+A form is posted to `/do` and the path of an API route. It has the permission, handler and audit of
+that route; then the browser is redirected to the page it came from.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATIC: Final = ("style.css", "app.js", "icon.svg")
 _UNKNOWN: Final = 401
 _COOKIE_S: Final = 12 * 3_600
 _EXACT_MS: Final = 10_000
-#: Parameters of a page that are not for its reader.
+#: Parameters of every page that its handler does not get.
 _OWN: Final = frozenset({"done"})
 
 
@@ -66,12 +66,12 @@ def _templates() -> jinja2.Environment:
 
 
 def _json_text(value: Any) -> str:
-    """A value as text that people can read; large integers stay what they are."""
+    """Format a value as indented JSON; large integers keep all digits."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def _ago(text: str | None) -> str:
-    """How long ago, or how far ahead, an instant is."""
+    """Format how long ago, or how far ahead, an instant is."""
     if text is None:
         return "-"
     at_us = from_datetime(msgspec.convert(text, type=datetime))
@@ -82,7 +82,7 @@ def _ago(text: str | None) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """How long something took; from ten seconds on without parts of a second."""
+    """Format a duration; from ten seconds on in whole seconds."""
     if milliseconds < _EXACT_MS:
         return f"{milliseconds} ms"
     return span_text(milliseconds // 1_000 * 1_000_000)
@@ -95,7 +95,7 @@ class PageServer:
     api: ApiServer
 
     def routes(self) -> Iterator[BaseRoute]:
-        """Pages, forms, the way in, and the files that pages need."""
+        """Yield the routes of pages, forms, sign-in and static files."""
         for name in _STATIC:
             yield Route(f"/static/{name}", _file(name), methods=["GET"])
         yield Route("/login", self._login, methods=["GET", "POST"])
@@ -125,7 +125,7 @@ class PageServer:
                     path=request.path_params,
                     query=query,
                 )
-                found = (await page.read(call)).body
+                found = (await call.answered_by(page.read)).body
             except (PackhorseError, WebRefusal) as error:
                 return _refused(request, error)
             return _rendered(request, page.template, principal, title=page.title, **found)
@@ -142,9 +142,9 @@ class PageServer:
             except (PackhorseError, WebRefusal) as error:
                 return _refused(request, error)
             made = done.headers.get("location", "").partition(PREFIX)[2]
-            if made:  # the page of what was made
-                return _moved(request, f"{made}?{urlencode([('done', route.summary)])}")
-            return _back(request, route.summary)
+            if made:  # go to the page of the new thing
+                return _moved(request, f"{made}?{urlencode([('done', route.answers.summary)])}")
+            return _back(request, route.answers.summary)
 
         return answer
 
@@ -152,7 +152,7 @@ class PageServer:
         if request.method == "GET":
             return _rendered(request, "login.html", None, title="Sign in", wrong=False)
         try:
-            # Also of a sign-in: another site must not sign a browser in as one it chose.
+            # Another site must not sign a browser in with a token it chose.
             check_origin(request, Principal(name="", permissions=frozenset(), by="cookie"))
             sent = dict(parse_qsl((await read_body(request)).decode(errors="replace")))
             given = sent.get("token", "").strip()
@@ -189,7 +189,7 @@ class PageServer:
 def _safely(
     answer: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """The same, which tells of its own mistakes in the log and not in the page."""
+    """Log unexpected errors, and answer without their details."""
 
     async def answer_safely(request: Request) -> Response:
         try:
@@ -221,7 +221,7 @@ def _moved(request: Request, path: str) -> RedirectResponse:
 
 
 def _back(request: Request, done: str) -> Response:
-    """To the page of ours that the form was on; a Referer of another site is not followed."""
+    """Redirect to the page of the form; never to a Referer of another site."""
     came = urlsplit(request.headers.get("referer", ""))
     path = came.path if came.netloc == request.headers.get("host") else f"{_root(request)}/"
     if not path.startswith(f"{_root(request)}/"):
@@ -235,7 +235,7 @@ def _refused(request: Request, error: PackhorseError | WebRefusal) -> Response:
     problem = problem_of(error)
     if problem.status_code == _UNKNOWN:
         away = _moved(request, "/login")
-        # A token that counts no more is sent no more: each time it would be one more wrong one.
+        # Each request with a revoked token would count as one more wrong token.
         away.delete_cookie(cookie_of(request), path=f"{_root(request)}/")
         return away
     told = msgspec.json.decode(bytes(problem.body))

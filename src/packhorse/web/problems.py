@@ -18,7 +18,7 @@ from packhorse.core.redaction import redact_default, redacted_text
 from packhorse.group_errors import BatchConflict, BatchNotFound, WorkflowFailed, WorkflowNotFound
 
 PROBLEM_TYPE: Final = "application/problem+json"
-#: The first class that an error is an instance of decides.
+#: The first class that matches an error decides.
 _STATUSES: Final[tuple[tuple[type[errors.PackhorseError], int], ...]] = (
     (errors.JobNotFound, 404),
     (errors.ScheduleNotFound, 404),
@@ -45,12 +45,12 @@ _STATUSES: Final[tuple[tuple[type[errors.PackhorseError], int], ...]] = (
     (errors.ConfigError, 422),
     (errors.UsageError, 422),
 )
-#: After how long it is worth trying again, by status.
+#: Seconds after which to try again, by status.
 _RETRY_AFTER: Final[Mapping[int, str]] = MappingProxyType({429: "5", 503: "5"})
 
 
 class WebRefusal(Exception):
-    """A request that is refused before anything was done, and how that is answered."""
+    """Refuses a request before anything was done; says how to answer."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None
@@ -62,7 +62,7 @@ class WebRefusal(Exception):
 
 
 def problem_of(error: errors.PackhorseError | WebRefusal) -> Response:
-    """The answer to a request that met an error."""
+    """Return the answer for an error."""
     if isinstance(error, WebRefusal):
         return problem(error.status, error.code, str(error), headers=error.headers)
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
@@ -79,7 +79,7 @@ def problem_of(error: errors.PackhorseError | WebRefusal) -> Response:
 def problem(
     status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
-    """A problem document; secrets that its text may hold are masked."""
+    """Return a problem document; secrets in its text are masked."""
     document = {
         "type": f"urn:packhorse:problem:{code.lower()}",
         "title": HTTPStatus(status).phrase,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The table of the API's routes, each with the permission it needs.
+"""The table of the API's routes: the path, its handler, and the permission it needs.
 
-Those of batches, workflows, topics and alerts stand in `group_routes` and are part of it. There is
-no other: the server is built from it, the OpenAPI document is written from it, and a test
-walks it. Paths with more in them come before those they would fit, and names may contain slashes.
+There is no other: the server is built from it, the OpenAPI document is written from it, and tests
+walk it. Handlers say what they take and answer. Longer paths come before shorter ones that would
+match them, and names may contain slashes.
 """
 
 from __future__ import annotations
@@ -12,389 +12,115 @@ from functools import partial
 from typing import Final
 
 from packhorse.core.access import Permission
-from packhorse.web import fleet, history, job_page, jobs, schedules, streams
-from packhorse.web.calls import ApiRoute, EmptyOrder
-from packhorse.web.group_routes import GROUP_ROUTES
+from packhorse.web import (
+    failures,
+    fleet,
+    groups,
+    history,
+    job_page,
+    jobs,
+    notices,
+    operations,
+    schedules,
+    streams,
+)
+from packhorse.web.calls import ApiRoute
 
 PREFIX: Final = "/api/v1"
 
-_GET: Final = partial(ApiRoute, method="GET")
-_POST: Final = partial(ApiRoute, method="POST", body=EmptyOrder)
-#: About all tenants.
-_FLEET_GET: Final = partial(_GET, fleet=True)
-_FLEET_POST: Final = partial(_POST, fleet=True)
-_LOOK: Final = partial(_GET, permission=Permission.JOBS_VIEW)
+
+_get: Final = partial(ApiRoute, "GET")
+_post: Final = partial(ApiRoute, "POST")
+#: About all tenants: refused to the token of one tenant.
+_fleet_get: Final = partial(ApiRoute, "GET", fleet=True)
+_fleet_post: Final = partial(ApiRoute, "POST", fleet=True)
+_fleet_patch: Final = partial(ApiRoute, "PATCH", fleet=True)
+_fleet_delete: Final = partial(ApiRoute, "DELETE", fleet=True)
+
 _JOB: Final = "/jobs/{id:path}"
+_OPERATION: Final = "/operations/{id}"
+_BATCH: Final = "/batches/{id:path}"
+_WORKFLOW: Final = "/workflows/{id:path}"
+_ALERT: Final = "/alerts/{name:path}"
 _QUEUE: Final = "/queues/{name:path}"
 _SCHEDULE: Final = "/schedules/{name:path}"
+_WORKER: Final = "/workers/{id}"
 
-_JOBS: Final = (
-    _GET(
-        path="/jobs",
-        handler=jobs.list_jobs,
-        permission=Permission.JOBS_VIEW,
-        summary="List jobs, the newest first",
-        answer="JobPage",
-        query=jobs.JobsQuery,
-    ),
-    _POST(
-        path="/jobs",
-        handler=jobs.submit,
-        permission=Permission.JOBS_SUBMIT,
-        summary="Submit a call",
-        answer="SubmittedJob",
-        body=jobs.SubmitOrder,
-        status=201,
-    ),
-    _LOOK(
-        path=f"{_JOB}/explain",
-        handler=jobs.explain,
-        summary="Tell why a job is not running",
-        answer="Explanation",
-    ),
-    _LOOK(
-        path=f"{_JOB}/logs",
-        handler=jobs.read_logs,
-        summary="Tell what a job's handler logged",
-        answer="JobLogs",
-    ),
-    _LOOK(
-        path=f"{_JOB}/wait",
-        handler=jobs.wait,
-        summary="Wait until a job has finished",
-        answer="WaitedJob",
-        query=jobs.WaitQuery,
-    ),
-    _LOOK(
-        path=f"{_JOB}/events",
-        handler=streams.job_events,
-        summary="Follow a job until it has finished",
-        answer="",
-        media="text/event-stream",
-    ),
-    _POST(
-        path=f"{_JOB}/cancel",
-        handler=jobs.cancel,
-        permission=Permission.JOBS_CANCEL,
-        summary="Cancel a job",
-        answer="ActedJob",
-    ),
-    _POST(
-        path=f"{_JOB}/retry",
-        handler=jobs.retry,
-        permission=Permission.JOBS_RETRY,
-        summary="Run a finished job again, or a waiting one now",
-        answer="ActedJob",
-        body=jobs.RetryOrder,
-    ),
-    _POST(
-        path=f"{_JOB}/redrive",
-        handler=jobs.redrive,
-        permission=Permission.JOBS_RETRY,
-        summary="Run a dead job again",
-        answer="ActedJob",
-        body=jobs.RetryOrder,
-    ),
-    _POST(
-        path=f"{_JOB}/again",
-        handler=job_page.submit_again,
-        permission=Permission.JOBS_SUBMIT,
-        summary="Submit a job's call again as a new job",
-        answer="SubmittedJob",
-        body=job_page.AgainOrder,
-        status=201,
-    ),
-    _POST(
-        path=f"{_JOB}/approve",
-        handler=jobs.approve,
-        permission=Permission.JOBS_APPROVE,
-        summary="Let a job go on that needs a person",
-        answer="ActedJob",
-        body=jobs.DecisionOrder,
-    ),
-    _POST(
-        path=f"{_JOB}/decline",
-        handler=jobs.decline,
-        permission=Permission.JOBS_APPROVE,
-        summary="End a job that needs a person",
-        answer="ActedJob",
-        body=jobs.DecisionOrder,
-    ),
-    _POST(
-        path=f"{_JOB}/signals",
-        handler=jobs.signal,
-        permission=Permission.JOBS_SIGNAL,
-        summary="Send a job a signal",
-        answer="ActedJob",
-        body=jobs.SignalOrder,
-    ),
-    _GET(
-        path=_JOB,
-        handler=jobs.read_job,
-        permission=Permission.JOBS_VIEW,
-        summary="Show one job",
-        answer="WholeJob",
-        query=jobs.JobQuery,
-    ),
-    _GET(
-        path="/dead-letters",
-        handler=jobs.dead_letters,
-        permission=Permission.JOBS_VIEW,
-        summary="List dead letters",
-        answer="JobPage",
-        query=jobs.DeadQuery,
-    ),
-    _POST(
-        path="/dead-letters/redrive",
-        handler=jobs.redrive_many,
-        permission=Permission.JOBS_RETRY,
-        summary="Run dead letters again that fit",
-        answer="Redriven",
-        body=jobs.RedriveOrder,
-    ),
-)
-
-_QUEUES: Final = (
-    _FLEET_GET(
-        path="/queues",
-        handler=fleet.list_queues,
-        permission=Permission.QUEUES_VIEW,
-        summary="List queues",
-        answer="QueueList",
-    ),
-    _FLEET_POST(
-        path=f"{_QUEUE}/pause",
-        handler=fleet.pause_queue,
-        permission=Permission.QUEUES_PAUSE,
-        summary="Stop giving out a queue's jobs",
-        answer="ChangedQueue",
-        body=fleet.PartOrder,
-    ),
-    _FLEET_POST(
-        path=f"{_QUEUE}/resume",
-        handler=fleet.resume_queue,
-        permission=Permission.QUEUES_PAUSE,
-        summary="Give out a queue's jobs again",
-        answer="ChangedQueue",
-        body=fleet.PartOrder,
-    ),
-    _FLEET_POST(
-        path=f"{_QUEUE}/close",
-        handler=fleet.close_queue,
-        permission=Permission.QUEUES_EDIT,
-        summary="Take no new jobs for a queue",
-        answer="ChangedQueue",
-    ),
-    _FLEET_POST(
-        path=f"{_QUEUE}/open",
-        handler=fleet.open_queue,
-        permission=Permission.QUEUES_EDIT,
-        summary="Take new jobs for a queue again",
-        answer="ChangedQueue",
-    ),
-    ApiRoute(
-        method="PATCH",
-        path=f"{_QUEUE}/limits",
-        handler=fleet.set_limits,
-        permission=Permission.QUEUES_EDIT,
-        summary="Set limits of a queue",
-        answer="ChangedQueue",
-        body=fleet.LimitsOrder,
-        fleet=True,
-    ),
-    ApiRoute(
-        method="DELETE",
-        path=f"{_QUEUE}/limits",
-        handler=fleet.unset_limits,
-        permission=Permission.QUEUES_EDIT,
-        summary="End what was set of a queue",
-        answer="ChangedQueue",
-        fleet=True,
-    ),
-    _FLEET_GET(
-        path=_QUEUE,
-        handler=fleet.read_queue,
-        permission=Permission.QUEUES_VIEW,
-        summary="Show one queue",
-        answer="Queue",
-    ),
-)
-
-_SCHEDULES: Final = (
-    _FLEET_GET(
-        path="/schedules",
-        handler=schedules.list_schedules,
-        permission=Permission.SCHEDULES_VIEW,
-        summary="List schedules",
-        answer="ScheduleList",
-    ),
-    _FLEET_GET(
-        path=f"{_SCHEDULE}/fires",
-        handler=schedules.list_fires,
-        permission=Permission.SCHEDULES_VIEW,
-        summary="List the next fires of a schedule",
-        answer="Fires",
-        query=schedules.FiresQuery,
-    ),
-    _FLEET_POST(
-        path=f"{_SCHEDULE}/run",
-        handler=schedules.run_schedule,
-        permission=Permission.SCHEDULES_RUN,
-        summary="Submit a schedule's call now",
-        answer="FiredSchedule",
-        status=201,
-    ),
-    _FLEET_POST(
-        path=f"{_SCHEDULE}/pause",
-        handler=schedules.pause_schedule,
-        permission=Permission.SCHEDULES_EDIT,
-        summary="Let a schedule fire no more",
-        answer="Schedule",
-    ),
-    _FLEET_POST(
-        path=f"{_SCHEDULE}/resume",
-        handler=schedules.resume_schedule,
-        permission=Permission.SCHEDULES_EDIT,
-        summary="Let a schedule fire again",
-        answer="Schedule",
-    ),
-    ApiRoute(
-        method="DELETE",
-        path=f"{_SCHEDULE}/changes",
-        handler=schedules.restore_schedule,
-        permission=Permission.SCHEDULES_EDIT,
-        summary="Let a schedule fire as declared again",
-        answer="Schedule",
-        fleet=True,
-    ),
-    ApiRoute(
-        method="PATCH",
-        path=_SCHEDULE,
-        handler=schedules.edit_schedule,
-        permission=Permission.SCHEDULES_EDIT,
-        summary="Change when a schedule fires",
-        answer="Schedule",
-        body=schedules.ScheduleChange,
-        fleet=True,
-    ),
-    _FLEET_GET(
-        path=_SCHEDULE,
-        handler=schedules.read_schedule,
-        permission=Permission.SCHEDULES_VIEW,
-        summary="Show one schedule",
-        answer="Schedule",
-    ),
-)
-
-_FLEET: Final = (
-    _FLEET_GET(
-        path="/workers",
-        handler=fleet.list_workers,
-        permission=Permission.WORKERS_VIEW,
-        summary="List workers",
-        answer="WorkerList",
-    ),
-    _FLEET_POST(
-        path="/workers/{id}/quiet",
-        handler=fleet.quiet_worker,
-        permission=Permission.WORKERS_QUIET,
-        summary="Have a worker claim nothing more",
-        answer="ToldWorker",
-        status=202,
-    ),
-    _FLEET_POST(
-        path="/workers/{id}/resume",
-        handler=fleet.resume_worker,
-        permission=Permission.WORKERS_QUIET,
-        summary="Have a worker claim again",
-        answer="ToldWorker",
-        status=202,
-    ),
-    _FLEET_POST(
-        path="/workers/{id}/stacks",
-        handler=fleet.worker_stacks,
-        permission=Permission.WORKERS_STACKS,
-        summary="Ask a worker where its handlers are",
-        answer="WorkerStacks",
-    ),
-    _GET(
-        path="/tasks",
-        handler=fleet.list_tasks,
-        permission=Permission.JOBS_VIEW,
-        summary="List tasks",
-        answer="TaskList",
-    ),
-    _GET(
-        path="/tasks/{name:path}",
-        handler=fleet.read_task,
-        permission=Permission.JOBS_VIEW,
-        summary="Show a task and its contract",
-        answer="DeclaredTask",
-    ),
-    _FLEET_GET(
-        path="/stats",
-        handler=fleet.stats,
-        permission=Permission.METRICS_VIEW,
-        summary="Count what was done and what waits",
-        answer="WorkerStats",
-    ),
-    _FLEET_GET(
-        path="/history",
-        handler=history.history,
-        permission=Permission.METRICS_VIEW,
-        summary="What was done and what waited over time",
-        answer="History",
-        query=history.HistoryQuery,
-    ),
-    _FLEET_GET(
-        path="/metrics",
-        handler=fleet.metrics,
-        permission=Permission.METRICS_VIEW,
-        summary="Depths and ages, for Prometheus",
-        answer="",
-        media="text/plain",
-    ),
-    _FLEET_GET(
-        path="/scale",
-        handler=fleet.scale,
-        permission=Permission.METRICS_VIEW,
-        summary="The load of every queue, for scalers",
-        answer="ScaleList",
-    ),
-    _FLEET_GET(
-        path="/scale/{name:path}",
-        handler=fleet.scale_of,
-        permission=Permission.METRICS_VIEW,
-        summary="The load of one queue, for scalers",
-        answer="ScaleSignal",
-    ),
-    _GET(
-        path="/breakers",
-        handler=fleet.breakers,
-        permission=Permission.METRICS_VIEW,
-        summary="List circuit breakers",
-        answer="BreakerList",
-    ),
-    _FLEET_GET(
-        path="/events",
-        handler=streams.fleet_events,
-        permission=Permission.METRICS_VIEW,
-        summary="Follow what the queues hold",
-        answer="",
-        media="text/event-stream",
-    ),
-    _GET(
-        path="/audit",
-        handler=fleet.audit,
-        permission=Permission.AUDIT_VIEW,
-        summary="List what was done through the web",
-        answer="AuditPage",
-        query=fleet.AuditQuery,
-    ),
-)
-
-#: Capabilities to come add a tuple of their own here.
 API_ROUTES: Final[tuple[ApiRoute, ...]] = (
-    *(*_JOBS, *GROUP_ROUTES),
-    *(*_QUEUES, *_SCHEDULES, *_FLEET),
+    # jobs
+    _get("/jobs", jobs.list_jobs, Permission.JOBS_VIEW),
+    _post("/jobs", jobs.submit, Permission.JOBS_SUBMIT),
+    _get(f"{_JOB}/explain", jobs.explain, Permission.JOBS_VIEW),
+    _get(f"{_JOB}/logs", jobs.read_logs, Permission.JOBS_VIEW),
+    _get(f"{_JOB}/wait", jobs.wait, Permission.JOBS_VIEW),
+    _get(f"{_JOB}/events", streams.job_events, Permission.JOBS_VIEW),
+    _post(f"{_JOB}/cancel", jobs.cancel, Permission.JOBS_CANCEL),
+    _post(f"{_JOB}/retry", jobs.retry, Permission.JOBS_RETRY),
+    _post(f"{_JOB}/redrive", jobs.redrive, Permission.JOBS_RETRY),
+    _post(f"{_JOB}/again", job_page.submit_again, Permission.JOBS_SUBMIT),
+    _post(f"{_JOB}/approve", jobs.approve, Permission.JOBS_APPROVE),
+    _post(f"{_JOB}/decline", jobs.decline, Permission.JOBS_APPROVE),
+    _post(f"{_JOB}/signals", jobs.signal, Permission.JOBS_SIGNAL),
+    _get(_JOB, jobs.read_job, Permission.JOBS_VIEW),
+    _get("/dead-letters", jobs.dead_letters, Permission.JOBS_VIEW),
+    _post("/dead-letters/redrive", jobs.redrive_many, Permission.JOBS_RETRY),
+    # many jobs at once
+    _get("/operations", operations.list_operations, Permission.JOBS_VIEW),
+    _post("/operations", operations.begin_operation, Permission.JOBS_BULK),
+    _get("/operations/matching", operations.match_operation, Permission.JOBS_VIEW),
+    _post(f"{_OPERATION}/stop", operations.stop_operation, Permission.JOBS_BULK),
+    _post(f"{_OPERATION}/resume", operations.resume_operation, Permission.JOBS_BULK),
+    _get(_OPERATION, operations.read_operation, Permission.JOBS_VIEW),
+    _get("/failures", failures.list_failures, Permission.JOBS_VIEW),
+    _post("/failures/silence", failures.silence_failure, Permission.ALERTS_SILENCE),
+    _post("/failures/unsilence", failures.unsilence_failure, Permission.ALERTS_SILENCE),
+    _get("/batches", groups.list_batches, Permission.JOBS_VIEW),
+    _get(f"{_BATCH}/failures", groups.batch_failures, Permission.JOBS_VIEW),
+    _post(f"{_BATCH}/cancel", groups.cancel_batch, Permission.JOBS_CANCEL),
+    _post(f"{_BATCH}/retry", groups.retry_batch, Permission.JOBS_RETRY),
+    _get(_BATCH, groups.read_batch, Permission.JOBS_VIEW),
+    _get("/workflows", groups.list_workflows, Permission.JOBS_VIEW),
+    _post(f"{_WORKFLOW}/cancel", groups.cancel_workflow, Permission.JOBS_CANCEL),
+    _post(f"{_WORKFLOW}/retry", groups.retry_workflow, Permission.JOBS_RETRY),
+    _get(_WORKFLOW, groups.read_workflow, Permission.JOBS_VIEW),
+    # topics and alerts
+    _fleet_get("/topics", notices.list_topics, Permission.QUEUES_VIEW),
+    _post("/topics/{name:path}/events", notices.publish, Permission.JOBS_SUBMIT),
+    _fleet_get("/alerts", notices.list_alerts, Permission.METRICS_VIEW),
+    _fleet_post(f"{_ALERT}/silence", notices.silence_alert, Permission.ALERTS_SILENCE),
+    _fleet_post(f"{_ALERT}/remove", notices.remove_alert, Permission.ALERTS_EDIT),
+    _fleet_post(_ALERT, notices.add_alert, Permission.ALERTS_EDIT),
+    # queues
+    _fleet_get("/queues", fleet.list_queues, Permission.QUEUES_VIEW),
+    _fleet_post(f"{_QUEUE}/pause", fleet.pause_queue, Permission.QUEUES_PAUSE),
+    _fleet_post(f"{_QUEUE}/resume", fleet.resume_queue, Permission.QUEUES_PAUSE),
+    _fleet_post(f"{_QUEUE}/close", fleet.close_queue, Permission.QUEUES_EDIT),
+    _fleet_post(f"{_QUEUE}/open", fleet.open_queue, Permission.QUEUES_EDIT),
+    _fleet_patch(f"{_QUEUE}/limits", fleet.set_limits, Permission.QUEUES_EDIT),
+    _fleet_delete(f"{_QUEUE}/limits", fleet.unset_limits, Permission.QUEUES_EDIT),
+    _fleet_get(_QUEUE, fleet.read_queue, Permission.QUEUES_VIEW),
+    # schedules
+    _fleet_get("/schedules", schedules.list_schedules, Permission.SCHEDULES_VIEW),
+    _fleet_get(f"{_SCHEDULE}/fires", schedules.list_fires, Permission.SCHEDULES_VIEW),
+    _fleet_post(f"{_SCHEDULE}/run", schedules.run_schedule, Permission.SCHEDULES_RUN),
+    _fleet_post(f"{_SCHEDULE}/pause", schedules.pause_schedule, Permission.SCHEDULES_EDIT),
+    _fleet_post(f"{_SCHEDULE}/resume", schedules.resume_schedule, Permission.SCHEDULES_EDIT),
+    _fleet_delete(f"{_SCHEDULE}/changes", schedules.restore_schedule, Permission.SCHEDULES_EDIT),
+    _fleet_patch(_SCHEDULE, schedules.edit_schedule, Permission.SCHEDULES_EDIT),
+    _fleet_get(_SCHEDULE, schedules.read_schedule, Permission.SCHEDULES_VIEW),
+    # the fleet
+    _fleet_get("/workers", fleet.list_workers, Permission.WORKERS_VIEW),
+    _fleet_post(f"{_WORKER}/quiet", fleet.quiet_worker, Permission.WORKERS_QUIET),
+    _fleet_post(f"{_WORKER}/resume", fleet.resume_worker, Permission.WORKERS_QUIET),
+    _fleet_post(f"{_WORKER}/stacks", fleet.worker_stacks, Permission.WORKERS_STACKS),
+    _get("/tasks", fleet.list_tasks, Permission.JOBS_VIEW),
+    _get("/tasks/{name:path}", fleet.read_task, Permission.JOBS_VIEW),
+    _fleet_get("/stats", fleet.stats, Permission.METRICS_VIEW),
+    _fleet_get("/history", history.history, Permission.METRICS_VIEW),
+    _fleet_get("/metrics", fleet.metrics, Permission.METRICS_VIEW),
+    _fleet_get("/scale", fleet.scale, Permission.METRICS_VIEW),
+    _fleet_get("/scale/{name:path}", fleet.scale_of, Permission.METRICS_VIEW),
+    _get("/breakers", fleet.breakers, Permission.METRICS_VIEW),
+    _fleet_get("/events", streams.fleet_events, Permission.METRICS_VIEW),
+    _get("/audit", fleet.audit, Permission.AUDIT_VIEW),
 )

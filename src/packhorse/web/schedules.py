@@ -12,16 +12,16 @@ from packhorse.client.documents import document_of
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.core.clock import from_datetime
 from packhorse.protocol import wire_datetime
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, answers, given_fields
 from packhorse.web.fleet import etag_of
 
 _FIRES_MAX: Final = 1_000
-#: What of a schedule an operator changes.
+#: Fields of a schedule that operators change.
 _EDITED: Final = ("state", "timing", "changed")
 
 
 class FiresQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many coming fires."""
+    """How many fires to list."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=_FIRES_MAX)] = 10
 
@@ -39,60 +39,66 @@ class ScheduleChange(
     jitter: str | float | None = None
 
 
+@answers("ScheduleList", "List schedules")
 async def list_schedules(call: ApiCall) -> ApiAnswer:
-    """Every schedule that the store holds."""
+    """List every schedule that the store holds."""
     found = await call.app.schedules.aall()
     return ApiAnswer(body={"schedules": [document_of(one) for one in found]})
 
 
+@answers("Schedule", "Show one schedule")
 async def read_schedule(call: ApiCall) -> ApiAnswer:
-    """One schedule; its ETag changes with what operators change, not with its fires."""
+    """Show one schedule; its ETag changes with what operators change, not with its fires."""
     found = await call.app.schedules.aget(call.path["name"])
     return ApiAnswer(body=document_of(found), etag=_tag(found))
 
 
-async def list_fires(call: ApiCall) -> ApiAnswer:
-    """When a schedule fires next."""
-    name, count = call.path["name"], call.asked(FiresQuery).count
-    fires = await call.app.schedules.afires(name, count)
+@answers("Fires", "List the next fires of a schedule")
+async def list_fires(call: ApiCall, query: FiresQuery) -> ApiAnswer:
+    """List when a schedule fires next."""
+    name = call.path["name"]
+    fires = await call.app.schedules.afires(name, query.count)
     return ApiAnswer(
         body={"schedule": name, "fires": [wire_datetime(from_datetime(one)) for one in fires]}
     )
 
 
+@answers("FiredSchedule", "Submit a schedule's call now", status=201)
 async def run_schedule(call: ApiCall) -> ApiAnswer:
-    """Submit the schedule's call now; when it fires by itself stays as it is."""
+    """Submit the schedule's call now; its own fires are not affected."""
     name = call.path["name"]
     job = await call.app.schedules.arun(name)
     body = {"schedule": name, "jobId": job.id, "deduplicated": job.deduplicated}
     return ApiAnswer(body=body, status=201, after=body)
 
 
+@answers("Schedule", "Let a schedule fire no more")
 async def pause_schedule(call: ApiCall) -> ApiAnswer:
     """Let a schedule fire no more until it is resumed; deploys do not change that."""
     before = await _before(call)
     return _changed(before, await call.app.schedules.apause(call.path["name"]))
 
 
+@answers("Schedule", "Let a schedule fire again")
 async def resume_schedule(call: ApiCall) -> ApiAnswer:
-    """Let a schedule fire again from now on; what fell into the pause is left out."""
+    """Let a schedule fire again from now on; fires during the pause are skipped."""
     before = await _before(call)
     return _changed(before, await call.app.schedules.aresume(call.path["name"]))
 
 
-async def edit_schedule(call: ApiCall) -> ApiAnswer:
+@answers("Schedule", "Change when a schedule fires")
+async def edit_schedule(call: ApiCall, order: ScheduleChange) -> ApiAnswer:
     """Change when a schedule fires, whatever code declares now or later."""
-    order = call.sent(ScheduleChange)
-    given = {name: getattr(order, name) for name in order.__struct_fields__}
-    options: Any = {name: value for name, value in given.items() if value is not None}
+    options = given_fields(order)
     before = await _before(call)
     if not options:
         return _changed(before, before)
     return _changed(before, await call.app.schedules.aedit(call.path["name"], **options))
 
 
+@answers("Schedule", "Let a schedule fire as declared again")
 async def restore_schedule(call: ApiCall) -> ApiAnswer:
-    """End what was changed: code decides again when it fires."""
+    """Undo the changes: code decides again when it fires."""
     before = await _before(call)
     return _changed(before, await call.app.schedules.aedit(call.path["name"]))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Serves the table of routes: who asks, may they, what do they want, and what was done."""
+"""Serve the API: authenticate, authorize, validate, call the handler, and audit changes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from packhorse.web.calls import ApiAnswer, ApiCall, ApiRoute, EmptyOrder
 from packhorse.web.problems import WebRefusal, problem, problem_of
 
 _LOG: Final = logging.getLogger("packhorse.web")
-#: Bytes of a request; a larger payload belongs into an artifact.
+#: Bytes of a request body; a larger payload belongs in an artifact.
 BODY_MAX: Final = 1024 * 1024
 _KEY_MAX: Final = 200
 
 
 def unauthenticated() -> WebRefusal:
-    """The answer to one who is not known."""
+    """Return the refusal of a request that nothing authenticates."""
     return WebRefusal(
         *(401, "UNAUTHENTICATED"),
         "send a token, as 'packhorse tokens create' makes it, in Authorization after 'Bearer '",
@@ -43,7 +43,7 @@ def unauthenticated() -> WebRefusal:
 
 
 def allowed(principal: Principal, permission: Permission | None, *, fleet: bool) -> None:
-    """Refuse what a principal may not do."""
+    """Refuse what the principal may not do."""
     if permission is not None and not principal.may(permission):
         raise WebRefusal(403, "FORBIDDEN", f"that needs the permission {permission}")
     if fleet and principal.tenant is not None:
@@ -61,7 +61,7 @@ class ApiServer:
     audit_days: int
 
     def endpoint(self, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
-        """What answers requests to a route."""
+        """Return the function that answers requests to a route."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -77,7 +77,7 @@ class ApiServer:
         return answer
 
     async def principal(self, request: Request) -> Principal:
-        """Who asks; one who is not known is refused."""
+        """Authenticate a request, or refuse it."""
         tokens = Tokens(self.app.store)
         found = await principal_of(request, self.rules, tokens)
         if found is None:
@@ -85,7 +85,7 @@ class ApiServer:
         return found
 
     async def done(self, request: Request, route: ApiRoute, *, form: bool = False) -> Response:
-        """Do what a request asks, if that may be; `form`: its body is that of a page's form."""
+        """Carry out a request, if it is allowed; `form`: its body comes from a page's form."""
         principal = await self.principal(request)
         try:
             allowed(principal, route.permission, fleet=route.fleet)
@@ -99,7 +99,7 @@ class ApiServer:
             raise
         if route.changes and done is not None:
             await self.note(request, route, principal, done)
-        if form:  # the page that is shown next is to show what was done
+        if form:  # the next page must show the change
             request.app.state.looks.forget()
         if isinstance(response, StreamingResponse):
             response.body_iterator = self._while_allowed(request, route, response.body_iterator)
@@ -108,7 +108,7 @@ class ApiServer:
     async def _while_allowed(
         self, request: Request, route: ApiRoute, parts: AsyncIterable[Any]
     ) -> AsyncIterator[Any]:
-        """A stream that ends before the first part that its reader may not have any more."""
+        """End a stream as soon as its reader is no longer allowed to read it."""
         async for part in parts:
             try:
                 allowed(await self.principal(request), route.permission, fleet=route.fleet)
@@ -119,7 +119,7 @@ class ApiServer:
     async def note(
         self, request: Request, route: ApiRoute, principal: Principal, answer: ApiAnswer
     ) -> None:
-        """Keep what was done, or tried."""
+        """Write to the audit log what was done, or tried."""
         redact = self.app.bus.redact
         await AuditLog(self.app.store, keep_days=self.audit_days).anote(
             who=principal.name,
@@ -155,10 +155,10 @@ class ApiServer:
     # -------------------------------------------------------------------------------------- doing
 
     async def _done(self, call: ApiCall, route: ApiRoute) -> tuple[Response, ApiAnswer | None]:
-        """Do what is asked, once for each Idempotency-Key; the second is None if it was done."""
+        """Call the handler once per Idempotency-Key; return None as answer for a repeated call."""
         key = call.idempotency_key
-        if key is None or route.handler is jobs.submit:  # whose store knows the key
-            answer = await route.handler(call)
+        if key is None or route.handler is jobs.submit:  # which passes the key to the store
+            answer = await call.answered_by(route.handler)
             return _response(answer), answer
         kept, who = KeptAnswers(self.app.store), call.principal.name
         asked = sealed_digest(self.app.store, await _digest(call.request))
@@ -166,9 +166,9 @@ class ApiServer:
         if known is not None:
             return _given_again(known, asked), None
         try:
-            answer = await route.handler(call)
+            answer = await call.answered_by(route.handler)
         except BaseException:
-            await kept.aend(who, key, None)  # nothing was done: the key is free again
+            await kept.aend(who, key, None)  # nothing was done: free the key
             raise
         response = _response(answer)
         headers = {name: value for name, value in response.headers.items() if name == "etag"}
@@ -183,9 +183,9 @@ def read_query(
     *,
     leave_out: frozenset[str] | None = None,
 ) -> Any:
-    """The query as its kind says; with `leave_out`, without those names and without empty fields.
+    """Validate the query; `leave_out` drops these names and empty fields first.
 
-    A form that is sent by GET has all its fields in the query.
+    A form sent by GET has all its fields in the query, also empty ones.
     """
     pairs = request.query_params.multi_items()
     if leave_out is not None:
@@ -194,7 +194,7 @@ def read_query(
     given = dict(pairs)
     for one in () if kind is None else msgspec.structs.fields(kind):
         text, value = given.get(one.encode_name), getattr(read, one.name)
-        # A text is read with some latitude: not so far that "null" is nothing, and 0.5 an instant.
+        # msgspec reads texts leniently: "null" as None, and 0.5 as an instant.
         if text is not None and (
             value is None or (isinstance(value, datetime) and ":" not in text)
         ):
@@ -203,7 +203,7 @@ def read_query(
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | None) -> Any:
-    """Fields of a query or a form as its kind says; only a list may be given several times."""
+    """Validate the fields of a query or form; only a list may be repeated."""
     given: dict[str, Any] = {}
     listed = () if kind is None else _listed(kind)
     for name, value in pairs:
@@ -217,7 +217,7 @@ def _gathered(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | Non
 
 
 def _listed(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The names that may be given several times."""
+    """Return the names that may be repeated."""
     fields = msgspec.structs.fields(kind)
     return frozenset(one.encode_name for one in fields if isinstance(one.default, tuple))
 
@@ -231,7 +231,7 @@ async def _form(request: Request, kind: type[msgspec.Struct] | None) -> Any:
 
 
 async def read_body(request: Request) -> bytes:
-    """What was sent, up to a limit."""
+    """Read the body, up to a limit."""
     text = b""
     async for part in request.stream():
         text += part

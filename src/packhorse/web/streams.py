@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Server-sent events: what changes in the fleet, and what becomes of one job.
+"""Server-sent events: changes of the fleet, and the progress of one job.
 
-One look at the store serves every open stream of a process, at most once a second and only while
-a stream is open.
+One read of the store serves every open fleet stream of a process, at most once a second and only
+while a stream is open.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from packhorse.app import Packhorse
 from packhorse.client.documents import job_document, queue_document, shown_job
 from packhorse.core.job import TERMINAL
 from packhorse.errors import JobNotFound, StoreError
-from packhorse.web.calls import ApiAnswer, ApiCall
+from packhorse.web.calls import ApiAnswer, ApiCall, answers
 from packhorse.web.looks import FleetLooks
 from packhorse.web.problems import WebRefusal
 
 #: Streams that one process serves at once.
 STREAMS_MAX: Final = 100
 _LOOK_S: Final = 1.0
-#: A line is sent at least so often, so that proxies leave the connection open.
+#: Send a line at least so often, so that proxies keep the connection open.
 _SILENCE_S: Final = 15.0
-#: A stream ends after so long; the browser begins another one.
+#: A stream ends after so long; the browser opens another one.
 _STREAM_S: Final = 3_600.0
 
 
 class FleetFeed:
-    """Looks at the store for all streams, and wakes them when something has changed."""
+    """Reads the store for all streams, and wakes them when something has changed."""
 
     def __init__(self, app: Packhorse, looks: FleetLooks) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class FleetFeed:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more streams are served."""
+        """Whether no further stream is accepted."""
         return self._streams >= STREAMS_MAX
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class FleetFeed:
             self._looking, self.latest = None, b""
 
     async def after(self, number: int, wait_s: float) -> bool:
-        """Wait until there is news behind this number; says whether there is."""
+        """Wait for a snapshot after this number; return whether there is one."""
         async with self._changed:
             try:
                 async with asyncio.timeout(wait_s):
@@ -74,7 +74,7 @@ class FleetFeed:
         while True:
             try:
                 found = await self._snapshot()
-            except StoreError:  # it may be back at the next look
+            except StoreError:  # it may be back next time
                 found = self.latest
             if found != self.latest:
                 async with self._changed:
@@ -93,8 +93,9 @@ class FleetFeed:
         return msgspec.json.encode({"queues": shown, "workers": live})
 
 
+@answers("", "Follow what the queues hold", media="text/event-stream")
 async def fleet_events(call: ApiCall) -> ApiAnswer:
-    """What the queues hold, whenever that changes."""
+    """Send the counts of the queues whenever they change."""
     feed: FleetFeed = call.request.app.state.feed
     if feed.is_full:
         raise WebRefusal(
@@ -119,9 +120,10 @@ async def _fleet(feed: FleetFeed, call: ApiCall) -> AsyncIterator[bytes]:
                 return
 
 
+@answers("", "Follow a job until it has finished", media="text/event-stream")
 async def job_events(call: ApiCall) -> ApiAnswer:
-    """A job's status and progress, whenever they change, until it has finished."""
-    await call.job().astatus()  # or it is not found
+    """Send a job's status and progress whenever they change, until it has finished."""
+    await call.job().astatus()  # raises if there is none
     return _streamed(_job(call))
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What the pages of the dashboard show, from what the API answers."""
+"""The pages of the dashboard, and how each gets its values from the API's handlers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,16 +17,16 @@ from packhorse.core.job import JobStatus
 from packhorse.core.text import counted
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.web import fleet, groups, history, job_page, jobs, operations, schedules
-from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder
-from packhorse.web.failures import FailureQuery, failure_groups, list_failures, newest_dead
+from packhorse.web.calls import ApiAnswer, ApiCall, ApiHandler, EmptyOrder, query_type
+from packhorse.web.failures import failure_groups, list_failures, newest_dead
 from packhorse.web.graphs import DRAWN_MAX, drawn
 
 _TOP: Final = 5
-#: A queue whose oldest ready job waits longer is behind.
+#: A queue is behind if its oldest ready job has waited longer.
 _BEHIND_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PageRoute:
     """One row of the table of pages."""
 
@@ -34,13 +35,18 @@ class PageRoute:
     template: str
     read: ApiHandler
     permission: Permission
-    query: type[msgspec.Struct] = EmptyOrder
-    fleet: bool = False
+    _: KW_ONLY
+    fleet: bool = False  #: about all tenants: refused to the token of one tenant
     listed: bool = True  #: in the navigation
 
+    @property
+    def query(self) -> type[msgspec.Struct]:
+        """The query's type."""
+        return query_type(self.read) or EmptyOrder
 
-async def overview(call: ApiCall) -> ApiAnswer:
-    """One look: is it healthy, what waits, what fails."""
+
+async def overview(call: ApiCall, query: history.HistoryQuery) -> ApiAnswer:
+    """Show at one glance whether all is healthy, what waits and what fails."""
     queues, workers = await call.looks.queues(), await call.insights.aworkers()
     groups = failure_groups((await newest_dead(call))["jobs"])
     failing = Counter[str]()
@@ -60,13 +66,13 @@ async def overview(call: ApiCall) -> ApiAnswer:
             "workers": sum(worker.live for worker in workers),
             "counted_s": call.looks.age_s,
             "breakers": (await fleet.breakers(call)).body["breakers"],
-            **(await history.overview_parts(call)),
+            **(await history.overview_parts(call, query)),
         }
     )
 
 
 def health_sentence(queues: Iterable[QueueInfo], workers: Iterable[WorkerInfo]) -> str:
-    """Whether all is well, in one sentence."""
+    """Say in one sentence whether all is well."""
     queues, workers = list(queues), list(workers)
     live = [worker for worker in workers if worker.live]
     served = {name for worker in live if not worker.quiet for name in worker.queues}
@@ -87,40 +93,40 @@ def health_sentence(queues: Iterable[QueueInfo], workers: Iterable[WorkerInfo]) 
     return f"{'; '.join(parts)}."
 
 
-async def queues(call: ApiCall) -> ApiAnswer:
-    """Every queue, as it was counted not long ago."""
+async def queues(call: ApiCall, query: history.HistoryQuery) -> ApiAnswer:
+    """Show every queue, as it was counted a short while ago."""
     found = [queue_document(queue) for queue in await call.looks.queues()]
-    counted_s, more = call.looks.age_s, await history.queue_parts(call)
+    counted_s, more = call.looks.age_s, await history.queue_parts(call, query)
     return ApiAnswer(body={"queues": found, "counted_s": counted_s, **more})
 
 
 async def operation(call: ApiCall) -> ApiAnswer:
-    """How far an operation is."""
+    """Show the progress of an operation."""
     shown = (await operations.read_operation(call)).body
     workers = sum(worker.live for worker in await call.insights.aworkers())
     return ApiAnswer(body={"operation": shown, "workers": workers})
 
 
-async def match(call: ApiCall) -> ApiAnswer:
-    """What an operation would be about: its dry run."""
-    found = (await operations.match_operation(call)).body
+async def match(call: ApiCall, query: operations.MatchQuery) -> ApiAnswer:
+    """Show what an operation would change: its dry run."""
+    found = (await operations.match_operation(call, query)).body
     return ApiAnswer(body={**found, "needed": operations.needed_for(found["action"])})
 
 
-async def batch(call: ApiCall) -> ApiAnswer:
-    """How far a batch is, and some of the items that failed."""
-    shown, failed = await groups.read_batch(call), await groups.batch_failures(call)
+async def batch(call: ApiCall, query: groups.FailuresQuery) -> ApiAnswer:
+    """Show how far a batch is, and some of the items that failed."""
+    shown, failed = await groups.read_batch(call), await groups.batch_failures(call, query)
     return ApiAnswer(body={"batch": shown.body, **failed.body})
 
 
-async def workflow(call: ApiCall) -> ApiAnswer:
-    """One run of a workflow, as a picture and as a list."""
-    body = (await groups.read_workflow(call)).body
+async def workflow(call: ApiCall, query: groups.WorkflowQuery) -> ApiAnswer:
+    """Show one run of a workflow, as a picture and as a list."""
+    body = (await groups.read_workflow(call, query)).body
     return ApiAnswer(body={**body, "drawing": drawn(body["nodes"]), "drawn_max": DRAWN_MAX})
 
 
-async def tasks(call: ApiCall) -> ApiAnswer:
-    """The tasks that the app declares, with their contracts."""
+async def tasks(call: ApiCall, query: history.HistoryQuery) -> ApiAnswer:
+    """Show the tasks that the app declares, with their contracts."""
     found = call.app.tasks
     rows = [
         {
@@ -130,158 +136,51 @@ async def tasks(call: ApiCall) -> ApiAnswer:
         }
         for name in sorted(found)
     ]
-    return ApiAnswer(body={"tasks": rows, **(await history.task_parts(call))})
+    return ApiAnswer(body={"tasks": rows, **(await history.task_parts(call, query))})
 
+
+_fleet: Final = partial(PageRoute, fleet=True)
+_hidden: Final = partial(PageRoute, listed=False)
 
 #: The pages, in the order of the navigation.
 PAGES: Final = (
+    _fleet("/", "Overview", "overview.html", overview, Permission.METRICS_VIEW),
+    PageRoute("/jobs", "Jobs", "jobs.html", jobs.list_jobs, Permission.JOBS_VIEW),
+    _hidden("/jobs/{id:path}", "Job", "job.html", job_page.job, Permission.JOBS_VIEW),
+    PageRoute("/failures", "Failures", "failures.html", list_failures, Permission.JOBS_VIEW),
+    PageRoute("/dead", "Dead letters", "dead.html", jobs.dead_letters, Permission.JOBS_VIEW),
     PageRoute(
-        path="/",
-        title="Overview",
-        template="overview.html",
-        read=overview,
-        permission=Permission.METRICS_VIEW,
-        query=history.HistoryQuery,
-        fleet=True,
+        "/operations",
+        "Operations",
+        "operations.html",
+        operations.list_operations,
+        Permission.JOBS_VIEW,
     ),
+    _hidden("/operations/new", "New operation", "match.html", match, Permission.JOBS_VIEW),
+    _hidden("/operations/{id}", "Operation", "operation.html", operation, Permission.JOBS_VIEW),
+    PageRoute("/batches", "Batches", "batches.html", groups.list_batches, Permission.JOBS_VIEW),
+    _hidden("/batches/{id:path}", "Batch", "batch.html", batch, Permission.JOBS_VIEW),
     PageRoute(
-        path="/jobs",
-        title="Jobs",
-        template="jobs.html",
-        read=jobs.list_jobs,
-        permission=Permission.JOBS_VIEW,
-        query=jobs.JobsQuery,
+        "/workflows", "Workflows", "workflows.html", groups.list_workflows, Permission.JOBS_VIEW
     ),
-    PageRoute(
-        path="/jobs/{id:path}",
-        title="Job",
-        template="job.html",
-        read=job_page.job,
-        permission=Permission.JOBS_VIEW,
+    _hidden("/workflows/{id:path}", "Workflow", "workflow.html", workflow, Permission.JOBS_VIEW),
+    _fleet("/queues", "Queues", "queues.html", queues, Permission.QUEUES_VIEW),
+    PageRoute("/tasks", "Tasks", "tasks.html", tasks, Permission.JOBS_VIEW),
+    _fleet("/workers", "Workers", "workers.html", fleet.list_workers, Permission.WORKERS_VIEW),
+    _fleet(
+        "/workers/{id}",
+        "Worker",
+        "worker.html",
+        fleet.worker,
+        Permission.WORKERS_VIEW,
         listed=False,
     ),
-    PageRoute(
-        path="/failures",
-        title="Failures",
-        template="failures.html",
-        read=list_failures,
-        permission=Permission.JOBS_VIEW,
-        query=FailureQuery,
+    _fleet(
+        "/schedules",
+        "Schedules",
+        "schedules.html",
+        schedules.list_schedules,
+        Permission.SCHEDULES_VIEW,
     ),
-    PageRoute(
-        path="/dead",
-        title="Dead letters",
-        template="dead.html",
-        read=jobs.dead_letters,
-        permission=Permission.JOBS_VIEW,
-        query=jobs.DeadQuery,
-    ),
-    PageRoute(
-        path="/operations",
-        title="Operations",
-        template="operations.html",
-        read=operations.list_operations,
-        permission=Permission.JOBS_VIEW,
-    ),
-    PageRoute(
-        path="/operations/new",
-        title="New operation",
-        template="match.html",
-        read=match,
-        permission=Permission.JOBS_VIEW,
-        query=operations.MatchQuery,
-        listed=False,
-    ),
-    PageRoute(
-        path="/operations/{id}",
-        title="Operation",
-        template="operation.html",
-        read=operation,
-        permission=Permission.JOBS_VIEW,
-        listed=False,
-    ),
-    PageRoute(
-        path="/batches",
-        title="Batches",
-        template="batches.html",
-        read=groups.list_batches,
-        permission=Permission.JOBS_VIEW,
-        query=groups.GroupsQuery,
-    ),
-    PageRoute(
-        path="/batches/{id:path}",
-        title="Batch",
-        template="batch.html",
-        read=batch,
-        permission=Permission.JOBS_VIEW,
-        query=groups.FailuresQuery,
-        listed=False,
-    ),
-    PageRoute(
-        path="/workflows",
-        title="Workflows",
-        template="workflows.html",
-        read=groups.list_workflows,
-        permission=Permission.JOBS_VIEW,
-        query=groups.GroupsQuery,
-    ),
-    PageRoute(
-        path="/workflows/{id:path}",
-        title="Workflow",
-        template="workflow.html",
-        read=workflow,
-        permission=Permission.JOBS_VIEW,
-        query=groups.WorkflowQuery,
-        listed=False,
-    ),
-    PageRoute(
-        path="/queues",
-        title="Queues",
-        template="queues.html",
-        read=queues,
-        permission=Permission.QUEUES_VIEW,
-        query=history.HistoryQuery,
-        fleet=True,
-    ),
-    PageRoute(
-        path="/tasks",
-        title="Tasks",
-        template="tasks.html",
-        read=tasks,
-        permission=Permission.JOBS_VIEW,
-        query=history.HistoryQuery,
-    ),
-    PageRoute(
-        path="/workers",
-        title="Workers",
-        template="workers.html",
-        read=fleet.list_workers,
-        permission=Permission.WORKERS_VIEW,
-        fleet=True,
-    ),
-    PageRoute(
-        path="/workers/{id}",
-        title="Worker",
-        template="worker.html",
-        read=fleet.worker,
-        permission=Permission.WORKERS_VIEW,
-        fleet=True,
-        listed=False,
-    ),
-    PageRoute(
-        path="/schedules",
-        title="Schedules",
-        template="schedules.html",
-        read=schedules.list_schedules,
-        permission=Permission.SCHEDULES_VIEW,
-        fleet=True,
-    ),
-    PageRoute(
-        path="/audit",
-        title="Audit",
-        template="audit.html",
-        read=fleet.audit,
-        permission=Permission.AUDIT_VIEW,
-        query=fleet.AuditQuery,
-    ),
+    PageRoute("/audit", "Audit", "audit.html", fleet.audit, Permission.AUDIT_VIEW),
 )
