@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Jobs read at once: no more are in memory.
 _PAGE: Final = 100
-#: Ids that are named for each group, and groups that are told apart.
+#: Ids that are named for each group, and groups that are kept apart.
 _EXAMPLES: Final = 5
 _GROUPS_MAX: Final = 1_000
 _OTHERS: Final = "and others"
@@ -77,12 +77,13 @@ def check(
     submitted with tx= are taken in first, as a worker does; else nothing is changed. Exits with 1
     if there are any.
     """
+    from packhorse.cli.copier import admit_all
     from packhorse.cli.discovery import existing_store, found_app
 
     app = found_app(app_name, url=url).app
     try:
         existing_store(app.store)
-        _admit(app.store)
+        admit_all(app.store)
         looked, groups = _survey(app, [name for some in queues for name in some])
     finally:
         app.close()
@@ -91,21 +92,8 @@ def check(
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _admit(store: Store) -> None:
-    """Take in what transactions have submitted: it waits too, where jobs are not looked for."""
-    from packhorse.cli.copier import PAGES_MAX
-    from packhorse.stores.intake import ADMITTED_MAX
-
-    intake = store.intake
-    if intake is None or intake.admits_by_itself:
-        return
-    for _ in range(PAGES_MAX):
-        if store.run(intake.admit(wait=True)) < ADMITTED_MAX:
-            return
-
-
 def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit, _Group]]:
-    """How many jobs wait, and those that do not fit, by what is wrong with them."""
+    """Count the waiting jobs, and group those that do not fit by what is wrong."""
     groups: dict[_Misfit, _Group] = {}
     judge, looked = _Judge(app), 0
     for new in _waiting(app.store, queues):
@@ -123,7 +111,7 @@ def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit
 
 
 def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
-    """Every job that waits, in pages; those too that wait behind another one of their key."""
+    """Yield every waiting job, also those stashed behind another job of their key."""
     from packhorse.cli.copier import PAGES_MAX
     from packhorse.client.sealed_store import SealedStore
     from packhorse.core.job import WAITING, JobStatus
@@ -185,7 +173,7 @@ class _Judge:
 
 
 def _claimed(new: NewJob) -> Job:
-    """A job as a worker would get it."""
+    """Return a job as a worker would claim it."""
     import msgspec
 
     from packhorse.context import detached_job
@@ -205,12 +193,12 @@ def _why(error: Exception, definition: TaskDefinition, version: str | None) -> s
     versions, cause = definition.versions, error.__cause__
     if version is not None and versions is not None and not versions.leads_from(version):
         return ", and no upcaster leads there"
-    # The words of an upcaster may quote the payload, so that only their kind is told.
+    # The message of an upcaster's error may quote the payload, so show only its type.
     return f"; {_place(error, definition) or type(cause).__name__}"
 
 
 def _place(error: Exception, definition: TaskDefinition) -> str:
-    """The argument that does not fit, by a name that is the code's own and not the payload's."""
+    """Name the argument that does not fit, unless the name comes from the payload."""
     from packhorse.contract import KEY_INPUT
 
     field: Any = getattr(error.__cause__, "field", None)

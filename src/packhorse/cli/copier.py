@@ -105,11 +105,12 @@ def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
             raise NothingMatched(f"{source.label} has no queue {name!r}; {hint}")
 
 
-def admit_all(source: Store) -> None:
-    """Let in what transactions of users have asked for, so that it is carried too."""
-    intake = source.intake
-    while intake is not None and source.run(intake.admit(wait=True)):
-        pass
+def admit_all(store: Store) -> None:
+    """Admit what users' transactions (`tx=`) have submitted: until then it is in no queue."""
+    intake = store.intake
+    for _ in range(PAGES_MAX):
+        if intake is None or not store.run(intake.admit(wait=True)):
+            return
 
 
 def remaining_in(source: Store, queues: Sequence[str]) -> Remaining:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,6 @@ from packhorse.cli.options import (
 from packhorse.cli.output import confirm, tell_numbers
 from packhorse.cli.selection import (
     REASON,
-    Filters,
     Selection,
     filter_options,
     job_filter,
@@ -39,9 +38,14 @@ from packhorse.errors import JobConflict
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
 
-_reason_option = click.option("--reason", type=REASON, help="Only jobs that died of this.")
+_reason_option = click.option(
+    "--reason", "dead_reason", type=REASON, help="Only jobs that died of this."
+)
 _shelf_option = click.option(
-    "--shelf", type=NAME, help="Only those on this shelf, the dead_letter of their queue."
+    "--shelf",
+    "dead_letter",
+    type=NAME,
+    help="Only those on this shelf, the dead_letter of their queue.",
 )
 _all_option = click.option("--all", "everything", is_flag=True, help="Every dead letter there is.")
 
@@ -59,18 +63,12 @@ def dead() -> None:
 @json_option
 @on_store
 def list_dead(
-    app: Packhorse,
-    *,
-    limit: int,
-    after: str | None,
-    as_json: bool,
-    **filters: Unpack[Filters],
+    app: Packhorse, /, *, limit: int, after: str | None, as_json: bool, **filters: Any
 ) -> None:
     """List dead letters, the newest jobs first."""
     from packhorse.cli.display import print_page
 
-    filters["status"] = (JobStatus.DEAD,)
-    chosen = job_filter(app.store, **filters)
+    chosen = job_filter(app.store, statuses=(JobStatus.DEAD,), **filters)
     print_page(app, chosen, limit, after, as_json=as_json, none="No dead letters.")
 
 

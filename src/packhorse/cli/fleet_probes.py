@@ -30,7 +30,7 @@ from packhorse.stores.requests import Counts
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 _TEXT: Final = "text/plain; charset=utf-8"
 _COUNTS_S: Final = 2.0
-#: How long the server may take to be there, and to go.
+#: How long the server may take to start, and to stop.
 _SOON_S: Final = 5.0
 
 
@@ -43,57 +43,25 @@ def fleet_probes(
     queues: Sequence[str],
     clock: Clock,
 ) -> Iterator[None]:
-    """Answer in a thread while inside, if there is an address."""
+    """Answer probes in a thread while inside, if there is an address."""
     if address is None:
         yield
         return
-    routes = _routes(fleet, store, queues, clock)
-    server = _Server(routes, address)
-    server.start()
+    serving = served(_routes(fleet, store, queues, clock), address)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="packhorse-probes", daemon=True)
+    thread.start()
     try:
-        yield
-    finally:
-        server.stop()
-
-
-class _Server:
-    """The event loop of the probes, in a thread of its own."""
-
-    def __init__(self, routes: Routes, address: Address) -> None:
-        self._routes = routes
-        self._address = address
-        self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="packhorse-probes", daemon=True)
-
-    def start(self) -> None:
-        """Begin to answer; raise what prevents it."""
-        self._thread.start()
-        self._ready.wait(_SOON_S)
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """Answer no more."""
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(_SOON_S)
-
-    def _run(self) -> None:
+        bound = asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result(_SOON_S)
+        _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
         try:
-            self._loop.run_until_complete(self._serve())
-        except Exception as error:  # noqa: BLE001 - raised by `start`
-            self._error = error
+            yield
         finally:
-            self._ready.set()
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        async with served(self._routes, self._address) as bound:
-            _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
-            self._ready.set()
-            await self._over.wait()
+            closing = serving.__aexit__(None, None, None)
+            asyncio.run_coroutine_threadsafe(closing, loop).result(_SOON_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_SOON_S)
 
 
 def _routes(fleet: FleetFigures, store: Store, queues: Sequence[str], clock: Clock) -> Routes:
@@ -135,7 +103,7 @@ def _routes(fleet: FleetFigures, store: Store, queues: Sequence[str], clock: Clo
 
 
 async def _counts(store: Store, queues: Sequence[str]) -> Sequence[Counts]:
-    """What the queues hold; nothing while the store cannot be asked."""
+    """Count the jobs of the queues; return nothing while the store cannot be asked."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(counts_of, store, queues), _COUNTS_S)
     except Exception as error:  # noqa: BLE001 - the totals are answered all the same

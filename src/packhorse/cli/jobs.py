@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,7 +19,6 @@ from packhorse.cli.options import (
 from packhorse.cli.output import confirm, decoded_json, print_text, tell_numbers
 from packhorse.cli.selection import (
     STATUS,
-    Filters,
     Selection,
     cancel_named,
     cancel_selected,
@@ -52,6 +51,7 @@ def jobs() -> None:
 @jobs.command("list")
 @click.option(
     "--status",
+    "statuses",
     multiple=True,
     type=STATUS,
     help="Only jobs in this status; may be given several times.",
@@ -61,12 +61,7 @@ def jobs() -> None:
 @json_option
 @on_store
 def list_jobs(
-    app: Packhorse,
-    *,
-    limit: int,
-    after: str | None,
-    as_json: bool,
-    **filters: Unpack[Filters],
+    app: Packhorse, /, *, limit: int, after: str | None, as_json: bool, **filters: Any
 ) -> None:
     """List jobs, the newest first."""
     from packhorse.cli.display import print_page

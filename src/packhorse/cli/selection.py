@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -67,40 +67,18 @@ _DONE: Final = frozenset({"cancelled", "flagged", "redriven"})
 # ---------------------------------------------------------------------------------------- filters
 
 
-class Filters(TypedDict, total=False):
-    """Which jobs are meant, as options give it."""
-
-    status: tuple[str, ...]
-    queue: str | None
-    task: str | None
-    tag: str | None
-    tenant: str | None
-    created_by: str | None
-    reason: str | None
-    shelf: str | None
-    older_than: str | None
-
-
-def job_filter(store: Store, **filters: Unpack[Filters]) -> JobFilter:
+def job_filter(
+    store: Store, *, older_than: str | None, statuses: Iterable[str] = (), **filters: Any
+) -> JobFilter:
     """Build the store's filter from options. Ages are counted by the store's clock."""
     from packhorse.stores.requests import JobFilter
 
-    age = filters.get("older_than")
-    return JobFilter(
-        statuses=tuple(JobStatus(status) for status in filters.get("status", ())),
-        queue=filters.get("queue"),
-        task=filters.get("task"),
-        tag=filters.get("tag"),
-        tenant=filters.get("tenant"),
-        created_by=filters.get("created_by"),
-        dead_reason=filters.get("reason"),
-        dead_letter=filters.get("shelf"),
-        created_before_us=None if age is None else _now_us(store) - microseconds(age),
-    )
-
-
-def _now_us(store: Store) -> int:
-    return store.run(store.inspection.outlook("", (), ())).now_us
+    before_us = None
+    if older_than is not None:
+        now_us = store.run(store.inspection.outlook("", (), ())).now_us
+        before_us = now_us - microseconds(older_than)
+    chosen = tuple(JobStatus(status) for status in statuses)
+    return JobFilter(statuses=chosen, created_before_us=before_us, **filters)
 
 
 def filter_options(command: F) -> F:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from packhorse.cli.discovery import FoundApp, found_app
 from packhorse.cli.output import did_you_mean, note
-from packhorse.cli.worker import set_up_logs, shows_banner
+from packhorse.cli.worker import RUN_VALUES, set_up_logs, shows_banner
 from packhorse.client.run_options import RunOptions, run_options
 from packhorse.core.durations import span_text
 from packhorse.core.sizes import THE_STORE
@@ -24,13 +24,8 @@ from packhorse.runtime.worker.event_loop import run_to_end
 from packhorse.stores.protocol import Store
 from packhorse.version import installed_version
 
-#: Options that go to the worker as they are.
-_RUN_OPTIONS: Final = (
-    *("concurrency", "burst", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
-    *("reserve", "process_slots", "process_memory_mib", "process_cpu", "process_max_jobs"),
-    *("process_max_failures", "process_recycle_mib"),
-    *("recycle_jobs", "recycle_failures", "recycle_mib", "recycle_on"),
-)
+#: Flags that `app.run` takes as they are.
+_RUN_OPTIONS: Final = ("burst", "reserve", *RUN_VALUES)
 _MEMORY: Final = "memory:"
 _LOG: Final = logging.getLogger("packhorse")
 #: The first asks the worker to stop; from this one on it was forced.

@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Flags with one value that a supervisor passes on to its processes.
-_VALUES: Final = (
-    *("url", "concurrency", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
-    *("log_level", "log_format", "log_config"),
+#: Flags with one value that `app.run` takes too.
+RUN_VALUES: Final = (
+    *("concurrency", "max_jobs", "lease", "shutdown_timeout", "default_timeout"),
     *("process_slots", "process_memory_mib", "process_cpu"),
-    *("process_max_jobs", "process_max_failures", "process_recycle_mib", "code_version"),
+    *("process_max_jobs", "process_max_failures", "process_recycle_mib"),
     *("recycle_jobs", "recycle_failures", "recycle_mib", "recycle_on"),
 )
+#: Flags with one value that a supervisor passes on to its processes.
+_VALUES: Final = ("url", *RUN_VALUES, "log_level", "log_format", "log_config", "code_version")
 #: Changed files named as the reason of a reload.
 _CHANGES_NAMED: Final = 3
 _LOG: Final = logging.getLogger("packhorse")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What happens, as values: one frozen struct per event, and the bus that hands them to observers.
+"""Events: one frozen struct per kind, and the bus that passes them to observers.
 
     worker.started  worker.quiet       worker.resumed  worker.stopping  worker.stopped
     job.started     an attempt began                job.completed   it succeeded, and that is stored
@@ -18,16 +18,15 @@
     batch.completed     batch.failed       batch.cancelled
     workflow.completed  workflow.failed    workflow.cancelled
 
-Observers are plain functions, called where the event happens: on the worker's event loop, save
-`loop.blocked`, which can only be told from another thread, and `queue.filling`, those of the spool,
-and the ends that submitting and cancelling bring about, which the process tells that did it.
-Payloads and results are in no event.
+Observers are plain functions, called where the event happens. That is the worker's event loop, save
+for `loop.blocked`, which another thread emits, and `queue.filling`, spool events and ends caused by
+a submit or a cancel, which are emitted by the process that did it. No event contains payloads or
+results.
 """
 
 from __future__ import annotations
 
 from packhorse.events.bus import EVENTS, EventBus, Observer
-from packhorse.events.flows import FlowEvent, FlowRebuilt, FlowTrouble
 from packhorse.events.groups import (
     CancelledBatch,
     CancelledWorkflow,
@@ -40,6 +39,9 @@ from packhorse.events.groups import (
 )
 from packhorse.events.kinds import (
     Event,
+    FlowEvent,
+    FlowRebuilt,
+    FlowTrouble,
     JobAbandoned,
     JobCancelled,
     JobCancelling,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The bus: hands events to those who asked for them."""
+"""The bus: passes events to their observers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from packhorse.core.redaction import Redact, redact_default, redacted_text
 from packhorse.core.text import stack_of, text_of
 from packhorse.errors import ConfigError
-from packhorse.events import flows, groups
+from packhorse.events import groups
 from packhorse.events import kinds as every_kind
 from packhorse.events.kinds import Event, JobEvent, ObserverFailed
 
@@ -22,7 +22,7 @@ Observer = Callable[[Any], object]
 
 _TYPES: Final = tuple(
     kind
-    for kind in (vars(every_kind) | vars(flows) | vars(groups)).values()
+    for kind in (vars(every_kind) | vars(groups)).values()
     if isinstance(kind, type) and issubclass(kind, Event) and kind.name
 )
 #: Every event by its name.
@@ -30,18 +30,18 @@ EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType({kind.name: kind for
 
 
 class EventBus:
-    """Hands events to those who asked for them; what an observer does never affects a job."""
+    """Passes events to their observers; an observer never affects a job."""
 
     def __init__(self) -> None:
         # Replaced as a whole on every change, so that emitting from any thread needs no lock.
         self.observers: Mapping[type[Event], tuple[Observer, ...]] = {}
-        #: What may be told of values and exception text; see `core.redaction`.
+        #: Masks values and exception text; see `core.redaction`.
         self.redact: Redact = redact_default
-        #: The id of a task's contract, for events whose makers do not know it.
+        #: Returns the id of a task's contract, for events emitted without it.
         self.worker_id_of: Callable[[str], str] = str
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
-        """Call `observer` with every such event; returns what ends it.
+        """Call `observer` with every such event; return a function that ends the subscription.
 
         `event` is a class, a name such as `job.started`, a family such as `job.*`, or `*`.
         """
@@ -58,7 +58,7 @@ class EventBus:
         return lambda: self._unsubscribe(kinds, observer)
 
     def wants(self, event: type[Event]) -> bool:
-        """Whether there are observers; if not, the event need not even be made."""
+        """Whether there are observers; if not, the event need not be created."""
         return event in self.observers
 
     def emit(self, event: Event) -> None:
@@ -70,12 +70,12 @@ class EventBus:
         for observer in observers:
             try:
                 observer(event)
-            except BaseException as error:  # noqa: BLE001 - nothing an observer does may matter
+            except BaseException as error:  # noqa: BLE001 - an observer must not affect the job
                 self._report(observer, event, error)
 
     def _report(self, observer: Observer, event: Event, error: BaseException) -> None:
         if isinstance(event, ObserverFailed):
-            return  # the observer of failures fails: there is nothing left to tell
+            return  # an observer of failures failed: reporting that would not end
         self.emit(
             ObserverFailed(
                 worker=event.worker,
@@ -99,7 +99,7 @@ class EventBus:
 
 
 def _kinds(event: type[Event] | str) -> tuple[type[Event], ...]:
-    """The event types meant by a class, a name, a family or `*`."""
+    """Return the event types that a class, a name, a family or `*` selects."""
     if not isinstance(event, str):
         kinds = tuple(kind for kind in _TYPES if issubclass(kind, event))
     elif event.endswith("*"):

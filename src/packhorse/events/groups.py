@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""That a batch or a workflow has ended; once more if it ends again after a retry."""
+"""Events for the end of a batch or workflow; emitted again if it ends again after a retry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EndedWorkflow(Event, frozen=True, kw_only=True):
     tenant: str
     nodes: int
     completed: int
-    failed: int  #: ended in another way
+    failed: int  #: nodes that ended in another way
 
 
 class CompletedWorkflow(EndedWorkflow, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The events: one frozen struct for each kind."""
+"""The events: one frozen struct per kind."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     name: ClassVar[str] = ""
 
-    worker: str = ""  #: the process
+    worker: str = ""  #: the id of the worker process
 
     @property
     def exception(self) -> BaseException | None:
-        """What was raised, if that was in this process. Not a field: it is never written."""
+        """The exception, if this process raised it. Not a field: it is never serialized."""
         return self.__dict__.get("exception")
 
     def carrying(self, exception: BaseException | None) -> Self:
-        """The same event, with what was raised."""
+        """Attach the exception, and return the event."""
         self.__dict__["exception"] = exception
         return self
 
@@ -32,7 +32,7 @@ class JobEvent(Event, frozen=True, kw_only=True):
     """Something that happened to a job."""
 
     job_id: str
-    worker_id: str = ""  #: of the contract
+    worker_id: str = ""  #: of the task's contract
     queue: str = ""
     task: str = ""
     tenant: str = ""
@@ -49,13 +49,13 @@ class JobStarted(JobEvent, frozen=True, kw_only=True):
 
 
 class JobCancelling(JobEvent, frozen=True, kw_only=True):
-    """A running job is to be cancelled, and its handler is told."""
+    """A running job was asked to stop, because it is cancelled."""
 
     name = "job.cancelling"
 
 
 class JobEnded(JobEvent, frozen=True, kw_only=True):
-    """An attempt is over, and what became of the job is stored."""
+    """An attempt is over, and the new state of the job is stored."""
 
     status: str
     duration_ms: float = 0.0
@@ -101,7 +101,7 @@ class JobSnoozed(JobEnded, frozen=True, kw_only=True):
 
 
 class JobLimited(JobEnded, frozen=True, kw_only=True):
-    """The handler met another system's limit: jobs of its task and rate key wait; costs nothing."""
+    """The handler met another system's limit: jobs of its task and rate key wait; no retry used."""
 
     name = "job.limited"
     retry_after_ms: float
@@ -116,7 +116,7 @@ class JobDead(JobEnded, frozen=True, kw_only=True):
 
 
 class JobCancelled(JobEnded, frozen=True, kw_only=True):
-    """The job finished as cancelled; whatever its handler came to is discarded."""
+    """The job finished as cancelled; the outcome of its handler is discarded."""
 
     name = "job.cancelled"
 
@@ -144,7 +144,7 @@ class JobRescued(JobEnded, frozen=True, kw_only=True):
 
     name = "job.rescued"
     lost_worker: str
-    crashes: int  #: how often it was lost by now
+    crashes: int  #: how often it has been lost
     dead: bool  #: it was lost alone too often, and is given up
     delay_ms: float
 
@@ -175,7 +175,7 @@ class TaskConflict(Event, frozen=True, kw_only=True):
 
 
 class QueueFilling(Event, frozen=True, kw_only=True):
-    """A submit has found as many jobs waiting as the queue's soft depth; told once a crossing."""
+    """A submit found the queue at its soft depth; emitted once per crossing."""
 
     name = "queue.filling"
     queue: str
@@ -185,12 +185,12 @@ class QueueFilling(Event, frozen=True, kw_only=True):
 
 
 class QueueStarving(Event, frozen=True, kw_only=True):
-    """A ready job has long been overtaken by such as came later; told once until it is over."""
+    """Later jobs have long been started before a ready one; emitted once until that ends."""
 
     name = "queue.starving"
     queue: str
     waited_s: float  #: how long the longest-waiting ready job has waited
-    priority: str  #: of those that were started meanwhile, the least important seen
+    priority: str  #: the lowest priority among the jobs started meanwhile
 
 
 class ScheduleMissed(Event, frozen=True, kw_only=True):
@@ -223,24 +223,24 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     name = "worker.started"
     queues: tuple[str, ...]
     concurrency: int
-    store: str  #: as it is named to people, secrets masked
+    store: str  #: its label, with secrets masked
 
 
 class WorkerQuiet(Event, frozen=True, kw_only=True):
-    """No more jobs are claimed until it is resumed; those running go on."""
+    """The worker claims no jobs until it is resumed; running ones go on."""
 
     name = "worker.quiet"
     running: int
 
 
 class WorkerResumed(Event, frozen=True, kw_only=True):
-    """Jobs are claimed again, after quiet."""
+    """The worker claims jobs again after it was quiet."""
 
     name = "worker.resumed"
 
 
 class WorkerStopping(Event, frozen=True, kw_only=True):
-    """No more jobs are claimed; those running may finish."""
+    """The worker claims no more jobs; running ones may finish."""
 
     name = "worker.stopping"
     reason: str
@@ -256,7 +256,7 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
 
 
 class LeaseLost(Event, frozen=True, kw_only=True):
-    """The worker may not rely on its lease any more; others may take its jobs."""
+    """The worker cannot rely on its lease any more; others may take its jobs."""
 
     name = "lease.lost"
     running: int
@@ -269,7 +269,7 @@ class LeaseRegained(Event, frozen=True, kw_only=True):
 
 
 class StoreTrouble(Event, frozen=True, kw_only=True):
-    """A store call failed where all went well before; it is tried again."""
+    """A store call failed after others had succeeded; it is retried."""
 
     name = "store.trouble"
     operation: str
@@ -285,7 +285,7 @@ class StoreRecovered(Event, frozen=True, kw_only=True):
 
 
 class LoopBlocked(Event, frozen=True, kw_only=True):
-    """The event loop has not turned for a while: some handler blocks it."""
+    """A handler has blocked the event loop for a while."""
 
     name = "loop.blocked"
     seconds: float
@@ -329,15 +329,49 @@ class SpoolRefused(Event, frozen=True, kw_only=True):
     path: str
 
 
+class FlowEvent(Event, frozen=True, kw_only=True):
+    """A node of a hosted flow started or succeeded, or its runtime reported something else."""
+
+    name = "flow.event"
+    event: str  #: the runtime's name for it: `node_start`, `node_success`, ...
+    node: str
+    attempt: int = 0  #: of the node, from 0
+    latency_ms: float | None = None
+    queue_depth: int = 0  #: messages before and behind the node
+    job_id: str = ""
+    trace_id: str = ""
+    tenant: str = ""
+    task: str = ""
+    queue: str = ""
+
+
+class FlowTrouble(FlowEvent, frozen=True, kw_only=True):
+    """A node failed, timed out, was tried again, was skipped, or a trace was cancelled."""
+
+    name = "flow.trouble"
+    error_code: str = ""
+    error_type: str = ""
+
+
+class FlowRebuilt(Event, frozen=True, kw_only=True):
+    """A long-lived flow was replaced by a new one."""
+
+    name = "flow.rebuilt"
+    reason: str
+    jobs: int  #: that the old one ran
+    failures: int
+    stopped: bool = True  #: False: it would not stop, and was left behind
+
+
 def about_record(record: JobRecord, *, worker: str = "") -> dict[str, Any]:
-    """The fields of every event about a job; `attempt` is the number of its last one."""
+    """Return the fields of every event about a job; `attempt` is its last one."""
     names = ("queue", "task", "tenant", "trace_id", "upstream_request_id")
     own = {name: getattr(record, name) for name in names}
     return own | {"job_id": record.id, "worker": worker, "attempt": record.counters.attempts}
 
 
 def dead_event(record: JobRecord, *, worker: str = "") -> JobDead:
-    """A job was given up; its last attempt, if there was one, has an event of its own."""
+    """Return the event of a job that died; its last attempt, if any, has its own event."""
     error, reason = record.error, record.dead_reason or DeadReason.EXPIRED
     return JobDead(
         **about_record(record, worker=worker),
@@ -350,6 +384,6 @@ def dead_event(record: JobRecord, *, worker: str = "") -> JobDead:
 
 
 def cancelled_events(record: JobRecord, *, worker: str = "") -> tuple[JobCancelling, JobCancelled]:
-    """A job that no worker holds was cancelled: its start and its end are one."""
+    """Return both events of cancelling a job that no worker holds."""
     about = about_record(record, worker=worker)
     return JobCancelling(**about), JobCancelled(status=JobStatus.CANCELLED.value, **about)

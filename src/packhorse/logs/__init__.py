@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Events as log records: `records` writes them, `formats` says how they read.
+"""Log events: `records` makes log records of them, `formats` formats them.
 
-`lines` carries them out of the process without making a job wait; `setup` is for whole processes.
+`lines` writes them out of the process without blocking jobs; `setup` is for whole processes.
 `attach` and the formatters are public.
 """
 

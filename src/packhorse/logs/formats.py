@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How events and log records read: as JSON lines, as lines for people, as the fields of a record.
+"""Format events and log records: as JSON lines, as lines for people, as the fields of a record.
 
-A worker may log two lines for every job, so what depends on the kind of an event alone is worked
-out once, and the rest is done in C.
+A worker may log two lines per job, so what depends only on the kind of an event is computed once,
+and the rest is done in C.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _OPTIONAL: Final = frozenset(
         "error_stack",
     )
 )
-#: The fields of a job, where none is at work.
+#: The fields of a record that no job logs.
 _NO_JOB: Final = MappingProxyType(dict.fromkeys(JOB_FIELDS, ""))
-#: Fields that may be lists, which read otherwise in a sentence.
+#: Fields that may be lists; a sentence joins them with commas.
 _LISTED: Final = frozenset(("queues", "tasks"))
 _json: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def json_text(value: object) -> str:
-    """A value as JSON, whatever is in it."""
+    """Encode a value as JSON; what JSON does not know becomes a text."""
     return _json(value).decode()
 
 
 def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
-    """What puts the fields of an event of this kind into its sentence."""
+    """Return a function that fills the sentence of this kind of event."""
     if _LISTED.intersection(kind.__struct_fields__):
         return lambda event: sentence.format_map(_words(event))
     parts = list(Formatter().parse(sentence))
@@ -49,7 +49,7 @@ def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
     write = "".join(
         literal if name is None else f"{literal}{{:{spec}}}" for literal, name, spec, _ in parts
     ).format
-    # Of two names or more: of one, its value would come alone. Who is not asked for is ignored.
+    # With one name attrgetter returns no tuple, so give the first one twice; `format` ignores it.
     values = attrgetter(*names, names[0])
     return lambda event: write(*values(event))
 
@@ -57,12 +57,12 @@ def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
 def line_writer(
     kind: type[Event], *, level: str, logger: str
 ) -> Callable[[Event, datetime, str], bytes]:
-    """What writes events of this kind, with a moment and a sentence, as JSON lines."""
+    """Return a function that writes this kind of event as a JSON line."""
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     always = [name for name in known if name not in _OPTIONAL]
     filled = [name for name in known if name in _OPTIONAL]
     head = ("time", "level", "logger", "message", "event")
-    # Empty is what these are by default, and a struct that leaves out defaults leaves them out.
+    # Optional fields are empty by default, and `omit_defaults` leaves them out then.
     line: Callable[..., msgspec.Struct] = msgspec.defstruct(
         kind.__name__,
         [
@@ -71,9 +71,9 @@ def line_writer(
             *((_label(name), Any, known[name].default) for name in filled),
         ],
         omit_defaults=True,
-        gc=False,  # it lives for a moment, and holds nothing that could hold it
+        gc=False,  # short-lived, and in no cycle
     )
-    # With `name` there are two or more: of one alone, its value would come without a tuple.
+    # With `name` there are at least two: for one attrgetter returns no tuple.
     values = attrgetter("name", *always, *filled)
 
     def write(event: Event, moment: datetime, message: str) -> bytes:
@@ -83,7 +83,7 @@ def line_writer(
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The fields of an event as a log record carries them, which has a place for stacks."""
+    """Return the fields of an event for a log record, which has its own place for the stack."""
     fields = msgspec.structs.asdict(event)
     fields.pop("error_stack", None)
     kept = {_label(name): fields[name] for name in fields if fields[name] or name not in _OPTIONAL}
@@ -91,23 +91,23 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    """What a field is called in a line: an event about an event, a stack as in other records."""
+    """Return the name of a field in a line, which must not clash with those of every record."""
     return {"event": "at_event", "error_stack": "exception"}.get(name, name)
 
 
 def _words(event: Event) -> dict[str, Any]:
-    """The fields as they read in a sentence."""
+    """Return the fields as a sentence shows them."""
     return {
         name: ", ".join(value) if isinstance(value, tuple) else value
         for name, value in msgspec.structs.asdict(event).items()
     }
 
 
-#: What a plain log record holds; everything else on it was given as `extra`.
+#: Attributes of a plain log record; others were given as `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     *("message", "asctime", "taskName"),
 }
-#: How a terminal is told to show levels, and what matters less.
+#: Terminal colours of levels, and of less important parts.
 _COLORS: Final[Mapping[int, str]] = MappingProxyType(
     {logging.INFO: "32", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 )
@@ -115,7 +115,7 @@ _FAINT: Final = "2"
 
 
 class EventRecord(logging.LogRecord):
-    """A record made from an event: its fields are on it like any `extra`, and together here."""
+    """A record made from an event; `fields` has what is also set on it as `extra`."""
 
     fields: dict[str, Any]
 
@@ -138,10 +138,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A line for people: time, level, sentence, then the id one would search for, shortened.
+    """A line for people: time, level, sentence, then the shortened id of the job or worker.
 
-    Much of it comes from jobs and producers: only a stack and a traceback may have
-    lines of their own, and nothing gets through that a terminal would obey.
+    Its texts come from jobs and producers: only stacks and tracebacks may have several lines, and
+    terminal control characters are removed.
     """
 
     def __init__(self, *, colored: bool = False) -> None:
@@ -168,20 +168,20 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JobFields(logging.Filter):
-    """Puts the fields of the job whose code logs on each record; for handlers of others.
+    """Adds the fields of the running job to each record; for handlers of other libraries.
 
-    Those that are not known are empty, so that a format may name any of them.
+    Unknown fields are empty, so that a format string may name any of them.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add what the record does not have."""
+        """Add the fields that the record does not have."""
         for name, value in {**_NO_JOB, **job_fields()}.items():
             record.__dict__.setdefault(name, value)
         return True
 
 
 def _subject(extra: Mapping[str, Any], message: str) -> str:
-    """Which job a line is about, else which worker, unless its sentence says so."""
+    """Name the job of a line, else its worker, unless the sentence does."""
     for label, name in (("job", "job_id"), ("worker", "worker")):
         value = str(extra.get(name) or "")
         if value:
@@ -190,7 +190,7 @@ def _subject(extra: Mapping[str, Any], message: str) -> str:
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
-    """The traceback of a record; one that comes from another process brings its text."""
+    """Return the traceback of a record; one from another process brings its text."""
     if record.exc_text:
         return record.exc_text
     return formatter.formatException(record.exc_info) if record.exc_info else None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Carry log lines out of the process without making a job wait.
+"""Write log lines out of the process without blocking jobs.
 
     record ─▶ LineHandler ─▶ LineWriter ─thread─▶ a descriptor      this process writes itself
                           ─▶ LineRing ─▶ its parent's LineWriter    a process under a supervisor
 
-A write for each line costs a worker more than the job the line is about, and blocks it while a pipe
-is full. So a thread writes many lines together, a moment later. A line that finds no room is
-dropped and counted, and the count is written once lines flow again.
+One write per line costs a worker more than the job it is about, and blocks it while a pipe is full.
+So a thread writes many lines together, a moment later. If the buffer is full a line is dropped and
+counted, and the count is written once there is room again.
 
-A ring is memory that a process shares with its parent. A line is there once `put` returns, and
-outlives the process that wrote it. One process writes and one reads; neither waits for the other.
+A ring is memory that a process shares with its parent. Once `put` returns a line is in it, and
+survives the process that wrote it. One process writes and one reads; neither waits for the other.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ import msgspec
 
 from packhorse.core.process import at_fork
 
-#: Bytes that may wait to be written.
+#: Bytes that are buffered.
 _BYTES_MAX: Final = 1 << 20
-#: How late lines may be, to be written together.
+#: How long to collect lines before writing them together.
 _TOGETHER_S: Final = 0.1
-#: How long the end of a program waits for its last lines to be written.
+#: How long a program waits at its end for its last lines to be written.
 _LAST_S: Final = 1.0
 
 
 class Lines(Protocol):
-    """Where lines go."""
+    """A destination of lines."""
 
     def put(self, line: bytes, *, urgent: bool = False) -> None:
-        """Take a line, or drop it; an urgent one is written without delay."""
+        """Accept a line, or drop it; write an urgent one without delay."""
         ...
 
     def flush(self) -> None:
-        """Have what was taken written, within a bound."""
+        """Write what was accepted, within a bounded time."""
         ...
 
 
 class LineHandler(logging.Handler):
-    """Hands each record on as a line."""
+    """Passes each record on as a line."""
 
     def __init__(self, lines: Lines) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class LineHandler(logging.Handler):
         at_fork(self._forked)
 
     def use_in_forks(self, lines: Lines) -> None:
-        """Where the lines of forked children go, if not there."""
+        """Set another destination for forked children."""
         self._in_forks = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on a record."""
+        """Format a record and pass it on."""
         try:
             line = self.format(record)
         except Exception:  # noqa: BLE001 - as every handler does
@@ -71,11 +71,11 @@ class LineHandler(logging.Handler):
             self.add(line.encode(errors="backslashreplace"), record.levelno)
 
     def add(self, line: bytes, level: int) -> None:
-        """Hand on a line without a record."""
+        """Pass on a line that has no record."""
         self.lines.put(line + b"\n", urgent=level >= logging.WARNING)
 
     def flush(self) -> None:
-        """Have everything written; `logging` asks for it when the program ends."""
+        """Write everything; `logging` calls this when the program ends."""
         self.lines.flush()
 
     def _forked(self) -> None:
@@ -83,7 +83,7 @@ class LineHandler(logging.Handler):
 
 
 def follow(ring: LineRing) -> Callable[[], None]:
-    """Write the lines of another process as this one writes its own; returns what ends it."""
+    """Write the lines of another process like those of this one; return what ends it."""
     handlers = [each for each in logging.getLogger().handlers if isinstance(each, LineHandler)]
     writers = [each.lines for each in handlers if isinstance(each.lines, LineWriter)]
     for writer in writers:
@@ -97,7 +97,7 @@ def follow(ring: LineRing) -> Callable[[], None]:
 
 
 class StreamLines:
-    """Writes each line to a stream at once: for programs that bring their own."""
+    """Writes each line to a given stream at once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -109,11 +109,11 @@ class StreamLines:
             self._stream.flush()
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is buffered."""
 
 
 class LineWriter:
-    """Writes lines to a descriptor, from a thread of its own that alone may have to wait."""
+    """Writes lines to a descriptor from its own thread, so that only that one may block."""
 
     def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
         self._descriptor = descriptor
@@ -124,7 +124,7 @@ class LineWriter:
         at_fork(self._forget)
 
     def put(self, line: bytes, *, urgent: bool = False) -> None:
-        """Keep a line for the thread, or drop it."""
+        """Buffer a line for the thread, or drop it."""
         with self._lock:
             if self._size + len(line) > _BYTES_MAX:
                 self._dropped += 1
@@ -140,22 +140,22 @@ class LineWriter:
         self._wake()
 
     def leave(self, ring: LineRing) -> None:
-        """A process has ended: write the last of its lines."""
+        """Write the last lines of a process that has ended."""
         with self._lock:
             self._ended.append(ring)
         self._wake(hurry=True)
 
     def flush(self) -> None:
-        """Wait until what there is now has been written, but not for long."""
+        """Wait until the present lines have been written, within a bounded time."""
         if self._waiting or self._writing or self._rings:
             written = threading.Event()
             with self._lock:
-                self._told_when_written.append(written)
+                self._flushes.append(written)
             self._wake(hurry=True)
             written.wait(_LAST_S)
 
     def _forget(self) -> None:
-        """Begin; also in a forked child, where all this is its parent's."""
+        """Reset the state; a forked child must not use its parent's."""
         self._lock = threading.RLock()  # a signal's handler may log while its thread does
         self._waiting: list[bytes] = []
         self._size = 0  # of what waits and of what is being written
@@ -163,7 +163,7 @@ class LineWriter:
         self._writing = False
         self._rings, self._ended = [], []
         self._due, self._hurry = threading.Event(), threading.Event()
-        self._told_when_written: list[threading.Event] = []
+        self._flushes: list[threading.Event] = []
         self._thread: threading.Thread | None = None
 
     def _wake(self, *, hurry: bool = False) -> None:
@@ -195,26 +195,26 @@ class LineWriter:
             self._writing = True
             lines, self._waiting = self._waiting, []
             rings, ended, self._ended = list(self._rings), self._ended, []
-            told, self._told_when_written = self._told_when_written, []
+            flushes, self._flushes = self._flushes, []
         own, taken = b"".join(lines), [ring.take() for ring in rings]
-        self._put_out(own + b"".join(text for text, _ in taken))
+        self._write_all(own + b"".join(text for text, _ in taken))
         with self._lock:
             self._size -= len(own)
             dropped, self._dropped = self._dropped + sum(count for _, count in taken), 0
             self._rings = [ring for ring in self._rings if ring not in ended]
         if dropped:
-            self._put_out(self._notice(dropped))
+            self._write_all(self._notice(dropped))
         self._writing = False
-        for event in told:
+        for event in flushes:
             event.set()
 
-    def _put_out(self, text: bytes) -> None:
+    def _write_all(self, text: bytes) -> None:
         left = memoryview(text)
-        with contextlib.suppress(OSError):  # the descriptor is gone: there is nothing left to tell
+        with contextlib.suppress(OSError):  # the descriptor is closed
             while left:
                 try:
                     left = left[os.write(self._descriptor, left) :]
-                except BlockingIOError:  # others who share it have made it so
+                except BlockingIOError:  # another user made it non-blocking
                     select.select([], [self._descriptor], [])
 
 
@@ -224,24 +224,24 @@ _HEAD: Final = 64
 RING_SIZE: Final = _HEAD + _DATA
 _LAST_BYTES: Final = 2_000
 _NUMBER: Final = struct.Struct("<q")
-#: Bytes written and lines dropped, by the one side; bytes taken, by the other. None ever falls.
+#: Bytes written and lines dropped, set by the writer; bytes taken, by the reader. All only grow.
 _WRITTEN_AT, _DROPPED_AT, _TAKEN_AT = 0, 8, 16
 
 
 class LineRing:
-    """A part of a shared memory; both sides make one of it."""
+    """A ring buffer in shared memory; writer and reader each create one on the same memory."""
 
     def __init__(self, memory: mmap.mmap, at: int) -> None:
         self._memory = memory
         self._at = at
         self._lock = threading.RLock()  # a signal's handler may log while its thread does
         self._written = self._taken = 0
-        self._told = 0
+        self._dropped_before = 0
 
-    # -------------------------------------------------------------------------- who logs
+    # -------------------------------------------------------------------------- the writer
 
     def put(self, line: bytes, *, urgent: bool = False) -> None:  # noqa: ARG002 - as others take it
-        """Keep a line for the parent, or drop it; never waits."""
+        """Write a line for the parent, or drop it; never wait."""
         with self._lock:
             if self._written + len(line) - self._taken > _DATA:
                 self._taken = self._number(_TAKEN_AT)
@@ -255,24 +255,24 @@ class LineRing:
                 first = self._at + _HEAD
                 self._memory[first : first + len(line) - room] = line[room:]
             self._written += len(line)
-            self._set(_WRITTEN_AT, self._written)  # from here on it is there
+            self._set(_WRITTEN_AT, self._written)  # from here on the reader sees it
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is buffered."""
 
-    # -------------------------------------------------------------------------- its parent
+    # -------------------------------------------------------------------------- the reader
 
     def take(self) -> tuple[bytes, int]:
-        """What has been written since, and how many lines were dropped since."""
+        """Return what was written since the last call, and how many lines were dropped."""
         written, dropped = self._number(_WRITTEN_AT), self._number(_DROPPED_AT)
         text = self._between(self._taken, written)
         self._taken = written
         self._set(_TAKEN_AT, written)
-        dropped, self._told = dropped - self._told, dropped
+        dropped, self._dropped_before = dropped - self._dropped_before, dropped
         return text, dropped
 
     def last_message(self) -> str:
-        """What the last line says; empty if there was none."""
+        """Return the message of the last line; empty if there is none."""
         written = self._number(_WRITTEN_AT)
         end = self._between(max(0, written - _LAST_BYTES), written).rstrip(b"\n")
         line = end.rpartition(b"\n")[2]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Events to log records. Every log sentence of Packhorse lives here.
+"""Turn events into log records. The log sentences about events are all here.
 
-All go to the standard logger `packhorse`, with the event's fields as `extra`, so that any handler
+They go to the standard logger `packhorse`, with the event's fields as `extra`, so that any handler
 can use them; `configure` sets up a console or JSON handler for programs that have none. Lines about
-every job (started, completed, snoozed, ...) are INFO: where the logger is set above that, no
-observer is registered, and they cost nothing. Payloads and results are never logged.
+every job (started, completed, snoozed, ...) are INFO: if the logger's level is higher, no observer
+is registered, and they cost nothing. Payloads and results are never logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Final, Literal, TextIO
 
 from packhorse import events
-from packhorse.context import job_fields
 from packhorse.core.clock import Clock, moments
 from packhorse.core.text import counted, printable, printable_lines
 from packhorse.errors import ConfigError
@@ -26,26 +25,12 @@ from packhorse.events import Event, EventBus
 from packhorse.logs.formats import (
     ConsoleFormatter,
     EventRecord,
-    JobFields,
     JsonFormatter,
     event_fields,
     line_writer,
     sentence_writer,
 )
 from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
-
-__all__ = [
-    "LOGGER",
-    "ConsoleFormatter",
-    "EventRecord",
-    "JobFields",
-    "JsonFormatter",
-    "LogFormat",
-    "attach",
-    "configure",
-    "is_for_people",
-    "job_fields",
-]
 
 LOGGER: Final = "packhorse"
 LogFormat = Literal["console", "json", "auto"]
@@ -228,12 +213,12 @@ _SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
 def attach(
     bus: EventBus, logger: logging.Logger | None = None, *, clock: Clock | None = None
 ) -> Callable[[], None]:
-    """Log what happens on a bus; returns what ends it.
+    """Log the events of a bus; return a function that ends it.
 
-    Only events whose level the logger lets through now are subscribed to.
+    Subscribes only to events whose level the logger lets through now.
     """
     target = logging.getLogger(LOGGER) if logger is None else logger
-    target.disabled = False  # a dictConfig disables what it does not name, and means others
+    target.disabled = False  # dictConfig disables loggers that it does not name
     now = moments(clock)
     ends = [
         bus.subscribe(kind, _observer(target, kind, level, sentence, now))
@@ -255,11 +240,11 @@ def _observer(
     sentence: str,
     now: Callable[[], datetime],
 ) -> Callable[[Event], None]:
-    """What logs one kind of event.
+    """Return the observer that logs one kind of event.
 
-    Makes the record itself: the logger would look for the calling line, which is always this one,
-    and that costs more than all the rest. Where only our own handler would see the record, there is
-    none, only the line.
+    It creates the record itself: the logger would search for the calling line, always this one, and
+    that costs more than all the rest. If only our own handler would get the record, it writes just
+    the line.
     """
     blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
     level_name = logging.getLevelName(level).lower()
@@ -287,21 +272,21 @@ def _observer(
 
 
 def _write(record: EventRecord, event: Event, message: str) -> None:
-    """Put what is to be read on a record, without anything that a terminal would obey."""
+    """Set the texts of a record, without terminal control characters."""
     stack = getattr(event, "stack", "")
     record.msg = printable(message.removesuffix(f"\n{stack}"))
     if stack:
         record.fields["stack"] = record.__dict__["stack"] = shown = printable_lines(stack)
         record.msg += f"\n{shown}"
     if error_stack := getattr(event, "error_stack", ""):
-        # Formatters take this text; what else looks at records may want the exception itself.
+        # Formatters use this text; other handlers may want the exception itself.
         record.exc_text = printable_lines(error_stack.rstrip("\n"))
         if (error := event.exception) is not None:
             record.exc_info = (type(error), error, error.__traceback__)
 
 
 def _only_handler(target: logging.Logger) -> LineHandler | None:
-    """The handler that `configure` made, if no filter and no other handler sees the records."""
+    """Return the handler of `configure`, if no filter and no other handler gets the records."""
     if target.filters:
         return None
     logger = target
@@ -323,10 +308,10 @@ def configure(
     lines: Lines | None = None,
     whole: bool = False,
 ) -> LineHandler:
-    """Give the logger `packhorse` a handler of its own; a second call replaces the first.
+    """Give the logger `packhorse` its own handler; a second call replaces the first.
 
-    `auto` is console on a terminal and JSON otherwise. `whole`: as the command line does, have the
-    handler for every logger of this process; `lines` is where it puts them, if not on stderr.
+    `auto` is console on a terminal and JSON otherwise. `whole` sets up the root logger instead, as
+    the command line does. `lines` receives the lines, by default stderr.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -368,12 +353,12 @@ def _lines(stream: TextIO | None, formatter: logging.Formatter) -> Lines:
 
     try:
         return LineWriter(sys.stderr.fileno(), notice)
-    except (AttributeError, OSError, ValueError):  # there is none, or none with a descriptor
+    except (AttributeError, OSError, ValueError):  # no stderr, or one without a descriptor
         return StreamLines(sys.stderr)
 
 
 def is_for_people(log_format: LogFormat) -> bool:
-    """Whether lines of this format on stderr are read by people."""
+    """Whether this format on stderr is for people."""
     return isinstance(_formatter(log_format, sys.stderr), ConsoleFormatter)
 
 

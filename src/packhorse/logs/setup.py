@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Logging of a whole process, as `packhorse worker` sets it up; `app.run()` leaves it alone.
+"""Set up logging for a whole process, as `packhorse worker` does; `app.run()` leaves it alone.
 
-Every logger writes lines of the chosen format, and so does what would reach stderr otherwise:
-warnings, and exceptions that end a thread or that nothing can raise. `capture` is for every worker.
+Every logger writes lines of the chosen format. So do warnings, and exceptions that end a thread or
+that Python ignores, which would go to stderr otherwise. `capture` is for every worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger("packhorse")
 def set_up(
     level: str, log_format: LogFormat, config: str | None = None, *, lines: Lines | None = None
 ) -> Lines | None:
-    """Set up logging; returns where lines go, None if that is a matter of `config`."""
+    """Set up logging; return the destination of lines, or None if `config` decides it."""
     if config == LEAVE_ALONE:
         return None
     logging.captureWarnings(capture=True)
@@ -53,11 +53,11 @@ def set_up(
 
 @functools.cache
 def capture() -> None:
-    """From now on, in this process, keep what is logged by code of a job for that job.
+    """From now on keep, in this process, what the code of a job logs with that job.
 
-    A record is taken on its way to the handlers, behind the filters of its logger: what they drop
-    or mask is not kept. A handler at the root would be in the way of others: with one,
-    `logging.basicConfig` does nothing, and a program without any shows no more warnings.
+    A record is copied on its way to the handlers, after the filters of its logger: what they drop
+    or mask is not kept. A handler at the root would get in the way: with one, `logging.basicConfig`
+    does nothing, and a program without handlers shows no more warnings.
     """
     call_handlers = logging.Logger.callHandlers
 
@@ -80,7 +80,7 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The dictionary in a JSON or TOML file."""
+    """Read the dictionary in a JSON or TOML file."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
