@@ -61,7 +61,7 @@ class TestApp(Packhorse):
         """The time of this test: `clock.advance(3600)`, or `clock.set(moment)`."""
         clock = self._connection.clock
         if not isinstance(clock, VirtualClock):
-            raise UsageError("this app goes by the machine's own clock; use it inside use(app)")
+            raise UsageError("this app uses the machine's own clock; use it inside use(app)")
         return clock
 
     # --------------------------------------------------------------------------------- running
@@ -198,7 +198,7 @@ class TestApp(Packhorse):
         `arguments` selects jobs by some of their arguments, `fields` by fields of `JobInfo`, such
         as `queue="mail"`.
         """
-        __tracebackhide__ = True  # of no use to who reads a failure
+        __tracebackhide__ = True  # of no use to a reader of the failure
         unknown = sorted(fields.keys() - set(JobInfo.__struct_fields__))
         if unknown:
             raise UsageError(f"assert_enqueued(): JobInfo has no field {unknown[0]!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Watch what a handler does to the world, and interrupt it at a chosen place."""
+"""Watch the effects of a handler, and interrupt it at a chosen place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Interruption(StrEnum):
 
 
 class Died(BaseException):
-    """The process of this attempt is gone, so that nothing it does happens any more."""
+    """The process of this attempt is gone: nothing it does takes effect any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ _DELIVERY: Final[ContextVar[Delivery | None]] = ContextVar("packhorse_delivery",
 
 
 class Watch:
-    """What one job does over its attempts, and where these are interrupted."""
+    """The effects of one job over its attempts, and where these are interrupted."""
 
     def __init__(
         self, story: Mapping[int, Interruption], deliver: Callable[[Watch], Awaitable[None]]
@@ -91,7 +91,7 @@ class Watch:
 
     @property
     def current(self) -> Delivery:
-        """The attempt whose code asks; of a thread of the handler's own, the newest."""
+        """Return the attempt that calls; in a thread that the handler started, the newest."""
         return _DELIVERY.get() or self.latest
 
     def require_alive(self) -> None:

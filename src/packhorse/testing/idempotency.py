@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Check that a handler may be run again: what it does to the world happens once all the same.
+"""Check that a handler may run again: each of its effects happens once all the same.
 
 The handler runs in memory. It runs without harm first, to see what is right and where it may be
 interrupted: after each effect, after each write of a step, and when it has returned. Then it runs
@@ -57,7 +57,7 @@ _CLEAN: Final[Mapping[int, Interruption]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was not as in a run without harm."""
+    """A difference from an uninterrupted run."""
 
     kind: str  #: twice, lost, key_reused, state, failed
     what: str  #: the effect, or what the attempt raised
@@ -155,7 +155,7 @@ async def acheck_idempotent(
 
 
 async def _judged(trial: _Trial, seed: int) -> IdempotencyReport:
-    """Run all stories, and compare each with a run without harm."""
+    """Run all stories, and compare each with an uninterrupted run."""
     __tracebackhide__ = True
     clean = await trial.run(_CLEAN)
     if clean.failed is not None:
@@ -207,7 +207,7 @@ def _stories(places: int, seed: int) -> Iterator[tuple[dict[int, Interruption], 
 
 
 def _drawn(seed: int, story: int, number: int, below: int) -> int:
-    """A number from 0, the same for the same seed on every machine."""
+    """Return a number from 0, the same for the same seed on every machine."""
     text = f"{seed}/{story}/{number}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8]) % below
 
@@ -225,7 +225,7 @@ def _where(story: Mapping[int, Interruption], places: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What a run came to."""
+    """The result of a run."""
 
     places: tuple[str, ...]
     happened: tuple[Happened, ...]
@@ -250,7 +250,7 @@ def _differences(clean: _Ended, ended: _Ended) -> list[tuple[str, str, int, int]
 
 
 def _counts(happened: Sequence[Happened]) -> Counter[str]:
-    """How often each effect happened; what was asked for under one key happened once."""
+    """Count each effect; calls with one idempotency key count once."""
     keyed = {(each.effect, each.key) for each in happened if each.key is not None}
     plain = (each.effect for each in happened if each.key is None)
     return Counter([*plain, *(effect for effect, _ in keyed)])
@@ -316,7 +316,7 @@ class _Trial:
         )
 
     async def _attempt(self, watch: Watch, job: Job) -> bool:
-        """Run the handler once; says whether the job is over."""
+        """Run the handler once; return whether the job is over."""
         delivery = watch.begin()
         number = delivery.number
         job = msgspec.structs.replace(job, fence=number, attempts=number - 1)

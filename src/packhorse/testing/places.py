@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A place of its own for one test, on a store that other tests and programs use as well."""
+"""A separate place for one test, in a store that others use as well."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A clock that stands still until it is told to move."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _START_US: Final = 1_893_456_000 * SECOND_US
 
 
 class VirtualClock:
-    """A clock for tests whose instant and monotonic seconds move together, when told to.
+    """A clock for tests; its instant and its monotonic seconds move together.
 
     A burst that waits for a retry or a limit, and an idle wait, move it as well.
     """

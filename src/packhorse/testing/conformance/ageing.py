@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A job that has waited ranks higher, again and again, where a queue is told so."""
+"""Queues with `ageing`: a job ranks higher the longer it has waited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEVELS: Final = Priority.BACKGROUND - Priority.CRITICAL
 
 
 class TestAgeing:
-    """Waiting so long counts as one level of priority."""
+    """Waiting for one `ageing` span counts as one level of priority."""
 
     @pytest.mark.req("S2-18")
     def test_low_work_finishes_under_endless_high_load(self, trial: Trial) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Values kept with a job under its fence, and signals that come from outside."""
+"""Values that a job's owner stores with it, guarded by its fence, and signals from outside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The state machine once more, with values attached, signals delivered and jobs that wait for them.
+"""The state machine with attached values, delivered signals, and jobs that wait for signals.
 
-It goes beside the reference as `machine.StoreMachine` does, and compares what is attached too.
+It compares with the reference as `machine.StoreMachine` does, and compares attachments too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job
@@ -22,28 +22,23 @@ from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.testing.conformance import drawn
-from packhorse.testing.conformance.machine import StoreMachine
-from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.machine import StoreMachine, may_settle
+from packhorse.testing.conformance.properties import try_machine
 from packhorse.testing.conformance.trial import RunnerName, Trials
 
 _names = st.sampled_from(["a", "b"])
 _values = st.sampled_from([b"", b"\xff"])
-_may_hold = precondition(lambda self: self.held)
 
 
 class TestAttachmentsMachine:
-    """Whatever is attached and delivered, the store does what the reference does."""
+    """The store attaches and delivers as the reference does."""
 
     def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
-        class Machine(AttachmentsMachine):
-            def __init__(self) -> None:
-                super().__init__(trials, runner)
-
-        run_state_machine_as_test(Machine, settings=machine_settings())
+        try_machine(AttachmentsMachine, trials, runner)
 
 
 class AttachmentsMachine(StoreMachine):
-    """The rules of `StoreMachine`, about jobs that something is attached to."""
+    """The rules of `StoreMachine`, and rules that attach and deliver."""
 
     @rule(
         claim=StoreMachine.claims,
@@ -70,7 +65,7 @@ class AttachmentsMachine(StoreMachine):
     def deliver(self, job_id: str, **said: Any) -> None:
         self.both(lambda store: store.attachments.deliver(job_id, **said))
 
-    @_may_hold
+    @may_settle
     @rule(pick=st.integers(0, 1000), seen=st.integers(0, 2), batch=st.booleans())
     def wait_for_a_signal(self, pick: int, seen: int, *, batch: bool) -> None:
         held = [job for _, job in self.held.values()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How many bytes there may be: queues and stores that are full of them, and what is counted."""
+"""Queues and stores with `max_bytes`: what counts, and what happens when they are full."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _bounded = pytest.mark.parametrize("bounded", [QUEUE, THE_STORE], ids=["queue", 
 
 
 class TestByteBounds:
-    """Payloads of unfinished jobs take the room of their queue and of the store."""
+    """Payloads of unfinished jobs count for their queue and for the store."""
 
     @pytest.mark.req("S2-27")
     @_keyed
@@ -245,7 +245,7 @@ class TestByteBounds:
 
 
 class TestDroppingBytes:
-    """A full queue that was told to drop gives up the least urgent until the rest fits."""
+    """A full queue with `on_full=drop` gives up its least urgent jobs until the rest fits."""
 
     @pytest.mark.req("S2-27")
     @_keyed
@@ -307,7 +307,7 @@ def _submit(store: Store, *names: str, keyed: bool, queue: str = QUEUE) -> None:
 
 
 def _submit_five(store: Store, prefix: str, *, keyed: bool, queue: str) -> int:
-    """Submit five jobs one by one; says how many were let in."""
+    """Submit five jobs one by one; return how many were accepted."""
     stored = 0
     for number in range(5):
         try:

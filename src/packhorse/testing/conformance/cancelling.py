@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.cancel` and `JobStore.note_progress`: what is said about jobs from either side."""
+"""`JobStore.cancel` and `JobStore.note_progress`."""
 
 from __future__ import annotations
 

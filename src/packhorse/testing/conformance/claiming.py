@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.claim`: who is given what; its order has a topic of its own."""
+"""`JobStore.claim`: which worker gets which jobs; see `ordering` for their order."""
 
 from __future__ import annotations
 

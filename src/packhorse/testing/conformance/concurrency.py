@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No more run at once than may: of a queue, of a task, of a key; over all workers."""
+"""Concurrency limits of queues, tasks and keys, over all workers."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class TestConcurrency:
 
 
 def _check(trial: Trial, queue_limit: int, task_limit: int) -> None:
-    """The pure policy is the oracle: what runs may run, and what is left may not."""
+    """Compare with the pure policy: running jobs may run, waiting ones may not."""
     running = [trial.record(job_id) for job_id in trial.search(statuses=(JobStatus.PROCESSING,))]
     per_gate = Counter(concurrency_gate(record) for record in running)
     assert len(running) <= queue_limit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Races with threads that really run at once, each on a `Store` object of its own.
+"""Races between threads, each with its own `Store` object.
 
 Whichever goes first, the answers and the state must tell the same story.
 """
@@ -45,7 +45,7 @@ _COMPLETED: Final = SettlementKind.COMPLETED
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
-    """Run all actions in threads that begin together; answers in order, or the first error."""
+    """Run all actions in threads that start together; return the answers in order, or raise."""
     start = threading.Barrier(len(actions))
 
     def run(action: Callable[[], T]) -> T:
@@ -58,7 +58,7 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
 
 
 class TestContention:
-    """Two or more at once, on connections of their own."""
+    """Several callers at once, each with its own connection."""
 
     @pytest.mark.req("S4-1", "S2-23")
     def test_claimers_at_once_share_the_jobs_and_never_a_job(self, trials: Trials) -> None:
@@ -303,5 +303,5 @@ def _work(store: Store, worker: str) -> None:
 
 
 def _rescue(trial: Trial, job: Job) -> Settlement:
-    """A rescue of a job that was lost before, so that the next round takes another job."""
+    """Rescue a job as a suspect, so that the next round takes another job."""
     return msgspec.structs.replace(rescue(trial.orphans(ANNA)[job.id]), suspect=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.delete`: what a filter means is removed if it is over, in bounded looks."""
+"""`JobStore.delete`: finished jobs that match a filter are removed, in bounded steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packhorse.testing.conformance.trial import EVERYTHING, Trial
 
 
 class TestDeleting:
-    """Remove finished jobs that the filter means, with history."""
+    """Remove finished jobs that match the filter, with their history."""
 
     @pytest.mark.parametrize("status", JobStatus)
     def test_only_finished_jobs_are_removed(self, trial: Trial, status: JobStatus) -> None:

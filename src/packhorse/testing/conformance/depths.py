@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How many may wait: a full queue refuses, or drops the least urgent; room wakes producers."""
+"""`max_depth`: a full queue refuses, or drops the least urgent; free room wakes producers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _keyed = pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 
 
 class TestFullQueues:
-    """Where more would wait than may, the submit is refused as a whole."""
+    """A submit that would exceed the depth is refused as a whole."""
 
     @pytest.mark.req("S2-15")
     @_keyed
@@ -188,7 +188,7 @@ class TestFullQueues:
 
 
 class TestDropping:
-    """A full queue that was told to drop gives up the least urgent, latest first."""
+    """A full queue with `on_full=drop` gives up its least urgent jobs, the latest first."""
 
     @pytest.mark.req("S2-17")
     @_keyed
@@ -283,7 +283,7 @@ def _same(digest: str = "d") -> IdempotencyRule:
 
 
 def _jobs(*names: str, keyed: bool) -> list[NewJob]:
-    """Jobs of these names; with keys each has one of its own."""
+    """Return jobs of these names, each with its own key if there are keys."""
     return [new_job(name, unique=UniqueRule(name) if keyed else None) for name in names]
 
 
@@ -292,7 +292,7 @@ def _with(job: NewJob, priority: Priority) -> NewJob:
 
 
 def _submit_all(store: Store, prefix: str, *, keyed: bool) -> int:
-    """Submit five jobs one by one; says how many were let in."""
+    """Submit five jobs one by one; return how many were accepted."""
     stored = 0
     for job in _jobs(*(f"{prefix}{number}" for number in range(5)), keyed=keyed):
         stored += _let_in(store, job)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the state machine draws: few names and few spans, so that things meet."""
+"""Strategies of the state machine: few names and few spans, so that jobs interact."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ plain_wishes = st.fixed_dictionaries(
 
 
 def as_new_job(job_id: str, wish: dict[str, Any], now_us: int) -> NewJob:
-    """The job a wish is for, at an instant; `padding` makes its payload longer."""
+    """Make the job that was drawn; `padding` makes its payload longer."""
     values = {"queue": QUEUES[0], "task": TASKS[0]} | wish
     padding = b',"":"%s"' % (b"x" * size) if (size := values.pop("padding", 0)) else b""
     for name in ("scheduled_us", "deadline_us"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the state machine of limits draws: few keys and tight limits, so that jobs meet."""
+"""Strategies of the limits machine: few keys and tight limits, so that jobs interact."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Texts that give way to others in the values of a job, as those of an old key do."""
+"""Replacing texts in the values of a job, as a change of encryption keys does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS: Final = ("pay", "err", "res", "val", "sig")
 
 
 class TestExchanging:
-    """Put other texts in the place of those that the values of a job have."""
+    """Replace texts in the values of a job."""
 
     def test_every_value_of_a_job_has_the_new_text(self, trial: Trial) -> None:
         job = _kept(trial, "a", payload=b'{"$enc":"k1:pay"}')
@@ -77,7 +77,7 @@ class TestExchanging:
 
 
 def _kept(trial: Trial, job_id: str, *, payload: bytes) -> Job:
-    """A running job with something attached."""
+    """Return a running job with attachments."""
     job = trial.take(new_job(job_id, payload=payload))
     attachments = trial.store.attachments
     values = {"s": b'{"$enc":"k1:val"}', "raw": bytes(range(256))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Why is it not running? What a store sees of a job, one test for each answer."""
+"""`explain`: why a job is not running; one test per reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ALONE: Final = MappingProxyType(
 
 
 class TestExplaining:
-    """Every reason that holds, exact, and no other."""
+    """Return every reason that holds, and no other."""
 
     def test_a_job_that_is_not_there_or_another_tenants_is_none(self, trial: Trial) -> None:
         submit(trial, "theirs", tenant="acme")
@@ -292,7 +292,7 @@ class TestExplaining:
 
 
 def _serve(trial: Trial) -> None:
-    """A live worker serves the queue and knows the task."""
+    """Let a live worker serve the queue and know the task."""
     trial.renew(ANNA, queues=(QUEUE,), tasks=(TASK,))
 
 

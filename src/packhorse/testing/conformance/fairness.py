@@ -23,7 +23,7 @@ _SOON: Final = 2 * _FEW + 4
 
 
 class TestFairness:
-    """A pass when a job becomes ready; the lower goes first."""
+    """A job gets a pass (virtual time) when it becomes ready; the lowest pass goes first."""
 
     def test_the_few_jobs_of_one_start_among_the_very_many_of_another(self, trial: Trial) -> None:
         _fill(trial, "big", _MANY)
@@ -185,5 +185,5 @@ def _fill(trial: Trial, tenant: str, count: int, prefix: str | None = None, **ch
 
 
 def _shares(trial: Trial, limit: int) -> Counter[str]:
-    """How many of the next jobs are whose."""
+    """Count the next jobs by tenant."""
     return Counter(job.tenant for job in trial.claim(limit=limit))

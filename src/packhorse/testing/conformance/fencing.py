@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The fencing matrix: every write about a running job, in every situation it can come from.
+"""The fencing matrix: every write about a running job, in every possible situation.
 
 A stale writer changes nothing and is told so. A situation prepares a job and says with which
 fence the write comes; the matrix crosses all of them with all kinds of write.
@@ -145,7 +145,7 @@ def _after_delete(trial: Trial) -> Job:
 
 
 def _never_claimed(trial: Trial) -> Job:
-    """Somebody guesses the fence the job has while it waits."""
+    """The writer guesses the fence of a waiting job."""
     job = trial.take(new_job("template"))
     trial.submit(new_job("queued"))
     return msgspec.structs.replace(job, id="queued", fence=trial.record("queued").fence)

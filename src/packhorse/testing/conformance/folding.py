@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Folding: lines of a journal are taken and records changed, all of it or nothing."""
+"""Folding: remove lines of a journal and change records in one transaction."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TestJournalGroups:
 
 
 class TestFolding:
-    """Remove exactly these lines, and change records with jobs, all of it or nothing."""
+    """Remove exactly these lines, and change records with jobs, in one transaction."""
 
     def test_exactly_the_lines_named_are_removed(self, trial: Trial) -> None:
         for name in "abcd":
@@ -255,7 +255,7 @@ class TestFolding:
 
 
 class TestKeptMembers:
-    """A member is kept while the record of its group is there, up to a bound."""
+    """A member is kept while the record of its group exists, up to a bound."""
 
     def test_a_member_is_kept_until_the_record_of_its_group_is_gone(self, trial: Trial) -> None:
         trial.run(trial.store.records.change([Put(_HEAD, b"1")]))

@@ -25,7 +25,7 @@ _SHORT: Final = Retention(finished_us=SECOND_US, results_us=SECOND_US, dead_us=S
 
 
 class TestIdempotency:
-    """A holder of the key is the answer."""
+    """A submit with a key that a job holds is answered with that job."""
 
     @pytest.mark.req("S0-18")
     @pytest.mark.parametrize("stage", ["waits", "queued", "runs", "failed"])
@@ -236,7 +236,7 @@ def _prune(trial: Trial) -> None:
 
 
 def _try(store: Store, jobs: list[NewJob]) -> str | None:
-    """Who answers for the first of these; None when the submit is refused."""
+    """Return the job that answers for the first of these; None if the submit is refused."""
     try:
         return store.run(store.jobs.submit(jobs))[0].job_id
     except QueueClosed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`InspectionStore`: jobs one by one, in pages, in counts, and what a worker may still expect."""
+"""`InspectionStore`: single jobs, pages, counts, and a worker's outlook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MINUTE_US = 60 * SECOND_US
 
 
 class TestJobs:
-    """The job, or None."""
+    """Return the job, or None."""
 
     def test_an_unknown_job_is_none(self, trial: Trial) -> None:
         assert trial.find("nobody") is None
@@ -62,7 +62,7 @@ class TestJobs:
 
 
 class TestSearch:
-    """The jobs meant, newest first, a page at a time."""
+    """Return the jobs that match, newest first, a page at a time."""
 
     def test_the_newest_come_first_whatever_their_ids(self, trial: Trial) -> None:
         trial.submit(new_job("b"), new_job("z"), new_job("a", delay_us=1))
@@ -242,7 +242,7 @@ class TestCounts:
 
 
 class TestOutlook:
-    """What these queues still hold for this worker."""
+    """Return what these queues still hold for this worker."""
 
     def test_empty_queues_keep_nobody(self, trial: Trial) -> None:
         assert _outlook(trial) == Outlook(

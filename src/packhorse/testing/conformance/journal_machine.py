@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The state machine once more, with members of groups, whose lines are folded at times.
+"""The state machine with members of groups, whose journal lines are folded at times.
 
-It goes beside the reference as `machine.StoreMachine` does, and compares the journals too. Lines of
-different jobs may come in any order, so each job's are compared by themselves.
+It compares with the reference as `machine.StoreMachine` does, and compares the journals too. Lines
+of different jobs may come in any order, so they are compared per job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from packhorse.core.job import JobOptions, NewJob
 from packhorse.core.policies.journal import Group, JournalLine, member_of
@@ -21,7 +21,7 @@ from packhorse.core.policies.records import Put, Remove
 from packhorse.core.settlement import Settlement
 from packhorse.stores.requests import Submitted
 from packhorse.testing.conformance.machine import StoreMachine
-from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.properties import try_machine
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 
 _GROUPS: Final = (Group("batch", "", "a", "1"), Group("batch", "acme", "a", "1"))
@@ -29,18 +29,14 @@ _groups = st.sampled_from(_GROUPS)
 
 
 class TestJournalMachine:
-    """Whatever happens to members of groups, the store tells what the reference tells."""
+    """The store writes the journal lines that the reference writes."""
 
     def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
-        class Machine(JournalMachine):
-            def __init__(self) -> None:
-                super().__init__(trials, runner)
-
-        run_state_machine_as_test(Machine, settings=machine_settings())
+        try_machine(JournalMachine, trials, runner)
 
 
 class JournalMachine(StoreMachine):
-    """The rules of `StoreMachine`, about jobs most of which are members of groups."""
+    """The rules of `StoreMachine`; most jobs are members of groups."""
 
     def __init__(self, trials: Trials, runner: RunnerName) -> None:
         super().__init__(trials, runner)
@@ -48,11 +44,11 @@ class JournalMachine(StoreMachine):
         self.removed: Counter[str] = Counter()  # the same of jobs that are gone
 
     def stored(self, jobs: Sequence[NewJob], *, singly: bool) -> list[Submitted]:
-        """Two of three are members."""
+        """Make two of three jobs members of groups."""
         return super().stored([_as_member(job) for job in jobs], singly=singly)
 
     def _settle(self, settlements: list[Settlement]) -> None:
-        """Some count."""
+        """Give some settlements counts of items."""
         counted = [None, (2, 1), (3, 0)]
         super()._settle(
             [
@@ -63,7 +59,7 @@ class JournalMachine(StoreMachine):
 
     @rule(group=_groups, there=st.booleans())
     def begin_or_end(self, group: Group, *, there: bool) -> None:
-        """While the record of a group is there, its members are kept."""
+        """Add or remove the record of a group: its members are kept while it exists."""
         change = Put(group.record, b"{}") if there else Remove(group.record)
         self.both(lambda store: store.records.change([change]))
 
@@ -97,7 +93,7 @@ class JournalMachine(StoreMachine):
         self._each_end_has_its_line(standing)
 
     def _each_end_has_its_line(self, standing: Counter[str]) -> None:
-        """A job is final if one more line has told so than has told the contrary."""
+        """A job is final if it has one more line of an end than of a redrive."""
         records = self.before.records
         for job_id in standing.keys() - records.keys():
             self.removed[job_id] = standing[job_id]  # its id may come again
@@ -124,7 +120,7 @@ def _named(trial: Trial) -> tuple[Group, ...]:
 
 
 def _by_job(lines: Sequence[JournalLine]) -> dict[str, list[Any]]:
-    """What is told of each job, in order. What was shed at once may never have been ready."""
+    """Return the lines of each job, in order. A job that was shed may never have been ready."""
     found: dict[str, list[Any]] = {}
     for line in lines:
         told = (line.node, line.status, line.was.is_final, line.items, line.failed)

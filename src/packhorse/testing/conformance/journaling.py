@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The journal: whatever ends a member of a group, or lets it run again, is told in a line."""
+"""The journal: a line for each end of a group's member, and for each redrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAR_US: Final = 3600 * SECOND_US
 
 
 def member(job_id: str, group: Group = BATCH, node: str = "node", **changes: Any) -> NewJob:
-    """A job of a group."""
+    """Return a job of a group."""
     options = msgspec.structs.replace(
         changes.pop("options", JobOptions()), member=group.member(node)
     )
@@ -37,12 +37,12 @@ def member(job_id: str, group: Group = BATCH, node: str = "node", **changes: Any
 
 
 def journal(trial: Trial, group: Group = BATCH) -> tuple[JournalLine, ...]:
-    """All lines of a group."""
+    """Return all lines of a group."""
     return trial.run(trial.store.journal.journal(group, limit=EVERYTHING))
 
 
 def told(trial: Trial, group: Group = BATCH) -> list[tuple[str, JobStatus, JobStatus]]:
-    """Of each line: the job, its status, and what it was."""
+    """Return the job, its status and its previous status of each line."""
     return [(line.job_id, line.status, line.was) for line in journal(trial, group)]
 
 
@@ -220,7 +220,7 @@ class TestJournalPaths:
 
 
 class TestJournalLines:
-    """What a line says, and who hears of it."""
+    """The content of a line, and the wake-up for it."""
 
     def test_a_line_has_what_the_settlement_counted(self, trial: Trial) -> None:
         for name, kind in (("a", SettlementKind.COMPLETED), ("b", SettlementKind.DEAD)):

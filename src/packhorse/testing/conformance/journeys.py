@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A store and the reference store, with jobs going from one to the other, and a colourful lot."""
+"""Carry jobs between a store and the reference store; jobs in every possible state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from packhorse.core.job import (
 )
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import SettlementKind, Verdict
-from packhorse.stores import open_store
-from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote, QueueSettings
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
+from packhorse.testing.conformance.harness import ReferenceHarness
 from packhorse.testing.conformance.samples import ANNA, BEN, new_job, settlement_of
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 from packhorse.testing.conformance.words import limit_queue, redrive, submit
-from packhorse.testing.virtual_clock import VirtualClock
 
 #: The queues of the examples.
 QUEUES: Final = ("default", "lines", "shared", "ageing", "shelved", "keyed")
@@ -38,7 +36,7 @@ _HOUR_US: Final = 3600 * SECOND_US
 
 
 class Journey:
-    """From one store to another; both judge by the same clock."""
+    """A transfer from one store to another; both use the same clock."""
 
     def __init__(self, source: Trial, target: Trial) -> None:
         self.source = source
@@ -54,7 +52,7 @@ class Journey:
 
 
 def shown(trial: Trial, limit: int = EVERYTHING) -> list[CarriedJob]:
-    """All that a store would carry out."""
+    """Return everything that a store would carry out."""
     return [job for page in _pages(trial, limit) for job in page]
 
 
@@ -70,26 +68,10 @@ def _pages(trial: Trial, limit: int) -> Iterator[Sequence[CarriedJob]]:
     raise AssertionError("the pages have no end")
 
 
-class _Reference:
-    """The reference store as a harness."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._store = open_store("memory://", clock=clock)
-
-    def open(self) -> Store:
-        return self._store
-
-    def reopen(self) -> Store:
-        return self._store
-
-    def close(self) -> None:
-        self._store.close()
-
-
 @contextmanager
 def journeys(trial: Trial, direction: str) -> Iterator[Journey]:
-    """From the store on trial to the reference store, or the other way."""
-    reference = Trial(_Reference(trial.clock), trial.clock, "run")
+    """Yield a transfer to the reference store, or from it."""
+    reference = Trial(ReferenceHarness(trial.clock), trial.clock, "run")
     try:
         yield Journey(trial, reference) if direction == "out" else Journey(reference, trial)
     finally:
@@ -100,7 +82,7 @@ def journeys(trial: Trial, direction: str) -> Iterator[Journey]:
 
 
 def colourful(trial: Trial) -> None:
-    """Jobs in every state that is carried, and some that are not; nothing runs."""
+    """Make jobs in every state that is carried, and some that are not; none is running."""
     _declare(trial)
     trial.make_suspect(new_job("suspect"))
     for kind in (SettlementKind.DEAD, SettlementKind.COMPLETED, SettlementKind.CANCELLED):
@@ -129,7 +111,7 @@ def _declare(trial: Trial) -> None:
 
 
 def _decorated(now_us: int) -> list[NewJob]:
-    """Jobs with all that a producer can say of them."""
+    """Make jobs with every option of a submit."""
     options = JobOptions(retry=RetryRule(max_retries=7, multiplier=1.5), max_snoozes=3)
     said = {
         "tags": ("red", "grün"),
@@ -157,7 +139,7 @@ def _decorated(now_us: int) -> list[NewJob]:
 
 
 def _retrying(trial: Trial) -> None:
-    """Jobs that ran and wait again, with a history."""
+    """Make jobs that ran and wait again, with a history."""
     kinds = (SettlementKind.FAILED, SettlementKind.TIMEOUT, SettlementKind.SNOOZED)
     for kind in (*kinds, SettlementKind.RELEASED):
         job = trial.take(new_job(f"again-{kind}", queue="shelved"), worker=BEN)
@@ -169,7 +151,7 @@ def _retrying(trial: Trial) -> None:
 
 
 def _attached(trial: Trial) -> None:
-    """Jobs that something is attached to, dead and waiting, one of them for a signal."""
+    """Make dead and waiting jobs with attachments, one of them waiting for a signal."""
     kept = trial.store.attachments
     for name, kind in (("attached", SettlementKind.DEAD), ("signalled", SettlementKind.SNOOZED)):
         job = trial.take(new_job(name, queue="shelved"))
@@ -185,7 +167,7 @@ def _attached(trial: Trial) -> None:
 
 
 def lined(trial: Trial) -> None:
-    """Lines with a redriven job at the tail, and one that a dead job holds."""
+    """Make ordered lines: one with a redriven job at its tail, one that a dead job holds."""
     submit(trial, "a1", "a2", "a3", queue="default", ordering_key="a")
     first = _take(trial, "a1")
     trial.end(first, SettlementKind.DEAD)
@@ -195,7 +177,7 @@ def lined(trial: Trial) -> None:
 
 
 def _take(trial: Trial, job_id: str) -> Job:
-    """Claim all of the default queue, and give back whatever else it was."""
+    """Claim all jobs of the default queue, and give back those not wanted."""
     wanted, *others = sorted(trial.claim(), key=lambda job: (job.id != job_id, job.id))
     for other in others:
         trial.end(other, SettlementKind.RELEASED)
@@ -203,7 +185,7 @@ def _take(trial: Trial, job_id: str) -> Job:
 
 
 def tenanted(trial: Trial) -> None:
-    """A queue that tenants share, one of them with a weight."""
+    """Make a queue that tenants share, one of them with a weight."""
     limit_queue(trial, "shared", weights={"acme": 2.0})
     submit(trial, "n1", "n2", queue="shared")
     submit(trial, "a-1", "a-2", "a-3", "a-4", queue="shared", tenant="acme")
@@ -211,7 +193,7 @@ def tenanted(trial: Trial) -> None:
 
 
 def _keyed(trial: Trial) -> None:
-    """Keys held by waiting jobs, one that was lost to another job, and a stashed one."""
+    """Make keys held by waiting jobs, one that another job took over, and a stashed one."""
     latest = UniqueRule("k", on_conflict=OnConflict.KEEP_LATEST)
     submit(trial, "unique", unique=UniqueRule("u"), tenant="acme")
     same = IdempotencyRule("i", digest="d", window_us=_HOUR_US)

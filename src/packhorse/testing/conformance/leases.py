@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`LeaseStore`: who lives, and what a worker that lives or leaves holds."""
+"""`LeaseStore`: live workers, and the jobs that a live or leaving worker holds."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class TestRenewalOfWhatIsHeld:
 
 
 class TestWorkers:
-    """The workers known, live or not, by id; and the leases that ran out over held jobs."""
+    """The known workers by id, live or not, and expired leases of workers that hold jobs."""
 
     def test_a_worker_is_shown_as_it_described_itself(self, trial: Trial) -> None:
         began_us = trial.now_us()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Claims for urgent jobs alone, as reserved slots and queues of background jobs make them."""
+"""Claims limited to urgent jobs, as for reserved slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_LEVELS: Final = ("background", "low", "normal", "high", "critical")
 
 
 class TestLevelsOfClaims:
-    """With `levels`, only jobs that are urgent enough are given of those queues."""
+    """With `levels`, a claim returns only jobs that are urgent enough."""
 
     @pytest.mark.req("S1-65")
     @pytest.mark.parametrize("concurrency", [None, 50])

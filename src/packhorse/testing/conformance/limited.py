@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A job that met somebody else's limit closes its key and burns nothing; gates that open wake."""
+"""A job that met another system's limit closes its rate gate; gates that open wake workers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class TestLimited:
 
 
 class TestOpenedGates:
-    """Workers are woken when a gate opens, and are told when time opens one."""
+    """Workers are woken when a gate opens, and know when time will open one."""
 
     def test_a_freed_key_wakes_every_queue_with_a_job_of_the_task(self, trial: Trial) -> None:
         limit_task(trial, concurrency=1)

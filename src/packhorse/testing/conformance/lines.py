@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs with an ordering key: admission order, one at a time, whatever happens to the head."""
+"""Jobs with an ordering key run in admission order, one at a time, even if the head fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _QUEUE_TOPIC: Final = f"queue:{QUEUE}"
 
 
 class TestLines:
-    """A line gives its head alone, and ranks by it."""
+    """Only the head of a line can be claimed, and it determines the rank of the line."""
 
     @pytest.mark.req("S2-24", "X-10")
     def test_jobs_of_a_key_run_one_at_a_time_in_the_order_of_admission(self, trial: Trial) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A state machine that does anything at all to a store and to the reference, and compares.
+"""A state machine that does the same to a store and to the reference, and compares them.
 
-Both are judged by one clock. After each step the answers, and then everything there is to see,
-must be the same; and no step may break what holds for every job.
+Both use one clock. After each step the answers, and then everything there is to see, must be the
+same, and the invariants of every job must hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from packhorse.core.clock import SECOND_US
@@ -32,7 +31,6 @@ from packhorse.core.lifecycle import settle as decide
 from packhorse.core.outcome import Outcome
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import PackhorseError
-from packhorse.stores import open_store
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import (
@@ -46,13 +44,9 @@ from packhorse.stores.requests import (
 )
 from packhorse.testing.conformance import drawn
 from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
-from packhorse.testing.conformance.observation import (
-    Observation,
-    check_change,
-    comparable,
-    observe,
-)
-from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.harness import ReferenceHarness
+from packhorse.testing.conformance.observation import Observation, check_change, comparable, observe
+from packhorse.testing.conformance.properties import try_machine
 from packhorse.testing.conformance.samples import LEASE_US, TIMEOUT_US
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 from packhorse.testing.virtual_clock import VirtualClock
@@ -61,47 +55,34 @@ T = TypeVar("T")
 
 _ROLL: Final = 0.5
 _UPKEEP: Final = ("promote", "expire", "park", "prune")
-#: So many steps may go by without work; else a run would be spent on looking at idle stores.
+#: Steps without work in a row; else a run would only look at idle stores.
 _IDLE_MAX: Final = 3
-#: Every so many steps all is read again; else no history of a job that is as it was.
+#: Every so many steps read everything again; else no history of an unchanged job.
 _READ_ALL_EVERY: Final = 5
-#: Every so many steps more is read than jobs; what went wrong there does not go away by itself.
+#: Every so many steps read more than jobs; differences there do not disappear by themselves.
 _READ_MORE_EVERY: Final = 2
-#: So many jobs may wait before no more are submitted.
+#: Submit no more jobs while so many wait.
 _WAITING_MAX: Final = 8
 _picks = st.integers(0, 1000)  #: which of several, by remainder
 
 _may_submit = precondition(lambda self: self.waiting < _WAITING_MAX)
-_may_work = precondition(lambda self: self.waiting > 0)
-_may_settle = precondition(lambda self: self.held)
-_may_idle = precondition(lambda self: self.idle < _IDLE_MAX)
+may_work = precondition(lambda self: self.waiting > 0)
+may_settle = precondition(lambda self: self.held)
+may_idle = precondition(lambda self: self.idle < _IDLE_MAX)
 
 
 class TestMachine:
-    """Whatever is done to it, the store does what the reference does."""
+    """The store does what the reference does."""
 
     def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
-        class Machine(StoreMachine):
-            def __init__(self) -> None:
-                super().__init__(trials, runner)
-
-        run_state_machine_as_test(Machine, settings=machine_settings())
+        try_machine(StoreMachine, trials, runner)
 
 
-class Reference:
-    """The reference, beside the store under test."""
+class Refused(msgspec.Struct, frozen=True):
+    """An error, and its details as far as they are compared."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        self._store = open_store("memory://", clock=clock)
-
-    def open(self) -> Store:
-        return self._store
-
-    def reopen(self) -> Store:
-        return self._store
-
-    def close(self) -> None:
-        self._store.close()
+    error: type[PackhorseError]
+    details: dict[str, Any] = {}
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -109,17 +90,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     jobs: Bundle[str] = Bundle("jobs")
     claims: Bundle[tuple[str, Job]] = Bundle("claims")  #: (worker, job), of any age
-    sightings: Bundle[Orphan] = Bundle("sightings")  #: orphans somebody saw once
+    sightings: Bundle[Orphan] = Bundle("sightings")  #: orphans that a rescuer saw once
 
     def __init__(self, trials: Trials, runner: RunnerName) -> None:
         super().__init__()
         self.clock = VirtualClock()
         self._stack = ExitStack()
         self.subject = self._stack.enter_context(trials.fresh(runner, clock=self.clock))
-        self.reference = Trial(Reference(self.clock), self.clock, "run")
+        self.reference = Trial(ReferenceHarness(self.clock), self.clock, "run")
         self._stack.callback(self.reference.close)
         self.submitted = 0
-        self.held: dict[str, tuple[str, Job]] = {}  # by job id: what a claim gave and holds still
+        self.held: dict[str, tuple[str, Job]] = {}  # by job id: claims that are still valid
         self.settled: set[tuple[str, int]] = set()
         self.ended: Counter[str] = Counter()
         self.redriven: set[str] = set()
@@ -131,35 +112,54 @@ class StoreMachine(RuleBasedStateMachine):
         self._stack.close()
 
     def both(self, build: Callable[[Store], Plan[T]]) -> T | None:
-        """Do the same to both, compare the answers, and give one; None when both refused."""
-        expected, got = _attempt(self.reference, build), _attempt(self.subject, build)
-        assert comparable(got) == comparable(expected)
-        return None if isinstance(got, type) else got
+        """Do the same to both, compare the answers, and return one; None when both refused."""
+        expected, got = self._answer(self.reference, build), self._answer(self.subject, build)
+        assert self.comparable(got) == self.comparable(expected)
+        return None if isinstance(got, Refused) else got
+
+    def _answer(self, trial: Trial, build: Callable[[Store], Plan[T]]) -> T | Refused:
+        try:
+            return trial.run(build(trial.store))
+        except PackhorseError as error:
+            return self.refused(error)
+
+    def refused(self, error: PackhorseError) -> Refused:
+        """Return what both stores must agree on when they refuse."""
+        return Refused(type(error))
+
+    def comparable(self, answer: Any) -> Any:
+        """Return an answer without what may differ between stores."""
+        return comparable(answer)
+
+    def observed(
+        self, trial: Trial, known: Observation | None = None, *, jobs_only: bool = False
+    ) -> Observation:
+        """Read everything there is to see."""
+        return observe(trial, known, jobs_only=jobs_only)
 
     def stored(self, jobs: Sequence[NewJob], *, singly: bool) -> list[Submitted]:
-        """Submit jobs together, or each by itself, as one whose id was just made."""
+        """Submit jobs together, or each by itself, with `ids_are_new`."""
         answers = list[Submitted]()
         for given in [(job,) for job in jobs] if singly else [jobs]:
-            answers += self._submit_to_both(given, ids_are_new=singly) or ()
+            answers += self._submit(given, ids_are_new=singly) or ()
         return answers
 
-    def _submit_to_both(
-        self, jobs: Sequence[NewJob], *, ids_are_new: bool
-    ) -> tuple[Submitted, ...] | None:
+    def _submit(self, jobs: Sequence[NewJob], *, ids_are_new: bool) -> Iterable[Submitted] | None:
         return self.both(lambda store: store.jobs.submit(jobs, ids_are_new=ids_are_new))
 
     @invariant()
     def everything_to_be_seen_is_the_same(self) -> None:
-        seen = observe(self.subject, self.known(), jobs_only=self.jobs_only)
-        expected = observe(self.reference, jobs_only=self.jobs_only)
+        seen = self.observed(self.subject, self.known(), jobs_only=self.jobs_only)
+        expected = self.observed(self.reference, jobs_only=self.jobs_only)
         assert seen.records == expected.records
         assert seen.histories == expected.histories
-        assert seen.rest == expected.rest
+        for name, answer in seen.rest.items():
+            assert answer == expected.rest[name], name
         check_change(self.before, seen, redriven=self.redriven, removing=self.removing)
         self._carry_on(seen)
 
     def known(self) -> Observation | None:
-        """What was seen before this step; at some steps nothing, so that all is read again."""
+        """Return what was seen before this step; None at some steps, to read everything again."""
         self.steps += 1
         self.jobs_only = self.steps % _READ_MORE_EVERY != 0
         return None if self.steps % _READ_ALL_EVERY == 0 else self.before
@@ -205,18 +205,19 @@ class StoreMachine(RuleBasedStateMachine):
     def submit(
         self, wishes: list[dict[str, Any]], known: str | None = None, *, singly: bool = True
     ) -> Any:
-        """The first may be of an id that is, or once was, there already."""
+        """Submit jobs; the first may have an id that is, or was, known."""
         now_us = self.clock.now_us()
         ids = [f"job-{self.submitted + number}" for number in range(len(wishes))]
         self.submitted += len(wishes)
         ids[0] = ids[0] if known is None else known
         new = [drawn.as_new_job(*pair, now_us) for pair in zip(ids, wishes, strict=True)]
         answers = self.stored(new, singly=singly and known is None)
-        return multiple(*(answer.job_id for answer in answers if answer.job_id != known))
+        stored = [answer.job_id for answer in answers if not answer.deduplicated]
+        return multiple(*(job_id for job_id in stored if job_id != known))
 
     # --------------------------------------------------------------------------------- workers
 
-    @_may_work
+    @may_work
     @rule(
         target=claims,
         worker=drawn.workers,
@@ -240,28 +241,23 @@ class StoreMachine(RuleBasedStateMachine):
         if live:
             self._renew(worker, *served)
         request = ClaimRequest(worker, *served, len(results), TIMEOUT_US, quarantine)
-        answer: Claimed | None = self.both(lambda store: store.jobs.claim(request))
-        assert answer is not None
-        for job in answer.jobs:
-            assert job.fence > self.before.records[job.id].fence
-            self.held[job.id] = (worker, job)
-            self.worked = True
-        pairs = list(zip(answer.jobs, results, strict=False))
+        jobs = self.claim(request).jobs
+        pairs = list(zip(jobs, results, strict=False))
         self._settle([decide(*pair, Limits(), roll=_ROLL) for pair in pairs[:settled]])
-        return multiple(*((worker, job) for job in answer.jobs))
+        return multiple(*((worker, job) for job in jobs))
 
-    @_may_settle
+    @may_settle
     @rule(
         first=_picks, results=st.lists(drawn.outcomes, min_size=1, max_size=3), limits=drawn.limits
     )
     def settle(self, first: int, results: list[Outcome], limits: Limits) -> None:
-        """Of different jobs as far as there are, else one job in several ways."""
+        """Settle different jobs if there are enough, else one job in several ways."""
         held = [job for _, job in self.held.values()]
         chosen = [held[(first + number) % len(held)] for number in range(len(results))]
         pairs = zip(chosen, results, strict=True)
         self._settle([decide(job, outcome, limits, roll=_ROLL) for job, outcome in pairs])
 
-    @_may_idle
+    @may_idle
     @rule(
         claim=claims,
         outcome=drawn.outcomes | drawn.notes,
@@ -277,10 +273,10 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self._settle([decide(job, outcome, Limits(), roll=_ROLL)])
 
-    @_may_idle
+    @may_idle
     @rule(worker=drawn.workers, kept=st.integers(0, 7), step=st.sampled_from([0, 0, 0, 1]))
     def say_what_is_held(self, worker: str, kept: int, step: int) -> None:
-        """The worker names some of what it holds, at times with a wrong fence; or it leaves."""
+        """Let a worker name some of what it holds, at times with a wrong fence, or leave."""
         if not kept:
             self.both(lambda store: store.leases.leave(worker))
             return
@@ -289,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
         held = tuple((job.id, job.fence + step) for job in named)
         self._renew(worker, QUEUES, TASKS, held)
 
-    @_may_settle
+    @may_settle
     @rule(target=sightings, pick=_picks, late=st.sampled_from([False, False, True]))
     def crash(self, pick: int, *, late: bool) -> Any:
         """One worker renews no more; the others do. What it held is rescued now, or later."""
@@ -307,12 +303,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------- rescuers, operators, upkeep
 
-    @_may_idle
+    @may_idle
     @rule(orphan=sightings)
     def rescue_what_was_seen(self, orphan: Orphan) -> None:
         self._settle([rescue(orphan)])
 
-    @_may_idle
+    @may_idle
     @rule(
         chosen=st.lists(jobs, min_size=1, max_size=3),
         wish=st.sampled_from(["cancel", "redrive", "await"]),
@@ -329,7 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self.both(lambda store: store.jobs.await_finish(chosen[0]))
 
-    @_may_idle
+    @may_idle
     @rule(
         settings=st.lists(drawn.queue_settings, max_size=2),
         queue=st.sampled_from(QUEUES),
@@ -339,7 +335,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.queues.declare(settings))
         self.both(lambda store: store.queues.pause(queue, paused=paused))
 
-    @_may_idle
+    @may_idle
     @rule(verb=st.sampled_from(_UPKEEP), after_us=drawn.spans_us, limit=st.integers(1, 3))
     def keep_up(self, verb: str, after_us: int, limit: int) -> None:
         """Only the order of promoting is promised, so only it is limited."""
@@ -349,7 +345,7 @@ class StoreMachine(RuleBasedStateMachine):
             arguments["after_us"] = after_us
         self.both(lambda store: getattr(store.upkeep, verb)(**arguments))
 
-    @_may_idle
+    @may_idle
     @rule(chosen=drawn.filters, limit=st.integers(1, 3), removing=st.booleans())
     def search(self, chosen: JobFilter, limit: int, *, removing: bool) -> None:
         self.both(lambda store: store.inspection.search(chosen, limit=limit))
@@ -357,12 +353,22 @@ class StoreMachine(RuleBasedStateMachine):
             self.removing = True
             self.both(lambda store: store.jobs.delete(chosen, limit=EVERYTHING))
 
-    @_may_idle
+    @may_idle
     @rule(span_us=drawn.spans_us)
     def time_passes(self, span_us: int) -> None:
         self.clock.advance(span_us / SECOND_US)
 
     # --------------------------------------------------------------------------------- helpers
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """Claim jobs, whose fences must have risen, and hold them."""
+        answer = self.both(lambda store: store.jobs.claim(request))
+        assert answer is not None
+        for job in answer.jobs:
+            assert job.fence > self.before.records[job.id].fence
+            self.held[job.id] = (request.worker, job)
+            self.worked = True
+        return answer
 
     def _renew(
         self,
@@ -388,11 +394,3 @@ class StoreMachine(RuleBasedStateMachine):
                 self.worked = True
                 self.settled.add(mark)
                 self.ended[settlement.job_id] += settlement.ended
-
-
-def _attempt(trial: Trial, build: Callable[[Store], Plan[T]]) -> T | type[PackhorseError]:
-    """The answer, or which error it was."""
-    try:
-        return trial.run(build(trial.store))
-    except PackhorseError as error:
-        return type(error)

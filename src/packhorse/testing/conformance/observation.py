@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All there is to see of a store, in a form that two stores can be compared by."""
+"""Read everything there is to see of a store, in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Observation(msgspec.Struct, frozen=True):
 def observe(
     trial: Trial, known: Observation | None = None, *, jobs_only: bool = False
 ) -> Observation:
-    """Read everything a store can tell; histories of jobs that are as in `known` stand there."""
-    store, run = trial.store, trial.store.run  # whatever runs the steps: it is the same to see
+    """Read everything; take histories of unchanged jobs from `known`."""
+    store, run = trial.store, trial.store.run  # both runners see the same
     found = run(store.inspection.search(JobFilter(), limit=EVERYTHING)).jobs
     records = {job.id: _there(run(store.inspection.job(job.id))) for job in found}
     histories: dict[str, tuple[AttemptRecord, ...]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.claim`: who goes first, compared with `policies.fairness`."""
+"""`JobStore.claim`: which job goes first, compared with `policies.fairness`."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class TestPausing:
 
 
 class TestClosing:
-    """Refuse or take new jobs; what is there goes on."""
+    """Refuse or take new jobs; those in the queue go on."""
 
     def test_a_closed_queue_refuses_new_jobs_and_stores_nothing_of_the_call(
         self, trial: Trial

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 #: Set it to try the state machine longer than a test run has time for.
 _MACHINE_EXAMPLES: Final = "PACKHORSE_MACHINE_EXAMPLES"
@@ -24,11 +26,21 @@ a_few_examples: Final = settings(
 )
 
 
-def machine_settings() -> settings:
-    """A short run that fits every test run, or as long a one as the environment asks for.
+def try_machine(kind: Callable[..., RuleBasedStateMachine], *arguments: object) -> None:
+    """Try many sequences of the rules of a state machine, made with these arguments."""
 
-    The short one is the same each time, so that a change is judged by what it changed; the long one
-    looks for what nobody has seen yet.
+    def factory() -> RuleBasedStateMachine:
+        return kind(*arguments)
+
+    untyped: Any = factory  # declared as a class; a function does as well
+    run_state_machine_as_test(untyped, settings=_machine_settings())
+
+
+def _machine_settings() -> settings:
+    """Return settings for a short run, or for as long a one as the environment asks for.
+
+    The short one is the same each time, so that a failure comes from a change; the long one looks
+    for new failures.
     """
     asked = os.environ.get(_MACHINE_EXAMPLES)
     return settings(

@@ -20,7 +20,7 @@ from packhorse.testing.conformance.trial import Trial
 
 
 class TestRaces:
-    """One job, two who believe that it is theirs."""
+    """One job, and two callers that both act on it."""
 
     def test_rescue_against_complete_when_the_job_completed_in_between(self, trial: Trial) -> None:
         """The rescuer looked, the owner completed, the rescuer wrote: it must not run again."""
@@ -246,7 +246,7 @@ class TestRaces:
 
 
 def _haunted(trial: Trial) -> tuple[Job, Job]:
-    """A job whose first owner, Anna, was given up and is about to wake; Ben runs it now."""
+    """Return a job that Ben runs, after its first owner, Anna, lost it; she is about to wake."""
     zombie = trial.take(worker=ANNA)
     trial.let_lease_expire()
     assert trial.rescue(ANNA) == {zombie.id: Verdict.APPLIED}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No more than so much starts in any window: of a queue, of a tenant, of a task, of a key."""
+"""Rate limits of queues, tenants, tasks and keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MANY: Final = 150
 
 
 class TestRates:
-    """Charged at the claim, by the store's clock; what time opens is known beforehand."""
+    """Rates are charged at the claim, by the store's clock; claims say when to ask again."""
 
     @everywhere
     @pytest.mark.req("S0-15", "S1-22", "X-12")
@@ -369,7 +369,7 @@ def _asking(worker: str) -> ClaimRequest:
 
 
 def _oracle_us(started_us: int | None, rule: RateRule, allowance_us: int = 0) -> int:
-    """When the oldest of two grants made at one instant counts no more."""
+    """Return when the older of two grants made at one instant no longer counts."""
     assert started_us is not None
     log = granted((), rule, rule.max, started_us, allowance_us=allowance_us)
     free_us = next_free_us(log, rule, 1, started_us)

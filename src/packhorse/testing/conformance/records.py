@@ -39,7 +39,7 @@ _MOST: Final = 2**63 - 1
 
 
 class TestRecords:
-    """What is put is there, under a version that is never given again."""
+    """A put stores a document under a version that is never used again."""
 
     def test_what_was_put_is_there(self, trial: Trial) -> None:
         answer = _change(trial, Put(_ONE, b"[]", order=7, keep_us=SECOND_US))

@@ -11,7 +11,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from packhorse.core.clock import SECOND_US
@@ -19,8 +18,8 @@ from packhorse.core.job import UniqueRule
 from packhorse.core.policies.records import Add, Carry, Put, Record, RecordChange, RecordId, Remove
 from packhorse.errors import PackhorseError
 from packhorse.stores.records import Changed
-from packhorse.testing.conformance.machine import Reference
-from packhorse.testing.conformance.properties import machine_settings
+from packhorse.testing.conformance.harness import ReferenceHarness
+from packhorse.testing.conformance.properties import try_machine
 from packhorse.testing.conformance.samples import new_job
 from packhorse.testing.conformance.trial import EVERYTHING, RunnerName, Trial, Trials
 from packhorse.testing.virtual_clock import VirtualClock
@@ -32,19 +31,15 @@ _IDS: Final = (
 _ids = st.sampled_from(_IDS)
 _orders = st.sampled_from([None, -1, 0, 2**60])
 _keeps_us = st.sampled_from([None, None, 1, SECOND_US])
-#: The version that is there, none, an old one, or whatever.
+#: The present version, none, an old one, or any.
 _expected = st.sampled_from(["there", "there", "none", "old", "any"])
 
 
 class TestRecordsMachine:
-    """Whatever is done to its records, the store does what the reference does."""
+    """The store changes records as the reference does."""
 
     def test_the_store_agrees_with_the_reference(self, trials: Trials, runner: RunnerName) -> None:
-        class Machine(RecordsMachine):
-            def __init__(self) -> None:
-                super().__init__(trials, runner)
-
-        run_state_machine_as_test(Machine, settings=machine_settings())
+        try_machine(RecordsMachine, trials, runner)
 
 
 class RecordsMachine(RuleBasedStateMachine):
@@ -55,7 +50,7 @@ class RecordsMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self._stack = ExitStack()
         self.subject = self._stack.enter_context(trials.fresh(runner, clock=self.clock))
-        self.reference = Trial(Reference(self.clock), self.clock, "run")
+        self.reference = Trial(ReferenceHarness(self.clock), self.clock, "run")
         self._stack.callback(self.reference.close)
         self.given: set[tuple[RecordId, int]] = set()  # versions that records have had
         self.jobs = 0

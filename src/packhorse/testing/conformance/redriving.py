@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.redrive`: an operator's hand runs finished jobs again, and hurries waiting ones."""
+"""`JobStore.redrive`: operators run finished jobs again, and waiting ones now."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _redrive(trial: Trial, *job_ids: str) -> tuple[RedriveAnswer, ...]:
 
 
 def _through_everything(trial: Trial, job_id: str) -> None:
-    """A job that was released, snoozed, lost twice, once of these alone, failed, and given up."""
+    """Return a job that was released, snoozed, lost twice (once alone), failed, and died."""
     trial.make_suspect(new_job(job_id))
     trial.claim_only(quarantine=True)
     trial.let_lease_expire()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`LeaseStore.orphans` and rescues: what was lost with its worker runs again."""
+"""`LeaseStore.orphans` and rescues: jobs that were lost with their worker run again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from packhorse.testing.conformance.trial import Trial
 
 
 class TestOrphans:
-    """Processing jobs that nobody holds rightfully any more."""
+    """Processing jobs whose owner has lost its right to them."""
 
     def test_a_job_of_a_named_worker_whose_lease_expired_is_an_orphan(self, trial: Trial) -> None:
         options = JobOptions(max_crashes=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`UpkeepStore.prune`: what is over is removed in its time, what is not never is."""
+"""`UpkeepStore.prune`: finished jobs are removed after their lifetime, unfinished ones never."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class TestPruning:
 
 
 class TestGhosts:
-    """Records of workers that went without leaving are removed, once nothing depends on them."""
+    """Records of workers that went without leaving are removed once nothing needs them."""
 
     def test_a_ghost_is_removed_a_day_after_its_lease_ended_and_not_before(
         self, trial: Trial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Example jobs, outcomes and settlements, and the names the examples go by."""
+"""Example jobs, outcomes and settlements, and their names."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ OWNER_KINDS: Final = tuple(kind for kind in SettlementKind if kind is not Settle
 
 
 def new_job(job_id: str | None = None, **changes: Any) -> NewJob:
-    """A plain job due now, with the changes a test is about."""
+    """Return a plain job due now, with the given changes."""
     job = NewJob(id=new_id() if job_id is None else job_id, task=TASK, payload=b'{"to":"a"}')
     return msgspec.structs.replace(job, queue=changes.pop("queue", QUEUE), **changes)
 
 
 def settlement_of(kind: SettlementKind, job: Job, limits: Limits | None = None) -> Settlement:
-    """What `lifecycle` decides for an attempt that ended like this."""
+    """Return what `lifecycle` decides for an attempt that ended like this."""
     if kind is SettlementKind.RESCUED:
         return rescue_of(job)
     return settle(job, outcome_of(kind), limits or Limits(), roll=0.5)
 
 
 def outcome_of(kind: SettlementKind) -> Outcome:
-    """An outcome that is settled as `kind` while budgets last."""
+    """Return an outcome that is settled as `kind` while budgets last."""
     match kind:
         case SettlementKind.COMPLETED:
             return Succeeded('{"sent":true}')
@@ -80,7 +80,7 @@ def outcome_of(kind: SettlementKind) -> Outcome:
 
 
 def rescue_of(job: Job, worker: str = ANNA) -> Settlement:
-    """What a rescuer decides that has just seen this job orphaned."""
+    """Return what a rescuer decides that has just seen this job orphaned."""
     return rescue(
         Orphan(
             job_id=job.id,

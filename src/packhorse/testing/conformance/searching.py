@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`InspectionStore.search` with a bound: how far a look goes, and that the next one goes on."""
+"""`InspectionStore.search` with a bound: where a search stops, and how the next one continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDS = (
 
 
 class TestBoundedSearch:
-    """A look ends behind some jobs, says so, and the next one goes on there."""
+    """A bounded search says where it stopped, and the next one continues there."""
 
     @pytest.mark.req("S2-11")
     @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ class TestBoundedSearch:
 
 
 def fill(trial: Trial) -> None:
-    """Some jobs of every status, some of them rare, in no order."""
+    """Make jobs of every status, some of them rare, in no order."""
     for turn, end in product("abc", _ENDS):
         word = "waiting" if end is None else str(end)
         job = new_job(
@@ -109,7 +109,7 @@ def fill(trial: Trial) -> None:
 
 
 def _pages(trial: Trial, chosen: JobFilter, limit: int, most: int) -> Iterator[Page]:
-    """All pages, each of which is full, or the last, or tells that its look ended."""
+    """Yield all pages; each is full, or the last, or says that the search stopped."""
     after: str | None = None
     for _ in range(200):
         search = trial.store.inspection.search(chosen, limit=limit, after=after, most=most)

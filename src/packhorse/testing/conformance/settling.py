@@ -235,14 +235,14 @@ def _completed(job: Job) -> Settlement:
 
 
 def _situations() -> Iterator[tuple[bool, int | None]]:
-    """A cancel flag or none, with no deadline, a far one, and near ones the delays reach."""
+    """Yield situations: with and without a cancel flag, and with no, a far or a near deadline."""
     for cancel_requested in (False, True):
         for deadline_us in (None, _FAR_US, SECOND_US, 1):
             yield cancel_requested, deadline_us
 
 
 def _taken(trial: Trial, deadline_us: int | None, *, cancel_requested: bool) -> Job:
-    """A running job; the deadline is given from now."""
+    """Return a running job; the deadline counts from now."""
     deadline = None if deadline_us is None else trial.now_us() + deadline_us
     # With a rate gate of its own: the one before may have closed its, if it was limited.
     job = trial.take(new_job(queue="mail", deadline_us=deadline, rate_key=new_id()))
@@ -275,13 +275,13 @@ def _check_resolved(trial: Trial, settlement: Settlement) -> None:
 
 
 def _check_result(after: JobRecord, settlement: Settlement) -> None:
-    """A result is kept only of a job that ended completed."""
+    """Check that only a completed job has a result."""
     kept = settlement.result if after.status is JobStatus.COMPLETED else None
     assert after.result == (None if kept is None else kept.encode())
 
 
 def _added(counters: Counters, settlement: Settlement) -> Counters:
-    """The counters after a settlement that applied, however it was resolved."""
+    """Return the counters after a settlement that applied."""
     return Counters(
         attempts=counters.attempts + settlement.ended,
         failures=counters.failures + settlement.failures,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Puts the topics together for one store."""
+"""Combine the topics into a suite for one store."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ TOPICS: Final[tuple[type, ...]] = (
 
 
 def suite(make: HarnessFactory) -> type:
-    """A test class that holds every topic, to be bound to a name that starts with `Test`."""
+    """Return a test class with every topic; assign it to a name that starts with `Test`."""
 
     class StoreSuite:
         """Every promise of a store, checked on one."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Carrying jobs from one store to another: nothing changes but where they are."""
+"""Carry jobs from one store to another: nothing about them changes."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ class TestTransferring:
 
 
 def _round(trial: Trial) -> list[Job]:
-    """One claim of everything there is, after which all of it is done."""
+    """Claim all jobs once, and complete them."""
     trial.renew(ANNA)
     claims = (trial.ask(queues=QUEUES, quarantine=alone) for alone in (False, True))
     jobs = [job for claimed in claims for job in claimed.jobs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A store on trial: the store, its clock, one of its runners, and short words for tests."""
+"""A store under test: the store, its clock, one of its runners, and short methods for tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVERYTHING: Final = 10_000
 
 
 class Trial:
-    """One store, judged by a clock that only the test moves."""
+    """One store, with a clock that only the test moves."""
 
     def __init__(self, harness: StoreHarness, clock: VirtualClock, runner: RunnerName) -> None:
         self.clock = clock
@@ -59,13 +59,13 @@ class Trial:
         self._used: set[str] = set()  # ids
 
     def run(self, plan: Plan[T]) -> T:
-        """Run a plan by the runner this trial is about."""
+        """Run a plan with the runner of this trial."""
         if self._runner == "run":
             return self.store.run(plan)
         return self._loop.run(self.store.arun(plan))
 
     async def arun(self, plan: Plan[T], store: Store | None = None) -> T:
-        """The same inside `play`; for the sync runner in a thread, so that the loop goes on."""
+        """As `run`, inside `play`; the sync runner runs in a thread, not to block the loop."""
         chosen = self.store if store is None else store
         if self._runner == "run":
             return await asyncio.to_thread(chosen.run, plan)
@@ -76,7 +76,7 @@ class Trial:
         return self._loop.run(scenario)
 
     def elsewhere(self) -> Store:
-        """The same data, as another process sees it."""
+        """Return another `Store` object on the same data, as another process has."""
         return self._harness.reopen()
 
     def close(self) -> None:
@@ -229,17 +229,17 @@ class Trial:
         return self.run(self.store.inspection.history(job_id))
 
     def picture(self, job_id: str) -> tuple[JobRecord | None, tuple[AttemptRecord, ...]]:
-        """All there is to see of a job, to tell whether anything changed."""
+        """Return everything there is to see of a job, to check whether it changed."""
         return self.find(job_id), self.history(job_id)
 
     def search(self, **chosen: Any) -> list[str]:
-        """The ids of the jobs meant, newest first."""
+        """Return the ids of matching jobs, newest first."""
         page = self.run(self.store.inspection.search(JobFilter(**chosen), limit=EVERYTHING))
         return [record.id for record in page.jobs]
 
 
 class Trials:
-    """Any number of empty stores in one test, each with a folder and a clock of its own."""
+    """Opens any number of empty stores in one test, each with its own folder and clock."""
 
     def __init__(self, make: HarnessFactory, folder: Path) -> None:
         self._make = make

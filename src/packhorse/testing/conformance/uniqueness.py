@@ -37,7 +37,7 @@ _modes_but_latest = pytest.mark.parametrize(
 
 
 class TestUniqueness:
-    """A holder of the unique key is dealt with as its rival's mode says, and is the answer."""
+    """The new job's mode decides what happens to the holder of the unique key."""
 
     # ----------------------------------------------------------------------------------- scopes
 
@@ -268,7 +268,7 @@ class TestUniqueness:
 
 
 class TestKeepLatest:
-    """Behind a running holder the newest waits, and is submitted when the holder ends."""
+    """The newest job waits behind a running holder, and is submitted when that ends."""
 
     @pytest.mark.parametrize("kind", _ENDS, ids=lambda kind: kind.name.lower())
     def test_the_newest_waits_outside_and_comes_in_when_the_holder_ends(
@@ -352,7 +352,7 @@ def _unique(
     key: str = "k",
     **changes: Any,
 ) -> NewJob:
-    """A job with a unique key, whose payload is its name."""
+    """Return a job with a unique key, whose payload is its name."""
     window_us = _WINDOW_US if scope is UniqueScope.WINDOW else None
     rule = UniqueRule(key, scope, on_conflict, window_us)
     return new_job(name, unique=rule, payload=f'"{name}"'.encode(), **changes)

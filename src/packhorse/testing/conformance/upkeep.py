@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`UpkeepStore.promote`, `expire` and `park`: what happens to jobs without anybody's claim."""
+"""`UpkeepStore.promote`, `expire` and `park`: changes of waiting jobs without a claim."""
 
 from __future__ import annotations
 

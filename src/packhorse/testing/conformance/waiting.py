@@ -163,7 +163,7 @@ class TestWaiting:
 
 
 def _waiting(job: Job, *, seen: int) -> Settlement:
-    """The end of an attempt that waits for a signal, for an hour at most."""
+    """Return the settlement of an attempt that waits for a signal, for an hour at most."""
     settled = settlement_of(SettlementKind.SNOOZED, job)
     return msgspec.structs.replace(settled, delay_us=_LONG_US, snoozes=0, waits=seen)
 

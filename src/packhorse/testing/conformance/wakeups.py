@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Wakeups`: whoever waits is told at once, so that nobody polls."""
+"""`Wakeups`: waiting processes are woken at once, so that they need not poll."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _where = pytest.mark.parametrize("where", ["here", "elsewhere"])
 
 
 class TestWakeups:
-    """Tells waiting processes that something changed."""
+    """Wake waiting processes when something changed."""
 
     @_where
     def test_a_submit_wakes_workers_of_the_queue(self, trial: Trial, where: str) -> None:
@@ -241,21 +241,21 @@ class TestWakeups:
 
     @staticmethod
     def _wakes(trial: Trial, topic: str, doing: Doing, where: str = "here") -> None:
-        """What is done wakes whoever waits for the topic."""
+        """Check that an action wakes a waiter for the topic."""
         heard = trial.play(_heard(trial, topic, doing, where, _PATIENCE_S))
 
         assert heard & {topic, _ANY}
 
     @staticmethod
     def _keeps_silent(trial: Trial, topic: str, doing: Doing) -> None:
-        """What is done does not name the topic; a store that can only say `*` may do so."""
+        """Check that an action does not name the topic; a store may send `*` for any topic."""
         assert topic not in trial.play(_heard(trial, topic, doing, "here", _SILENCE_S))
 
 
 async def _heard(
     trial: Trial, topic: str, doing: Doing, where: str, patience_s: float
 ) -> frozenset[str]:
-    """What a waiter hears of something that is done, here or as by another process."""
+    """Return the topics that wake a waiter, for something done here or in another process."""
     store = trial.store if where == "here" else trial.elsewhere()
     listener = trial.store.wakeups.listen(frozenset({topic}))
     if patience_s == _SILENCE_S:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs that weigh more under a rate: they use up more, and are not overtaken by light ones."""
+"""Weights of jobs under a rate: heavy jobs use more, and light ones do not overtake them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TWO: Final = RateRule(2, _WINDOW_US)
 
 
 class TestWeights:
-    """A limit is of weight, and a job weighs 1 unless it says otherwise."""
+    """A rate limits the sum of weights; the default weight is 1."""
 
     def test_a_job_uses_up_its_weight(self, trial: Trial) -> None:
         limit_queue(trial, rate=RateRule(3, _WINDOW_US))

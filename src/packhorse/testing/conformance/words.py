@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Short words for tests about limits, order and keys."""
+"""Helpers for tests about limits, order and keys."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from packhorse.testing.conformance.trial import Trial
 
 #: Far longer than any wake-up takes, so that only a missing one fails.
 PATIENCE_S: Final = 20.0
-#: How long silence is listened to.
+#: How long to wait when no wake-up is expected.
 SILENCE_S: Final = 0.15
-#: When nothing was heard for so long, everything done before has been told.
+#: Without a wake-up for so long, all earlier changes have been announced.
 _ECHO_S: Final = 0.1
 _ECHOES_MAX: Final = 20
 #: The topic that stands for any.
@@ -40,12 +40,12 @@ everywhere: Final = pytest.mark.parametrize("where", ["queue", "tenant", "task"]
 
 
 def submit(trial: Trial, *names: str, **changes: Any) -> tuple[Submitted, ...]:
-    """Submit jobs of these names in one call, with the changes a test is about."""
+    """Submit jobs of these names in one call, with the given changes."""
     return trial.submit(*(new_job(name, **changes) for name in names))
 
 
 def given(trial: Trial, worker: str = ANNA, **request: Any) -> list[str]:
-    """The names of the jobs that a worker is given who asks now."""
+    """Return the names of the jobs that a worker claims now."""
     return [job.id for job in trial.claim(worker, **request)]
 
 
@@ -60,7 +60,7 @@ def limit_task(trial: Trial, task: str = TASK, **limits: Any) -> None:
 
 
 def limit_rate(trial: Trial, where: str, rule: RateRule) -> None:
-    """Limit the queue, each of its tenants, or the task; a worker lives long enough to see it."""
+    """Limit the queue, each of its tenants, or the task; give a worker a long lease."""
     match where:
         case "queue":
             limit_queue(trial, rate=rule)
@@ -72,25 +72,25 @@ def limit_rate(trial: Trial, where: str, rule: RateRule) -> None:
 
 
 def cancel(trial: Trial, job_id: str) -> CancelAnswer:
-    """Wish that a job does not run."""
+    """Cancel a job."""
     return trial.run(trial.store.jobs.cancel(job_id))
 
 
 def complete(trial: Trial, job_id: str) -> None:
-    """End a job that runs, whoever has it."""
+    """Complete a running job, whichever worker has it."""
     fence = trial.record(job_id).fence
     done = Settlement(job_id, fence, SettlementKind.COMPLETED, JobStatus.COMPLETED, result="1")
     assert trial.settle(done) == (Verdict.APPLIED,)
 
 
 def redrive(trial: Trial, job_id: str) -> RedriveAnswer:
-    """Wish that a job runs again."""
+    """Redrive a job."""
     (answer,) = trial.run(trial.store.jobs.redrive([job_id]))
     return answer
 
 
 def queue_state(trial: Trial, queue: str = QUEUE) -> QueueState:
-    """A queue as the store knows it."""
+    """Return the state of a queue in the store."""
     states = {state.settings.name: state for state in trial.run(trial.store.queues.queues())}
     return states[queue]
 
@@ -103,9 +103,9 @@ def pass_until(trial: Trial, instant_us: int) -> None:
 def heard(
     trial: Trial, topic: str, doing: Callable[[Store], Plan[Any]], patience_s: float = PATIENCE_S
 ) -> bool:
-    """Whether whoever waits for a topic hears of what another process does.
+    """Whether a waiter for a topic is woken by what another process does.
 
-    In silence, a store that can only say `*` has not named the topic.
+    When no wake-up is expected, `*` does not count as one for the topic.
     """
     topics = trial.play(_heard(trial, topic, doing, patience_s))
     return topic in topics or (ANY_TOPIC in topics and patience_s == PATIENCE_S)
@@ -127,7 +127,7 @@ async def _heard(
 
 
 async def quiet(listener: Listener) -> None:
-    """Let wake-ups pass that tell of what was done before: a store may gather them for a while."""
+    """Wait until wake-ups for earlier changes have passed: a store may delay them."""
     for _ in range(_ECHOES_MAX):
         if not await listener.wait(_ECHO_S):
             return
