@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from packhorse import JobStatus, Packhorse
-from packhorse.cli.checks import Finding, Severity, Survey, findings
-from packhorse.cli.outbox_look import OutboxLook
+from packhorse.cli.checks import Finding, Severity, findings
+from packhorse.cli.survey import OutboxLook, Survey
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.core.clock import to_datetime
 from packhorse.core.policies.timing import Timing

@@ -130,9 +130,9 @@ def test_those_that_take_too_long_to_stop_are_hurried_and_that_is_no_failure(yar
 def test_quiet_and_resume_are_handed_on_to_all(yard: Yard) -> None:
     yard.fleet.resize(2)
 
-    yard.fleet.hand_on(USR1)
+    yard.fleet.forward(USR1)
     assert yard.fleet.quiet
-    yard.fleet.hand_on(USR2)
+    yard.fleet.forward(USR2)
 
     assert not yard.fleet.quiet
     assert yard.heard() == [[USR1, USR2], [USR1, USR2]]

@@ -7,7 +7,8 @@ import asyncio
 
 import pytest
 
-from packhorse.cli.checks import Severity, findings, take_survey
+from packhorse.cli.checks import Severity, findings
+from packhorse.cli.survey import take_survey
 from packhorse.core.clock import SystemClock
 from tests.transactions.outbox_support import Outboxed
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse worker --autoscale`: run as many worker processes as the queues ask for.
+"""`packhorse worker --autoscale`: run as many worker processes as the queues need.
 
-Scaling down stops no running job: a process that is not wanted any more gets one signal, and then
+Scaling down stops no running job: a process that is no longer needed gets one signal, and then
 all the time its jobs need. The processes run without a shutdown timeout; this parent enforces it
 when everything stops. A process that ends by itself is replaced, unless it ended right away.
 """
@@ -42,7 +42,7 @@ ENDLESS: Final = "3650d"
 #: How often the store is asked for the demand.
 _LOOK_S: Final = 1.0
 #: A process that fails sooner than this would fail again.
-_STILLBORN_S: Final = 5.0
+_FAILED_AT_ONCE_S: Final = 5.0
 #: The number of signals that ask a worker to stop, and to give back its jobs.
 _STOP, _HURRY = 1, 2
 #: Exit codes of a process that gave back its jobs.
@@ -139,18 +139,18 @@ class Scaler:
         self._clock = clock
         self._before: QueueSnapshot | None = None
         self._wish = Scaling(least, clock.now_us())
-        self._troubled = False
+        self._unreachable = False
 
     def wanted(self) -> int:
         """Return the number of workers wanted; the last one while the store cannot be asked."""
         try:
             counts = self._store.run(self._store.inspection.counts())
         except StoreError as error:
-            if not self._troubled:
+            if not self._unreachable:
                 _LOG.warning("the store cannot be asked how much there is to do: %s", error)
-            self._troubled = True
+            self._unreachable = True
             return self._wish.workers
-        self._troubled = False
+        self._unreachable = False
         now = snapshot(counts, self._rules, self._clock.monotonic())
         asked = loads(self._before, now, slots=self._slots)
         self._before = now
@@ -176,7 +176,7 @@ def start_process(command: Sequence[str]) -> Process:
 class _Child:
     process: Process
     started_s: float
-    told: int = 0  #: how many signals it has been sent
+    signals: int = 0  #: how many it has been sent
     retiring: bool = False
 
 
@@ -199,12 +199,12 @@ class Fleet:
 
     @property
     def stopping(self) -> bool:
-        """Whether everything is to stop."""
+        """Whether the whole fleet is stopping."""
         return self._stopping_s is not None
 
     @property
     def working(self) -> int:
-        """The processes that have not been told to stop."""
+        """The number of processes that were not asked to stop."""
         return sum(not child.retiring for child in self._children)
 
     def stop(self, *signals: int) -> None:
@@ -213,7 +213,7 @@ class Fleet:
         if self._stopping_s is None:
             self._stopping_s = self._clock.monotonic()
 
-    def hand_on(self, number: int) -> None:
+    def forward(self, number: int) -> None:
         """Forward SIGUSR1 (stop claiming) or SIGUSR2 (go on) to all processes."""
         self.quiet = number == signal.SIGUSR1
         for child in self._children:
@@ -228,7 +228,7 @@ class Fleet:
         # In the order they were started, so the youngest are the ones too many.
         for child in [child for child in self._children if not child.retiring][wanted:]:
             child.retiring = True
-            self._tell(child, _STOP)
+            self._signal(child, _STOP)
 
     def keep_time(self, shutdown_timeout_s: float) -> None:
         """Forward stop signals, and send a second one when the shutdown timeout has passed."""
@@ -237,7 +237,7 @@ class Fleet:
         late = self._clock.monotonic() - self._stopping_s >= shutdown_timeout_s
         asked = max(len(self._received), _STOP, _HURRY if late else 0)
         for child in self._children:
-            self._tell(child, asked)
+            self._signal(child, asked)
 
     def reap(self) -> None:
         """Remove processes that have ended."""
@@ -247,23 +247,23 @@ class Fleet:
                 self._children.remove(child)
                 self._note_end(child, status)
 
-    def _tell(self, child: _Child, signals: int) -> None:
-        """Send the signals a process has not been sent; one that is retiring has had the first."""
-        for index in range(child.told, signals):
-            heard = self._received[index : index + 1]
-            child.process.send_signal(heard[0] if heard else signal.SIGTERM)
-        child.told = max(child.told, signals)
+    def _signal(self, child: _Child, signals: int) -> None:
+        """Send the signals a process has not had yet; a retiring one has had the first."""
+        for index in range(child.signals, signals):
+            received = self._received[index : index + 1]
+            child.process.send_signal(received[0] if received else signal.SIGTERM)
+        child.signals = max(child.signals, signals)
 
     def _note_end(self, child: _Child, status: int) -> None:
         pid, code = child.process.pid, status if status >= 0 else int(ExitCode.FAILED)
-        if child.told:
+        if child.signals:
             # Dying of the signal, or giving back jobs at our request, is no failure.
             hurried = status in _HURRIED and len(self._received) < _HURRY
             if -status not in STOP_SIGNALS and not hurried:
                 self.exit_code = max(self.exit_code, code)
             return
         how = f"exit code {status}" if status >= 0 else f"signal {-status}"
-        if code and self._clock.monotonic() - child.started_s < _STILLBORN_S:
+        if code and self._clock.monotonic() - child.started_s < _FAILED_AT_ONCE_S:
             _LOG.error("worker process %s ended with %s as soon as it had begun; leaving", pid, how)
             self.exit_code = max(self.exit_code, code)
             self.stop()
@@ -280,7 +280,7 @@ def run_fleet(
 ) -> int:
     """Keep as many processes as are wanted until told to stop; return the exit code."""
     fleet, changed = Fleet(start, clock), threading.Event()
-    with _heard(fleet, changed):
+    with _signals_handled(fleet, changed):
         while not (fleet.stopping and fleet.empty):
             if not (fleet.stopping or fleet.quiet):
                 fleet.resize(wanted())
@@ -292,15 +292,15 @@ def run_fleet(
 
 
 @contextmanager
-def _heard(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
+def _signals_handled(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
     """Handle signals while the fleet runs."""
 
     def stop(number: int, _frame: object) -> None:
         fleet.stop(number)
         changed.set()
 
-    def hand_on(number: int, _frame: object) -> None:
-        fleet.hand_on(number)
+    def forward(number: int, _frame: object) -> None:
+        fleet.forward(number)
         changed.set()
 
     def ended(_number: int, _frame: object) -> None:
@@ -308,8 +308,8 @@ def _heard(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
 
     handlers: dict[int, Callable[[int, Any], None]] = {
         **dict.fromkeys(stop_signals(), stop),
-        signal.SIGUSR1: hand_on,
-        signal.SIGUSR2: hand_on,
+        signal.SIGUSR1: forward,
+        signal.SIGUSR2: forward,
         signal.SIGCHLD: ended,
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

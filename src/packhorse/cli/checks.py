@@ -3,120 +3,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from packhorse.cli.outbox_look import OutboxLook, look_at
 from packhorse.cli.output import age
-from packhorse.client.outbox import Outbox
-from packhorse.client.schedules import OVERDUE_S, ScheduleInfo
-from packhorse.client.sealed_store import SealedStore
-from packhorse.core.clock import SECOND_US, Clock, from_datetime
-from packhorse.core.job import JobRecord, JobStatus
-from packhorse.core.sealing import key_of
+from packhorse.cli.survey import OLDEST_MAX, Survey
+from packhorse.client.schedules import OVERDUE_S
+from packhorse.core.clock import SECOND_US, from_datetime
+from packhorse.core.job import JobStatus
 from packhorse.core.sizes import fill_text
 from packhorse.core.text import counted
-from packhorse.insights import Insights, QueueInfo, WorkerInfo
-from packhorse.stores.protocol import Store
-from packhorse.stores.requests import JobFilter
+from packhorse.insights import QueueInfo, WorkerInfo
 
 #: Clocks may differ by this much: asking takes time too.
 _SKEW_US_MAX: Final = SECOND_US
 #: 2024-01-01; a machine that thinks it is earlier has lost its clock.
 _EARLIEST_US: Final = 1_704_067_200 * SECOND_US
-#: Jobs of one status that are read, the newest.
-_SAMPLE_MAX: Final = 1_000
-#: Jobs whose arguments are read, the oldest that wait: each may have a megabyte.
-_OLDEST_MAX: Final = 20
 #: A drained outbox has nothing older than this.
 _OUTBOX_S_MAX: Final = 60.0
 #: From this part of its bytes on a queue or store is nearly full.
 _FILLED: Final = 0.8
-#: Dead letters younger than this are news.
-_RECENT_US: Final = 3_600 * SECOND_US
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """What was read from a store."""
-
-    facts: Mapping[str, str]
-    queues: tuple[QueueInfo, ...] = ()
-    store_bytes: tuple[int, int] | None = None  #: that it has and may have
-    workers: tuple[WorkerInfo, ...] = ()
-    store_us: int  #: the store's clock
-    skew_us: int  #: how far it is ahead of this machine's
-    parked: Mapping[str, int] = field(default_factory=dict)  #: jobs set aside, by task
-    dead: int = 0
-    dead_recently: int = 0  #: among the newest
-    orphaned_workers: int = 0  #: gone, and still holding jobs
-    version: str = ""  #: of this release
-    tasks: tuple[str, ...] | None = None  #: the app's; None: no app was loaded
-    unreadable: Mapping[str, int] = field(default_factory=dict)  #: jobs, by keys that are not here
-    outboxes: tuple[OutboxLook, ...] = ()  #: the app's
-    schedules: tuple[ScheduleInfo, ...] = ()
-
-
-def take_survey(
-    store: Store,
-    clock: Clock,
-    *,
-    version: str,
-    tasks: tuple[str, ...] | None,
-    outboxes: tuple[Outbox, ...] = (),
-    schedules: tuple[ScheduleInfo, ...] = (),
-) -> Survey:
-    """Read from the store what the checks need."""
-    view = Insights(store, clock=clock)
-    queues = view.queues()
-    store_us, skew_us = _store_time(store, clock)
-    waiting = _newest(store, JobStatus.QUEUED)
-    dead = _newest(store, JobStatus.DEAD)
-    return Survey(
-        facts=store.facts(),
-        queues=queues,
-        store_bytes=view.store_bytes(),
-        workers=view.workers(),
-        store_us=store_us,
-        skew_us=skew_us,
-        parked=Counter(job.task for job in waiting if job.parked_us is not None),
-        dead=sum(queue.counts.get(JobStatus.DEAD, 0) for queue in queues),
-        dead_recently=sum(store_us - (job.finished_us or 0) < _RECENT_US for job in dead),
-        orphaned_workers=len(store.run(store.leases.expired()).leases),
-        version=version,
-        tasks=tasks,
-        unreadable=_unreadable(store),
-        outboxes=tuple(look_at(store, outbox) for outbox in outboxes),
-        schedules=schedules,
-    )
-
-
-def _unreadable(store: Store) -> Counter[str]:
-    """Count the oldest waiting jobs whose arguments no key here opens, by the keys they need."""
-    page = store.run(store.transfer.carry_out(after=None, limit=_OLDEST_MAX))
-    found: Counter[str] = Counter()
-    for job in (carried.job for carried in page.jobs):
-        key = key_of(job.payload)
-        opened = isinstance(store, SealedStore) and store.sealer.open_payload(job) is not None
-        if key is not None and not opened:
-            found[key] += 1
-    return found
-
-
-def _store_time(store: Store, clock: Clock) -> tuple[int, int]:
-    """Read the store's clock, and by how much it lies outside the time the reading took."""
-    before_us = clock.now_us()
-    store_us = store.run(store.inspection.outlook("", (), ())).now_us
-    after_us = clock.now_us()
-    return store_us, max(0, store_us - after_us) + min(0, store_us - before_us)
-
-
-def _newest(store: Store, status: JobStatus) -> tuple[JobRecord, ...]:
-    chosen = JobFilter(statuses=(status,))
-    return store.run(store.inspection.search(chosen, limit=_SAMPLE_MAX)).jobs
 
 
 class Severity(StrEnum):
@@ -280,7 +188,7 @@ def _tasks(survey: Survey) -> Iterator[_Result]:
 def _keys(survey: Survey) -> Iterator[_Result]:
     for key, number in sorted(survey.unreadable.items()):
         yield _problem(
-            f"{counted(number, 'job')} of the oldest {_OLDEST_MAX} that wait cannot be read: key "
+            f"{counted(number, 'job')} of the oldest {OLDEST_MAX} that wait cannot be read: key "
             f"{key!r} is not here, or has other bytes; workers without it leave them waiting: add "
             "it to PACKHORSE_KEYS"
         )

@@ -32,7 +32,7 @@ _RECORDS: Final = 500
 PAGES_MAX: Final = 10_000_000
 _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
 
-#: Told how many jobs have been looked at.
+#: Called with the number of jobs read so far.
 Progress = Callable[[int], None]
 
 
@@ -153,9 +153,9 @@ def carry_jobs(
 
 
 def carry_records(source: Store, target: Store) -> CopyTally:
-    """Carry every record that has no namesake in the target, and that of a group with its journal.
+    """Carry every record that the target does not have, and with a group's record its journal.
 
-    Where the record of a group is there already, its lines are, or were folded.
+    If the target has the record of a group, it also has the lines, or has folded them.
     """
     tally, after = CopyTally(conflicts=[]), None
     for _ in range(PAGES_MAX):
@@ -182,7 +182,7 @@ def carry_records(source: Store, target: Store) -> CopyTally:
 
 
 def _journal_of(source: Store, record: Record) -> tuple[JournalLine, ...]:
-    """The lines of a group, if it is the record of one."""
+    """Return the journal lines of a group, if this is the record of one."""
     group = Group.of(record.id.text)
     if group.record != record.id:
         return ()
@@ -196,7 +196,7 @@ def _journal_of(source: Store, record: Record) -> tuple[JournalLine, ...]:
 
 
 def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Records in as many calls as their bytes need."""
+    """Split records into calls that are small enough."""
     part: list[Record] = []
     size = 0
     for record in records:

@@ -137,15 +137,15 @@ def _refuse_at_work(source: Store, *, force: bool) -> None:
     live = sum(worker.live for worker in source.run(source.leases.workers()))
     if not (running or live):
         return
-    told = (
+    state = (
         f"{source.label} has {counted(live, 'live worker')} and {counted(running, 'running job')}"
     )
     if not force:
         raise UsageError(
-            f"{told}; nothing was copied: stop its workers and let running jobs end, or add "
+            f"{state}; nothing was copied: stop its workers and let running jobs end, or add "
             "--force to carry only what waits"
         )
-    note(f"{told}: running jobs stay there")
+    note(f"{state}: running jobs stay there")
 
 
 def _tell_plan(

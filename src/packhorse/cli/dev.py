@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`packhorse dev`: worker, scheduler and dashboard in one, renewed when code changes.
+"""`packhorse dev`: worker, scheduler and dashboard in one, restarted when code changes.
 
-This process supervises the worker and imports no user code. Changed code is loaded by a process of
-its own first. What does not load is shown, and the code from before goes on until the next change.
+This process supervises the worker and imports no user code. Another process loads changed code
+first. If that fails, the error is shown, and the old code runs until the next change.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from packhorse.errors import PackhorseError
 if TYPE_CHECKING:
     from packhorse.runtime.supervisor.supervisor import Supervisor
 
-#: The store instead of one inside a process, which worker and dashboard could not share.
+#: The store instead of memory://, which worker and dashboard could not share.
 _FILE: Final = "sqlite:///packhorse.db"
 _MEMORY: Final = "memory:"
 _HOST: Final = "127.0.0.1"
 #: The dashboard takes the first of these that is free.
 _PORTS: Final = range(8_000, 8_020)
-#: It keeps nothing, so it is not waited for longer than this.
+#: How long to wait for the dashboard to end; it has nothing to save.
 _DASHBOARD_S: Final = 1.0
-#: What runs in the processes beside the worker; they end with this one.
+#: Code of the processes beside the worker; they end with this one.
 _BOUND: Final = "from packhorse.runtime.supervisor.posix import die_with_parent as b; b(); "
 _LOOK: Final = f"{_BOUND}from packhorse.cli.dev import look; look()"
 _COMMAND: Final = f"{_BOUND}from packhorse.cli.main import main; main()"
@@ -164,7 +164,7 @@ class _DevSession:
 
 
 class _DashboardProcess:
-    """The process of the dashboard; where its packages are missing, none."""
+    """The process of the dashboard; none if its packages are missing."""
 
     def __init__(self, app: str | None, url: str | None, port: int | None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -208,7 +208,7 @@ def _free_port() -> int:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((_HOST, port))
             return port
-    return _PORTS[-1]  # it says that the port is taken
+    return _PORTS[-1]  # the dashboard will say that the port is taken
 
 
 def look() -> None:

@@ -26,7 +26,8 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     """
     import msgspec
 
-    from packhorse.cli.checks import Severity, findings, take_survey
+    from packhorse.cli.checks import Severity, findings
+    from packhorse.cli.survey import take_survey
     from packhorse.core.clock import SystemClock
 
     # An app without tasks stands for a URL alone.

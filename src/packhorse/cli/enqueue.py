@@ -62,7 +62,7 @@ class _Enqueue(click.Command):
 @click.option("--priority", type=click.Choice(list(PRIORITY_BY_NAME)), help="What runs first.")
 @click.option("--delay", type=duration, help="Run it no sooner than in so long.")
 @click.option("--tenant", type=NAME, help="The tenant the job belongs to.")
-@click.option("--tag", multiple=True, help="A tag; may be given several times.")
+@click.option("--tag", "tags", multiple=True, help="A tag; may be given several times.")
 @click.option("--id", "job_id", help="The job's id; a second submit of one id is the same job.")
 @app_option
 @own_url_option
@@ -139,15 +139,8 @@ def _submitted(
 
 
 def _choices(flags: Mapping[str, Any]) -> CallOptions:
-    given = {
-        "queue": flags["queue"],
-        "priority": flags["priority"],
-        "delay": flags["delay"],
-        "tenant": flags["tenant"],
-        "tags": flags["tag"] or None,
-        "job_id": flags["job_id"],
-    }
-    kept: Any = {name: value for name, value in given.items() if value is not None}
+    names = ("queue", "priority", "delay", "tenant", "tags", "job_id")
+    kept: Any = {name: flags[name] for name in names if flags[name] not in (None, ())}
     choices: CallOptions = kept
     return choices
 
@@ -173,10 +166,10 @@ def _awaited(
             print_json(_document(job))
         raise
     except JobError as error:
-        told = NotFinished(error) if isinstance(error, ResultTimeout) else error
+        shown = NotFinished(error) if isinstance(error, ResultTimeout) else error
         if flags["as_json"]:
-            print_json({**_document(job), "error": {"code": told.code, "message": str(told)}})
-        raise told from error
+            print_json({**_document(job), "error": {"code": shown.code, "message": str(shown)}})
+        raise shown from error
     return task.definition.signature.encode_result(result)
 
 

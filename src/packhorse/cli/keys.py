@@ -54,39 +54,39 @@ def rotate_keys(app: Packhorse, *, after: str | None, as_json: bool) -> None:
         )
     expected = sum(sum(one.by_status.values()) for one in store.run(store.inspection.counts()))
 
-    def progress(told: Rotation, next_page: str | None) -> None:
+    def progress(done: Rotation, next_page: str | None) -> None:
         nonlocal after
         after = next_page
-        done = told.jobs + told.records
-        show_progress(done, max(expected + told.records, done))
+        looked = done.jobs + done.records
+        show_progress(looked, max(expected + done.records, looked))
 
     try:
-        told = rotate(store, after=after, progress=progress)
+        rotated = rotate(store, after=after, progress=progress)
     except KeyboardInterrupt:
         if after is not None:
             note(f"Go on with: packhorse keys rotate --after {after}")
         raise
-    _tell(told, store.sealer.keys.active, as_json=as_json)
-    if told.unreadable:
+    _tell(rotated, store.sealer.keys.active, as_json=as_json)
+    if rotated.unreadable:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _tell(told: Rotation, active: str, *, as_json: bool) -> None:
+def _tell(rotated: Rotation, active: str, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "jobs": told.jobs,
-                "records": told.records,
-                "values": told.values,
+                "jobs": rotated.jobs,
+                "records": rotated.records,
+                "values": rotated.values,
                 "active": active,
-                "unreadable": told.unreadable,
+                "unreadable": rotated.unreadable,
             }
         )
         return
-    number = counted(told.values, "value")
-    looked = f"{counted(told.jobs, 'job')} and {counted(told.records, 'record')}"
+    number = counted(rotated.values, "value")
+    looked = f"{counted(rotated.jobs, 'job')} and {counted(rotated.records, 'record')}"
     print_text(f"Looked at {looked}: {number} now encrypted with {active!r}.")
-    for key, values in sorted(told.unreadable.items()):
+    for key, values in sorted(rotated.unreadable.items()):
         note(
             f"{counted(values, 'value')} cannot be read: key {key!r} is not here, or has other "
             "bytes; they were left as they are"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options and kinds of values that several commands take, and what a shell completes for them.
+"""Options and value types that several commands share, and their shell completion.
 
 Every `--help` imports this module, so apps and stores are imported only when a command runs.
 """
@@ -26,12 +26,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The fewest and the most worker processes.
 Bounds = tuple[int, int]
-#: More on one machine are a mistyped number.
+#: A larger number is a typo.
 _WORKERS_MAX: Final = 256
 
 
 class _Name(click.ParamType[str]):
-    """A text that names something. An empty one is an unset variable of a shell."""
+    """A text that names something; refuses an empty one, such as an unset shell variable."""
 
     name = "text"
 
@@ -79,7 +79,7 @@ def reserved(text: str) -> dict[str, int]:
     return found
 
 
-#: Those that slots can be kept for; the last one is what the others are kept from.
+#: Priorities that slots can be reserved for.
 _PRIORITIES = ("critical", "high", "normal", "low")
 
 

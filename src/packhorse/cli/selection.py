@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which jobs `jobs` and `dead` mean, by id or by filter, and how they change many of them.
+"""Select jobs for `jobs` and `dead`, by id or by filter, and change many of them.
 
 Their `--help` imports this module, so stores are imported only when a command runs.
 """
@@ -38,9 +38,9 @@ STATUS: Final = click.Choice([str(status) for status in JobStatus])
 _PART_MIN: Final = 4
 #: Ids named when a part fits several.
 _NAMED_MAX: Final = 5
-#: Looks for a part of an id, of so many jobs each.
+#: Reads for a part of an id, of `LOOK_MAX` jobs each.
 _LOOKS_MAX: Final = 400
-#: Looks for all jobs that a filter means, of so many jobs each.
+#: Reads for all jobs that match a filter, of `LOOK_MAX` jobs each.
 _WALK_MAX: Final = 20_000
 #: Jobs one command works on; the next call takes the rest.
 SELECTION_MAX: Final = 100_000
@@ -49,7 +49,7 @@ _PAGE: Final = 1_000
 _PURGE_BATCH: Final = 1_000
 _REDRIVE_BATCH: Final = 100
 
-#: What each `CancelAnswer` and `RedriveAnswer` says to people.
+#: The text of each `CancelAnswer` and `RedriveAnswer`.
 _MEANING: Final[Mapping[str, str]] = MappingProxyType(
     {
         "cancelled": "cancelled",
@@ -216,15 +216,9 @@ def cancel_selected(app: Packhorse, selection: Selection) -> Counter[str]:
 
     Each is a transaction of its own, so that workers get their turn in between.
     """
-    answers: Counter[str] = Counter()
     with _events_logged(app):
-        for page in _pages(app.store, selection.chosen):
-            for job in page[: selection.number - answers.total()]:
-                answers[_cancel(app, job.id)] += 1
-            show_progress(answers.total(), selection.number)
-            if answers.total() == selection.number:
-                break
-    return answers
+        pages = _selected_ids(app.store, selection)
+        return Counter(_cancel(app, job_id) for job_ids in pages for job_id in job_ids)
 
 
 @contextmanager
@@ -261,14 +255,8 @@ def _cancel(app: Packhorse, job_id: str) -> str:
 def redrive_selected(store: Store, selection: Selection, *, reset_budget: bool) -> Counter[str]:
     """Run at most as many again as were counted; return the number of each answer."""
     answers: Counter[str] = Counter()
-    left = selection.number
-    for page in _pages(store, selection.chosen):
-        job_ids = [job.id for job in page[:left]]
+    for job_ids in _selected_ids(store, selection):
         answers.update(redrive_all(store, job_ids, reset_budget=reset_budget))
-        left -= len(job_ids)
-        show_progress(selection.number - left, selection.number)
-        if not left:
-            break
     return answers
 
 
@@ -325,7 +313,7 @@ def purge_confirmed(
 def purge_selected(store: Store, selection: Selection) -> int:
     """Remove at most as many as were counted, even if more match by now; return the number.
 
-    Killed, it has removed the oldest ones; the same command goes on with the rest.
+    If it is killed, the oldest are removed; the same command continues with the rest.
     """
     removed, after = 0, None
     for _ in range(_WALK_MAX):
@@ -338,6 +326,17 @@ def purge_selected(store: Store, selection: Selection) -> int:
         if after is None or removed == selection.number:
             break
     return removed
+
+
+def _selected_ids(store: Store, selection: Selection) -> Iterator[list[str]]:
+    """Yield pages of ids, at most as many as were counted; show the progress after each."""
+    left = selection.number
+    for page in _pages(store, selection.chosen):
+        yield [job.id for job in page[:left]]
+        left -= min(left, len(page))
+        show_progress(selection.number - left, selection.number)
+        if not left:
+            return
 
 
 def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
@@ -359,13 +358,13 @@ def _pages(store: Store, chosen: JobFilter) -> Iterator[tuple[JobRecord, ...]]:
 
 def tell_answers(answers: Iterable[tuple[str, str]], *, as_json: bool) -> None:
     """Write the answer for each job; exit with the code of the worst."""
-    told = list(answers)
+    found = list(answers)
     if as_json:
-        print_json({"results": [{"id": job_id, "answer": answer} for job_id, answer in told]})
+        print_json({"results": [{"id": job_id, "answer": answer} for job_id, answer in found]})
     else:
-        for job_id, answer in told:
+        for job_id, answer in found:
             print_text(f"{job_id}  {_MEANING[answer]}")
-    outcomes = {answer for _, answer in told}
+    outcomes = {answer for _, answer in found}
     if "unknown" in outcomes:
         raise click.exceptions.Exit(ExitCode.NOTHING_MATCHED)
     if outcomes - _DONE:

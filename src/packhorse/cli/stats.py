@@ -107,12 +107,12 @@ def _task_row(task: TaskHistory) -> tuple[object, ...]:
         *(task.wait_p50_ms, task.wait_p95_ms, task.wait_p99_ms),
         *(task.run_p50_ms, task.run_p95_ms, task.run_p99_ms),
     )
-    told = ("-" if each is None else span_ms(each) for each in spans)
-    return (task.task, task.attempts, task.failed, task.dead, *told)
+    shown = ("-" if each is None else span_ms(each) for each in spans)
+    return (task.task, task.attempts, task.failed, task.dead, *shown)
 
 
 def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
-    """How long the longest-waiting ready jobs have waited; absent when none is ready."""
+    """Describe how long ready jobs have waited; nothing if none is ready."""
     if queue is None or queue.oldest_ready_s is None:
         return {}
     from packhorse.client.documents import waited_document
@@ -121,7 +121,7 @@ def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
 
 
 def _bytes(queue: QueueInfo | None) -> dict[str, Any]:
-    """How many bytes a queue has and may have; absent where it is not bounded by them."""
+    """Describe how many bytes a queue has and may have; nothing if they are not limited."""
     if queue is None or queue.held_bytes is None:
         return {}
     return {"heldBytes": queue.held_bytes, "maxBytes": queue.settings.max_bytes}

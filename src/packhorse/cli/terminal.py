@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A whole screen of a terminal: keys as they are pressed, frames in place, and all as before after.
+"""Take over the terminal: read single keys, draw frames in place, and restore it at the end.
 
 with Screen() as screen:
     screen.draw(lines)
@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
-#: Another screen, no cursor, no wrapped lines; and back.
+#: Switch to the alternate screen without cursor and line wrap; and back.
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"
 _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-#: Arrows up and down, as terminals send them, are the keys of vi.
+#: Arrows up and down, as terminals send them, and the same keys in vi.
 _ARROWS: Final = (("\x1b[A", "k"), ("\x1bOA", "k"), ("\x1b[B", "j"), ("\x1bOB", "j"))
 _READ_MAX: Final = 256
 #: What shells add to a signal's number.
@@ -32,7 +32,7 @@ _Handler = Callable[[int, FrameType | None], object]
 
 
 class Screen:
-    """The terminal of this process, taken over while inside."""
+    """Takes over the terminal of this process while inside."""
 
     def __init__(self) -> None:
         self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
@@ -47,7 +47,10 @@ class Screen:
         handlers: tuple[tuple[int, _Handler], ...] = (
             (signal.SIGTERM, _ended),
             (signal.SIGHUP, _ended),
-            (signal.SIGWINCH, lambda _number, _frame: None),  # `pressed` wakes up, and it is drawn
+            (
+                signal.SIGWINCH,
+                lambda _number, _frame: None,
+            ),  # wakes `pressed` to draw again
             (signal.SIGTSTP, self._suspend),
         )
         self._handlers = {number: signal.signal(number, call) for number, call in handlers}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`packhorse top`: queues, workers and running jobs, live, with keys to act on them.
 
-One thread reads and changes the store, so that keys are heard while the store is slow or away.
+One thread reads and changes the store, so that keys work while the store is slow or unreachable.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _INTERVAL_MIN_US: Final = SECOND_US // 10
 _INTERVAL_MAX_US: Final = 60 * SECOND_US
 _KEYS: Final = "up/down choose  p pause or resume  c cancel  e explain  +/- interval  q quit"
 #: Lines of an explanation that are shown.
-_SAID_MAX: Final = 8
+_MESSAGE_LINES_MAX: Final = 8
 
-#: What is said until an action has been answered.
-_AWAITED: Final = "..."
+#: The message until an action is done.
+_PENDING: Final = "..."
 
 _Action = Callable[["Packhorse"], str]
 
@@ -81,7 +81,7 @@ def _print_frames(app: Packhorse, interval_us: int, *, once: bool) -> None:
 
 
 class _TopView:
-    """What is shown, and what keys do."""
+    """The screen, and what keys do."""
 
     def __init__(self, app: Packhorse, screen: Screen, interval_us: int) -> None:
         from packhorse.cli.top_frame import Rates
@@ -92,21 +92,21 @@ class _TopView:
         self._clock = SystemClock()
         self._actions = queue.SimpleQueue[_Action]()
         self._look: FleetLook | None = None
-        self._counted: FleetLook | None = None  #: the last one that rates know
+        self._counted: FleetLook | None = None  #: the last one in the rates
         self._rates = Rates()
         self._rows: list[FrameRow] = []
         self._chosen: FrameRow | None = None
-        self._place = 0  #: of the chosen row, for when it is gone
+        self._place = 0  #: index of the chosen row, kept for when it is gone
         self._asked: FrameRow | None = None  #: the job that a yes would cancel
-        self._left = False
-        self._said = ""
+        self._quit = False
+        self._message = ""
         self._trouble: tuple[float, str] | None = None  #: since when, and what
 
     def run(self) -> None:
-        """Show frames until told to leave."""
+        """Show frames until the user quits."""
         threading.Thread(target=self._read, name="packhorse-top", daemon=True).start()
         with suppress(KeyboardInterrupt):
-            while not self._left:
+            while not self._quit:
                 self._screen.draw(self._lines())
                 for key in self._screen.pressed():
                     self._press(key)
@@ -121,13 +121,13 @@ class _TopView:
         while True:
             try:
                 if act is not None:
-                    self._said = act(self._app)
+                    self._message = act(self._app)
                 look = look_at_fleet(self._app)
             except Exception as error:  # noqa: BLE001 - shown, and tried again
                 since = self._clock.monotonic() if self._trouble is None else self._trouble[0]
                 self._trouble = (since, f"{getattr(error, 'code', type(error).__name__)}: {error}")
-                if act is not None and self._said == _AWAITED:
-                    self._said = "The store gave no answer: it may not be done. Try again."
+                if act is not None and self._message == _PENDING:
+                    self._message = "The store gave no answer: it may not be done. Try again."
             else:
                 self._look, self._trouble = look, None
             self._screen.wake()
@@ -140,15 +140,15 @@ class _TopView:
 
     def _press(self, key: str) -> None:
         if self._asked is not None:
-            asked, self._asked, self._said = self._asked, None, "Nothing was changed."
+            asked, self._asked, self._message = self._asked, None, "Nothing was changed."
             if key in "yY":
-                self._said = _AWAITED
-                self._actions.put(lambda app: _cancelled(app, asked.name))
+                self._message = _PENDING
+                self._actions.put(lambda app: _cancel(app, asked.name))
             return
-        self._said = ""
+        self._message = ""
         match key:
             case "q":
-                self._left = True
+                self._quit = True
             case "j" | "k":
                 self._move(1 if key == "j" else -1)
             case "p":
@@ -160,7 +160,7 @@ class _TopView:
             case "+" | "-":
                 changed = self._interval_us // 2 if key == "+" else self._interval_us * 2
                 self._interval_us = min(_INTERVAL_MAX_US, max(_INTERVAL_MIN_US, changed))
-                self._said = f"A look every {span_text(self._interval_us)}."
+                self._message = f"A look every {span_text(self._interval_us)}."
 
     def _move(self, by: int) -> None:
         if self._rows:
@@ -171,22 +171,22 @@ class _TopView:
     def _of_kind(self, kind: str) -> FrameRow | None:
         if self._chosen is not None and self._chosen.kind == kind:
             return self._chosen
-        self._said = f"Choose a {kind} with the arrows first."
+        self._message = f"Choose a {kind} with the arrows first."
         return None
 
     def _pause(self) -> None:
         row = self._of_kind("queue")
         if row is not None:
-            self._said = _AWAITED
-            self._actions.put(lambda app: _turned(app, row.name))
+            self._message = _PENDING
+            self._actions.put(lambda app: _pause_or_resume(app, row.name))
 
     def _explain(self) -> None:
         row = self._chosen
         if row is None or row.kind == "worker":
-            self._said = "Choose a job or a queue with the arrows first."
+            self._message = "Choose a job or a queue with the arrows first."
             return
-        self._said = _AWAITED
-        self._actions.put(lambda app: _explained(app, row))
+        self._message = _PENDING
+        self._actions.put(lambda app: _explain(app, row))
 
     # ------------------------------------------------------------------------------------- lines
 
@@ -194,7 +194,7 @@ class _TopView:
         from packhorse.cli.top_frame import frame_lines, rows_of, rows_shown
 
         width, height = self._screen.size
-        said = self._said_lines(width)
+        message = self._message_lines(width)
         title = f"packhorse top, every {span_text(self._interval_us)}: {self._app.store.label}"
         lines = [title[:width]]
         if self._trouble is not None:
@@ -212,24 +212,24 @@ class _TopView:
             self._rows = [row for rows in every for row in rows]
             if self._chosen in self._rows:
                 self._place = self._rows.index(self._chosen)
-            shown = rows_shown(every, height - len(lines) - len(said), self._chosen)
+            shown = rows_shown(every, height - len(lines) - len(message), self._chosen)
             lines += frame_lines(
                 look, self._rates, rows=shown, width=width, chosen=self._chosen, colored=True
             )
-        room = max(0, height - len(said))
-        return [*lines[:room], *[""] * (room - len(lines)), *said][:height]
+        room = max(0, height - len(message))
+        return [*lines[:room], *[""] * (room - len(lines)), *message][:height]
 
-    def _said_lines(self, width: int) -> list[str]:
-        text = self._said
+    def _message_lines(self, width: int) -> list[str]:
+        text = self._message
         if self._asked is not None:
             text = f"Cancel job {self._asked.name}? y or n"
         wrapped = [
             part for line in text.splitlines() for part in textwrap.wrap(one_line(line), width)
         ]
-        return [*wrapped[:_SAID_MAX], _KEYS[:width]]
+        return [*wrapped[:_MESSAGE_LINES_MAX], _KEYS[:width]]
 
 
-def _turned(app: Packhorse, name: str) -> str:
+def _pause_or_resume(app: Packhorse, name: str) -> str:
     """Pause a queue, or resume one that is paused."""
     paused = any(queue.paused for queue in app.insights.queues() if queue.name == name)
     if paused:
@@ -239,12 +239,12 @@ def _turned(app: Packhorse, name: str) -> str:
     return f"Queue {name} is {'resumed' if paused else 'paused'}."
 
 
-def _cancelled(app: Packhorse, job_id: str) -> str:
+def _cancel(app: Packhorse, job_id: str) -> str:
     done = app.job(job_id).cancel()
     return f"Job {job_id} {'is cancelled, or told to stop' if done else 'had finished'}."
 
 
-def _explained(app: Packhorse, row: FrameRow) -> str:
+def _explain(app: Packhorse, row: FrameRow) -> str:
     from packhorse.core.job import LOOK_MAX, WAITING
     from packhorse.stores.requests import JobFilter
 

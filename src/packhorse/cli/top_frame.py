@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `packhorse top` shows: a look at the store, rates between looks, and both as lines."""
+"""The frame of `packhorse top`: read the store, compute rates, and lay out both as lines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from packhorse.stores.requests import JobFilter
 
 #: Running jobs that are read.
 _JOBS_MAX: Final = 100
-#: Rates are of what happened within so long.
+#: The span that rates are computed over.
 _WINDOW_S: Final = 10.0
 _LOOKS_MAX: Final = 1_000
-#: Lines that are no rows: the summary, which may take two, three titles and the space above them.
+#: Lines that are no rows: the summary (up to two), three titles and the space above them.
 _OTHER_LINES: Final = 8
 _ROWS_MIN: Final = 2
 #: Characters of a queue's name that are shown.
@@ -48,7 +48,7 @@ _JOB_TITLES: Final = ("  RUNNING", "TASK", "QUEUE", "FOR", "ATTEMPT", "WORKER", 
 
 @dataclass(frozen=True, slots=True)
 class FleetLook:
-    """What was seen at one moment."""
+    """The fleet at one moment."""
 
     at: float  #: monotonic seconds
     now_us: int
@@ -59,14 +59,14 @@ class FleetLook:
 
 @dataclass(frozen=True, slots=True)
 class FrameRow:
-    """Something that a key can be about."""
+    """A row that can be chosen."""
 
     kind: str  #: `queue`, `worker` or `job`
     name: str
 
 
 def look_at_fleet(app: Packhorse) -> FleetLook:
-    """Read all that is shown."""
+    """Read everything that is shown."""
     clock, view = SystemClock(), app.insights
     running = JobFilter(statuses=(JobStatus.PROCESSING,))
     jobs = view.jobs(running, limit=_JOBS_MAX, most=LOOK_MAX).jobs
@@ -77,19 +77,19 @@ def look_at_fleet(app: Packhorse) -> FleetLook:
 
 
 class Rates:
-    """How many jobs of each queue ended in a second, over the last looks."""
+    """Jobs per second that ended in each queue, over the last looks."""
 
     def __init__(self) -> None:
         self._looks = deque[tuple[float, Mapping[str, int]]](maxlen=_LOOKS_MAX)
 
     def add(self, look: FleetLook) -> None:
-        """Count what ended since the look before; those that retention removed do not count."""
+        """Add a look. Jobs that retention removed meanwhile are not counted."""
         self._looks.append((look.at, {queue.name: _ended(queue) for queue in look.queues}))
         while len(self._looks) > 2 and look.at - self._looks[1][0] >= _WINDOW_S:  # noqa: PLR2004 - two make a rate
             self._looks.popleft()
 
     def of(self, queue: str) -> float | None:
-        """The rate of a queue; None before there are two looks."""
+        """Return the rate of a queue; None before there are two looks."""
         if len(self._looks) == 1:
             return None
         counts = [ended.get(queue, 0) for _, ended in self._looks]
@@ -102,7 +102,7 @@ def _ended(queue: QueueInfo) -> int:
 
 
 def rows_of(look: FleetLook) -> list[list[FrameRow]]:
-    """The queues, the workers and the jobs that were seen."""
+    """Return the rows of queues, of workers and of jobs."""
     return [
         [FrameRow("queue", queue.name) for queue in look.queues],
         [FrameRow("worker", worker.id) for worker in look.workers],
@@ -113,7 +113,7 @@ def rows_of(look: FleetLook) -> list[list[FrameRow]]:
 def rows_shown(
     every: Sequence[Sequence[FrameRow]], height: int, chosen: FrameRow | None
 ) -> list[list[FrameRow]]:
-    """The rows that there is room for, the chosen one among them; none takes what others need."""
+    """Return the rows that fit, the chosen one among them, with a fair share for each table."""
     room, shown = height - _OTHER_LINES, [list[FrameRow]() for _ in every]
     fewest_first = sorted(range(len(every)), key=lambda at: len(every[at]))
     for taken, at in enumerate(fewest_first):
@@ -134,7 +134,7 @@ def frame_lines(
     chosen: FrameRow | None = None,
     colored: bool = False,
 ) -> list[str]:
-    """A frame without what is said below it."""
+    """Return the lines of a frame, without the message below it."""
     lines = [*_summary(look, rates, width)]
     queues = {queue.name: queue for queue in look.queues}
     workers = {worker.id: worker for worker in look.workers}

@@ -326,7 +326,7 @@ def set_up_logs(flags: Mapping[str, Any], lines: Lines | None = None) -> Lines |
 
 
 def shows_banner(flags: Mapping[str, Any]) -> bool:
-    """Tell whether to print the banner: programs find its facts in the log."""
+    """Whether to print the banner: programs find its facts in the log."""
     from packhorse.logs import is_for_people
 
     return bool(flags["banner"]) and is_for_people(flags["log_format"])
