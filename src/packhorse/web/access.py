@@ -54,34 +54,18 @@ class AccessRules:
     proxy_role: str | None = None  #: of other users; None refuses them
     loopback: bool = False  #: requests from this machine are an admin's
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        authorize: Authorize | None = None,
-        proxies: Iterable[str] = (),
-        proxy_header: str = "X-Forwarded-User",
-        proxy_roles: Mapping[str, str] | None = None,
-        proxy_role: str | None = None,
-        loopback: bool = False,
-    ) -> AccessRules:
-        """Validate the settings."""
-        roles = dict(proxy_roles or {})
-        for role in (*roles.values(), *([] if proxy_role is None else [proxy_role])):
-            if role not in ROLES:
+    def __post_init__(self) -> None:
+        for role in (*self.proxy_roles.values(), self.proxy_role):
+            if role is not None and role not in ROLES:
                 raise ConfigError(f"there is no role {role!r}; give one of {', '.join(ROLES)}")
-        try:
-            networks = tuple(ipaddress.ip_network(each) for each in proxies)
-        except ValueError as error:
-            raise ConfigError(f"proxies: {error}; give addresses such as 10.0.0.0/8") from None
-        return cls(
-            authorize=authorize,
-            proxies=networks,
-            proxy_header=proxy_header.lower(),
-            proxy_roles=roles,
-            proxy_role=proxy_role,
-            loopback=loopback,
-        )
+
+
+def proxy_networks(proxies: Iterable[str]) -> tuple[Network, ...]:
+    """Parse the addresses of proxies."""
+    try:
+        return tuple(ipaddress.ip_network(each) for each in proxies)
+    except ValueError as error:
+        raise ConfigError(f"proxies: {error}; give addresses such as 10.0.0.0/8") from None
 
 
 async def principal_of(request: Request, rules: AccessRules, tokens: Tokens) -> Principal | None:

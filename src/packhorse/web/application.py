@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packhorse.app import Packhorse
 from packhorse.client.audit import KEPT_DAYS
 from packhorse.errors import ConfigError
-from packhorse.web.access import AccessRules, Authorize, forwarded
+from packhorse.web.access import AccessRules, Authorize, forwarded, proxy_networks
 from packhorse.web.looks import FleetLooks
 from packhorse.web.openapi import openapi_document
 from packhorse.web.pages import PageServer
@@ -72,11 +72,11 @@ def web_app(
             f"trace_url is {trace_url!r}; give an address with {{trace_id}} in it, such as "
             "https://traces.example/{trace_id}"
         )
-    rules = AccessRules.of(
+    rules = AccessRules(
         authorize=authorize,
-        proxies=proxies,
-        proxy_header=proxy_header,
-        proxy_roles=proxy_roles,
+        proxies=proxy_networks(proxies),
+        proxy_header=proxy_header.lower(),
+        proxy_roles=dict(proxy_roles or {}),
         proxy_role=proxy_role,
         loopback=loopback,
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -307,18 +308,18 @@ async def redrive(call: ApiCall, order: RetryOrder) -> ApiAnswer:
 @answers("ActedJob", "Let a job go on that needs a person")
 async def approve(call: ApiCall, order: DecisionOrder) -> ApiAnswer:
     """Let a job go on that needs a person."""
-    handle = call.job()
-    before = await handle.astatus()
-    waited = await handle.aapprove(by=call.principal.name, note=order.note)
-    return await _acted(call, before, waited=waited)
+    return await _decided(call, call.job().aapprove, order.note)
 
 
 @answers("ActedJob", "End a job that needs a person")
 async def decline(call: ApiCall, order: DecisionOrder) -> ApiAnswer:
     """End a job that needs a person."""
-    handle = call.job()
-    before = await handle.astatus()
-    waited = await handle.adecline(by=call.principal.name, note=order.note)
+    return await _decided(call, call.job().adecline, order.note)
+
+
+async def _decided(call: ApiCall, verb: Callable[..., Awaitable[bool]], note: str) -> ApiAnswer:
+    before = await call.job().astatus()
+    waited = await verb(by=call.principal.name, note=note)
     return await _acted(call, before, waited=waited)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -75,41 +76,35 @@ async def run_schedule(call: ApiCall) -> ApiAnswer:
 @answers("Schedule", "Let a schedule fire no more")
 async def pause_schedule(call: ApiCall) -> ApiAnswer:
     """Let a schedule fire no more until it is resumed; deploys do not change that."""
-    before = await _before(call)
-    return _changed(before, await call.app.schedules.apause(call.path["name"]))
+    return await _changed(call, call.app.schedules.apause)
 
 
 @answers("Schedule", "Let a schedule fire again")
 async def resume_schedule(call: ApiCall) -> ApiAnswer:
     """Let a schedule fire again from now on; fires during the pause are skipped."""
-    before = await _before(call)
-    return _changed(before, await call.app.schedules.aresume(call.path["name"]))
+    return await _changed(call, call.app.schedules.aresume)
 
 
 @answers("Schedule", "Change when a schedule fires")
 async def edit_schedule(call: ApiCall, order: ScheduleChange) -> ApiAnswer:
     """Change when a schedule fires, whatever code declares now or later."""
-    options = given_fields(order)
-    before = await _before(call)
-    if not options:
-        return _changed(before, before)
-    return _changed(before, await call.app.schedules.aedit(call.path["name"], **options))
+    options, schedules = given_fields(order), call.app.schedules
+    return await _changed(call, schedules.aedit if options else schedules.aget, **options)
 
 
 @answers("Schedule", "Let a schedule fire as declared again")
 async def restore_schedule(call: ApiCall) -> ApiAnswer:
     """Undo the changes: code decides again when it fires."""
-    before = await _before(call)
-    return _changed(before, await call.app.schedules.aedit(call.path["name"]))
+    return await _changed(call, call.app.schedules.aedit)
 
 
-async def _before(call: ApiCall) -> ScheduleInfo:
-    found = await call.app.schedules.aget(call.path["name"])
-    call.require_match(_tag(found))
-    return found
-
-
-def _changed(before: ScheduleInfo, after: ScheduleInfo) -> ApiAnswer:
+async def _changed(
+    call: ApiCall, change: Callable[..., Awaitable[ScheduleInfo]], **given: Any
+) -> ApiAnswer:
+    """Change the schedule if it is as If-Match says, and describe it."""
+    before = await call.app.schedules.aget(call.path["name"])
+    call.require_match(_tag(before))
+    after = await change(call.path["name"], **given)
     return ApiAnswer(
         body=document_of(after), etag=_tag(after), before=_edited(before), after=_edited(after)
     )
