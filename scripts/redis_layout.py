@@ -30,6 +30,22 @@ POLICY = {
     "SCHEMA": layout.SCHEMA,
     "SCHEMA_OF_GROUPS": layout.SCHEMA_OF_GROUPS,
 }
+#: How an unconstrained new job starts: packed constants, and names of texts that pack a value.
+_pack = msgspec.msgpack.encode
+_NEW_STATE: Mapping[str, bytes | str] = {
+    **dict.fromkeys(("fence", "hold_until_us", "attempts"), _pack(0)),
+    **dict.fromkeys(("failures", "crashes", "lone_crashes", "snoozes"), _pack(0)),
+    **dict.fromkeys(("updated_us", "ready_us"), "now"),
+    **{name: name for name in ("timeout_us", "queue", "task", "priority")},
+    "status": _pack(layout.CODE[JobStatus.QUEUED]),
+    "signature": _pack(""),
+}
+_NEW_OWN: Mapping[str, bytes | str] = {
+    **dict.fromkeys(("sequence", "place", "line_number"), "number"),
+    **dict.fromkeys(("created_us", "due_us"), "now"),
+    **dict.fromkeys(("pass_number", "releases"), _pack(0)),
+    "rank": "priority",
+}
 #: The largest array whose MessagePack header is one byte.
 SHORT_ARRAY_MAX = 15
 
@@ -61,7 +77,9 @@ def layout_text() -> str:
             *_reader("state", layout.SharedState),
             *_packer("state", layout.SharedState),
             *_adder("own", layout.OwnState),
-            *_packer("own", layout.OwnState)[:-1],
+            *_packer("own", layout.OwnState),
+            *_template("state", layout.SharedState, _NEW_STATE),
+            *_template("own", layout.OwnState, _NEW_OWN)[:-1],
             "",
         ]
     )
@@ -96,15 +114,15 @@ def _table(name: str, entries: Mapping[str, object]) -> str:
     return f"local {name} = {{\n{_wrapped(items, 2)},\n}}"
 
 
-def _wrapped(items: Iterable[str], indent: int) -> str:
-    """The items with commas between them, on as few lines as they need."""
+def _wrapped(items: Iterable[str], indent: int, separator: str = ",") -> str:
+    """Join the items with separators, on as few lines as they need."""
     lines: list[str] = []
     for item in items:
-        if lines and len(lines[-1]) + len(item) + 3 <= WIDTH:
-            lines[-1] += f", {item}"
+        if lines and len(lines[-1]) + len(item) + len(separator) + 2 <= WIDTH:
+            lines[-1] += f"{separator} {item}"
         else:
             lines.append(" " * indent + item)
-    return ",\n".join(lines)
+    return f"{separator}\n".join(lines)
 
 
 def _reader(name: str, struct: type[msgspec.Struct]) -> list[str]:
@@ -146,9 +164,8 @@ def _adder(name: str, struct: type[msgspec.Struct]) -> list[str]:
 
 def _packer(name: str, struct: type[msgspec.Struct]) -> list[str]:
     fields = struct.__struct_fields__
-    header = "".join(f"\\{byte:03}" for byte in _header(len(fields)))
     return [
-        f"local {name.upper()}_HEADER = '{header}'",
+        f"local {name.upper()}_HEADER = {_quoted(_header(len(fields)))}",
         f"-- Pack the fields of `{struct.__name__}`.",
         f"local function pack_{name}(job)",
         f"  return {name.upper()}_HEADER .. cmsgpack.pack(",
@@ -156,6 +173,33 @@ def _packer(name: str, struct: type[msgspec.Struct]) -> list[str]:
         "end",
         "",
     ]
+
+
+def _template(
+    name: str, struct: type[msgspec.Struct], values: Mapping[str, bytes | str]
+) -> list[str]:
+    """A function that joins the packed values of a new job; a field without a value is nil."""
+    fields = struct.__struct_fields__
+    given = dict.fromkeys(value for value in values.values() if isinstance(value, str))
+    texts, packed = list[str](), _header(len(fields))
+    for field in fields:
+        value = values.get(field, _pack(None))
+        if isinstance(value, bytes):
+            packed += value
+        else:
+            texts += [_quoted(packed), value] if packed else [value]
+            packed = b""
+    return [
+        f"-- Join the packed values of a new `{struct.__name__}`.",
+        f"local function new_{name}({', '.join(given)})",
+        "  return " + _wrapped([*texts, _quoted(packed)], 4, " ..").lstrip(),
+        "end",
+        "",
+    ]
+
+
+def _quoted(data: bytes) -> str:
+    return "'" + "".join(f"\\{byte:03}" for byte in data) + "'"
 
 
 def _unpacked(fields: Sequence[str]) -> str:

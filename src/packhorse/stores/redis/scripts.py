@@ -36,6 +36,8 @@ _CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
 _DEFINITION: Final = re.compile(
     r"(?ms)^(?:(?:local )?function |local (?=\w+ = \{\n))(?P<name>[\w.]+).*?^(?:end|\})\n"
 )
+#: A member of a table, such as a library's function `keys.job`.
+_MEMBER: Final = re.compile(r"\b\w+\.\w+\b")
 #: Locals that are given values without a call, on one line.
 _LOCALS: Final = re.compile(r"^local (?P<names>\w+(?:, \w+)*) = [^()\n]*[^()\n{]\n", re.MULTILINE)
 #: Comments on lines of their own; others may be part of a text.
@@ -94,7 +96,10 @@ def _with_needs(text: str, known: set[str]) -> str:
 
 
 def _used_part(text: str) -> str:
-    """The text without functions, tables and values that are not used in it: each costs a call."""
+    """Drop functions, tables and values that the text does not use: each costs every call time.
+
+    Functions of a library's table become local functions for the same reason.
+    """
     definitions = {found["name"]: found[0] for found in _DEFINITION.finditer(text)}
     used, looked_at = set[str](), [_DEFINITION.sub("", text)]
     while looked_at:
@@ -102,6 +107,8 @@ def _used_part(text: str) -> str:
         used |= found
         looked_at += [definitions[name] for name in found]
     text = _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)
+    text = _MEMBER.sub(lambda each: each[0].replace(".", "_") if each[0] in used else each[0], text)
+    text = re.sub(r"(?m)^function ", "local function ", text)
     words = Counter(re.findall(r"\w+", text))
     return _LOCALS.sub(
         lambda each: each[0] if any(words[name] > 1 for name in each["names"].split(", ")) else "",

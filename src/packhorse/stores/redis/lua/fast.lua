@@ -24,25 +24,19 @@ local function submit_fast(given)
   if not queues.is_plain(queue) or known_ids(queue, names) then
     return nil
   end
-  local now, rank = clock.now, tonumber(priority)
-  local state = pack_state({
-    status = QUEUED, fence = 0, updated_us = now, hold_until_us = 0, timeout_us = tonumber(timeout),
-    attempts = 0, queue = queue, task = task, signature = '', priority = rank, ready_us = now,
-    failures = 0, crashes = 0, lone_crashes = 0, snoozes = 0,
-  })
-  local own = {created_us = now, due_us = now, rank = rank, pass_number = 0, releases = 0}
-  local pass, line = keys.enc(own.pass_number), keys.line(queue, task, '')
+  local pack = cmsgpack.pack
+  local now, rank, pass = pack(clock.now), pack(tonumber(priority)), keys.enc(0)
+  local state = new_state(now, pack(tonumber(timeout)), pack(queue), pack(task), rank)
   local number, all, places = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names, {}, {}
   for at, name in ipairs(names) do
     local arg = first + (at - 1) * parts
-    local id = given[arg]
-    number = number + 1
-    own.sequence, own.place, own.line_number = number, number, number
-    redis.call('HSET', name, FIELD.state, state, FIELD.own, pack_own(own),
+    local id, digits = given[arg], keys.number(number + at)
+    redis.call('HSET', name, FIELD.state, state, FIELD.own, new_own(pack(number + at), now, rank),
       FIELD.definition, shared ~= '' and shared or given[arg + 2], FIELD.payload, given[arg + 1])
-    all[2 * at - 1], all[2 * at] = number, id
-    places[2 * at - 1], places[2 * at] = priority, pass .. keys.enc(number) .. id
+    all[2 * at - 1], all[2 * at] = digits, id
+    places[2 * at - 1], places[2 * at] = priority, pass .. keys.sorting(digits) .. id
   end
+  local line = keys.line(queue, task, '')
   pending.many('ZADD', tag .. KEY.all, all)
   pending.many('ZADD', line, places)
   redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), #names)

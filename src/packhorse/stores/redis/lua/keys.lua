@@ -21,10 +21,13 @@ function keys.number(value)
   return string.format('%.0f', value)
 end
 
--- A number as text that sorts as the number does: its digits, after a letter that says how many.
-function keys.enc(value)
-  local digits = string.format('%.0f', value)
+-- Digits behind a letter that says how many: a text that sorts as the number does.
+function keys.sorting(digits)
   return string.char(96 + #digits) .. digits
+end
+
+function keys.enc(value)
+  return keys.sorting(keys.number(value))
 end
 
 -- A part of a name that may hold any character.

@@ -142,3 +142,16 @@ local function pack_own(job)
     job.releases, job.parked_us, job.dead_reason, job.dead_letter, job.result_dropped,
     job.holds_line)
 end
+
+-- Join the packed values of a new `SharedState`.
+local function new_state(now, timeout_us, queue, task, priority)
+  return '\220\000\030\001\000' .. now .. '\192\192\000\192' .. timeout_us ..
+    '\192\192\192\000\192\192\192\192\192\192\192\192' .. queue .. task .. '\160\192' .. priority ..
+    now .. '\000\000\000\000'
+end
+
+-- Join the packed values of a new `OwnState`.
+local function new_own(number, now, priority)
+  return '\157' .. number .. now .. now .. number .. priority .. '\000' .. number ..
+    '\000\192\192\192\192\192'
+end
