@@ -49,10 +49,23 @@ def test_a_constrained_job_is_of_no_kind(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"queue": "other"}, {"task": "other"}, {"priority": 0}, {"timeout_us": 7}]
+    "change",
+    [
+        {"queue": "other"},
+        {"task": "other"},
+        {"priority": 0},
+        {"timeout_us": 7},
+        {"tags": ("red",)},
+        {"created_by": "anna"},
+        {"trace_id": "theirs"},
+    ],
 )
 def test_jobs_of_two_kinds_are_not_of_one_kind(change: dict[str, object]) -> None:
     assert not are_of_one_kind([_plain(), _plain(**change)])
+
+
+def test_jobs_of_one_foreign_trace_are_of_one_kind() -> None:
+    assert are_of_one_kind([_plain(trace_id="theirs"), _plain(trace_id="theirs")])
 
 
 def test_one_id_twice_is_of_no_kind() -> None:

@@ -49,6 +49,11 @@ def own_trace_id(job_id: str) -> str:
     return job_id.replace("-", "")
 
 
+def stored_trace_id(new: NewJob) -> str | None:
+    """The trace id of a new job as it is stored: None if it follows from the job's id."""
+    return None if new.trace_id == own_trace_id(new.id) else new.trace_id
+
+
 def definition_of(new: NewJob) -> bytes:
     """The definition of a new job, as it is stored."""
     return _pack(
@@ -59,7 +64,7 @@ def definition_of(new: NewJob) -> bytes:
             new.tenant,
             new.tags,
             new.timeout_us,
-            None if new.trace_id == own_trace_id(new.id) else new.trace_id,
+            stored_trace_id(new),
             new.upstream_request_id,
             new.created_by,
             None if new.options is None else msgspec.json.encode(new.options).decode(),

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
 
-from packhorse.core.constraints import UNCONSTRAINED, Constraint, job_constraints
+from packhorse.core.constraints import UNCONSTRAINED, Constraint, are_alike, job_constraints
 from packhorse.core.job import JobStatus, NewJob, RateRule
 from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import id_conflict
@@ -26,7 +24,7 @@ from packhorse.errors import (
 from packhorse.stores.plan import Steps
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.redis.layout import STATUS, NewJobParts
-from packhorse.stores.redis.rows import definition_of, own_trace_id, signature_of
+from packhorse.stores.redis.rows import definition_of, signature_of, stored_trace_id
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import Submitted
 from packhorse.stores.transfer import rejected
@@ -34,10 +32,6 @@ from packhorse.stores.transfer import rejected
 #: Jobs that one submit may bring: they are stored at once, and the server does nothing else.
 SUBMITTED_MAX: Final = 20_000
 
-#: What jobs of one kind share.
-_kind_of: Final = attrgetter("queue", "task", "priority", "timeout_us")
-#: What else a definition says.
-_details_of: Final = attrgetter("tags", "options", "upstream_request_id", "created_by")
 #: Constraints that jobs of one kind may have: tags are part of the definition.
 _KNOWN: Final = (UNCONSTRAINED, Constraint.TAGS)
 
@@ -72,14 +66,14 @@ def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Su
 
 
 def are_of_one_kind(jobs: Sequence[NewJob]) -> bool:
-    """Whether the jobs share queue, task, priority and timeout and are unconstrained."""
-    if not all(job_constraints(new) in _KNOWN and not is_member(new) for new in jobs):
+    """Whether the jobs are unconstrained and differ in id and payload only."""
+    first = jobs[0]
+    if job_constraints(first) not in _KNOWN or is_member(first):
         return False
     if len(jobs) == 1:
         return True
-    kind = _kind_of(jobs[0])
-    alike = all(_kind_of(new) == kind for new in jobs)
-    return alike and len({new.id for new in jobs}) == len(jobs)
+    one_trace = len(set(map(stored_trace_id, jobs))) == 1
+    return one_trace and are_alike(jobs) and len({new.id for new in jobs}) == len(jobs)
 
 
 def is_member(new: NewJob) -> bool:
@@ -89,15 +83,11 @@ def is_member(new: NewJob) -> bool:
 
 def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
     first = jobs[0]
-    details = _details_of(first)
-    shared = len(jobs) == 1 or all(
-        new.trace_id == own_trace_id(new.id) and _details_of(new) == details for new in jobs
-    )
     timeout = "" if first.timeout_us is None else first.timeout_us
     args: list[Argument] = [1, first.queue, first.task, int(first.priority), timeout]
-    args.append(definition_of(first) if shared else b"")
+    args.append(definition_of(first))
     for new in jobs:
-        args += (new.id, new.payload) if shared else (new.id, new.payload, definition_of(new))
+        args += (new.id, new.payload)
     return args
 
 
@@ -227,66 +217,38 @@ def _answer(new: NewJob, answer: Any) -> Submitted:
 # ---------------------------------------------------------------------------------- refusals
 
 
-def _refuse(problem: str, told: Sequence[Any], jobs: Sequence[NewJob]) -> NoReturn:
-    _REFUSALS[problem](told, jobs)
+def _refuse(problem: str, details: Sequence[Any], jobs: Sequence[NewJob]) -> NoReturn:
+    """Raise the error for a refusal of the script `submit`."""
+    texts: list[Any] = [each.decode() if isinstance(each, bytes) else each for each in details]
+    match problem, texts:
+        case "shelf", [job_id, queue, shelf_of]:
+            raise ConfigError(
+                f"job {job_id} was submitted to {queue!r}, which is the dead-letter shelf of "
+                f"queue {shelf_of!r}; nothing was stored: submit to another queue"
+            )
+        case "closed", [queue]:
+            raise QueueClosed(queue)
+        case "heavy", [weight, most, window_us]:
+            check_weight(weight, [RateRule(most, window_us)])
+        case "mismatch", [job_id, key]:
+            raise _mismatch(job_id, key, jobs)
+        case "stranger", [job_id]:
+            raise id_conflict(job_id)
+        case "full", [queue, depth, limit, reason]:
+            raise QueueFull(queue, depth=depth, limit=limit, reason=reason)
+        case "older", [worker]:
+            raise SchemaOutOfDate(
+                f"worker {worker} is of a release that knows no groups of jobs, and would end "
+                "their members unseen; nothing was stored: upgrade or stop it first"
+            )
     raise AssertionError(f"the store refused a submit as {problem}, and could not say why")
 
 
-def _shelf(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    job_id, queue, shelf_of = (part.decode() for part in told)
-    raise ConfigError(
-        f"job {job_id} was submitted to {queue!r}, which is the dead-letter shelf of "
-        f"queue {shelf_of!r}; nothing was stored: submit to another queue"
-    )
-
-
-def _closed(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    raise QueueClosed(told[0].decode())
-
-
-def _heavy(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    weight, most, window_us = told
-    check_weight(weight, [RateRule(most, window_us)])
-
-
-def _mismatch(told: Sequence[Any], jobs: Sequence[NewJob]) -> None:
-    job_id, key = told[0].decode(), told[1].decode()
-    task = next(
-        new.task for new in jobs if new.idempotency is not None and new.idempotency.key == key
-    )
-    raise IdempotencyMismatch(
+def _mismatch(job_id: str, key: str, jobs: Sequence[NewJob]) -> IdempotencyMismatch:
+    rules = ((new.task, new.idempotency) for new in jobs)
+    task = next(task for task, rule in rules if rule is not None and rule.key == key)
+    return IdempotencyMismatch(
         f"idempotency key {key!r} of task {task!r} belongs to job {job_id}, which "
         "has another payload; nothing was stored: give each payload a key of its own",
         job_id=job_id,
     )
-
-
-def _stranger(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    raise id_conflict(told[0].decode())
-
-
-def _full(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    queue, depth, limit, reason = told
-    raise QueueFull(queue.decode(), depth=depth, limit=limit, reason=reason.decode())
-
-
-def _older(told: Sequence[Any], _jobs: Sequence[NewJob]) -> None:
-    raise SchemaOutOfDate(
-        f"worker {told[0].decode()} is of a release that knows no groups of jobs, and would end "
-        "their members unseen; nothing was stored: upgrade or stop it first"
-    )
-
-
-_REFUSALS: Final[Mapping[str, Callable[[Sequence[Any], Sequence[NewJob]], None]]] = (
-    MappingProxyType(
-        {
-            "shelf": _shelf,
-            "closed": _closed,
-            "heavy": _heavy,
-            "mismatch": _mismatch,
-            "stranger": _stranger,
-            "full": _full,
-            "older": _older,
-        }
-    )
-)

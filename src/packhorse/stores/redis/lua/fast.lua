@@ -15,11 +15,11 @@ local function known_ids(queue, names)
 end
 
 -- Store jobs of one kind, unless an id is known, the queue is a shelf or the store was copied.
-local function submit_fast(given)
-  local queue, task, priority, timeout, shared = unpack(given, 3, 7)
-  local first, parts, names = 8, shared ~= '' and 2 or 3, {}
-  for at = first, #given, parts do
-    names[#names + 1] = keys.job(given[at])
+local function submit_fast()
+  local queue, task, priority, timeout, definition = unpack(ARGV, 3, 7)
+  local names = {}
+  for at = 8, #ARGV, 2 do
+    names[#names + 1] = keys.job(ARGV[at])
   end
   if not queues.is_plain(queue) or known_ids(queue, names) then
     return nil
@@ -29,10 +29,9 @@ local function submit_fast(given)
   local state = new_state(now, pack(tonumber(timeout)), pack(queue), pack(task), rank)
   local number, all, places = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names, {}, {}
   for at, name in ipairs(names) do
-    local arg = first + (at - 1) * parts
-    local id, digits = given[arg], keys.number(number + at)
+    local id, payload, digits = ARGV[2 * at + 6], ARGV[2 * at + 7], keys.number(number + at)
     redis.call('HSET', name, FIELD.state, state, FIELD.own, new_own(pack(number + at), now, rank),
-      FIELD.definition, shared ~= '' and shared or given[arg + 2], FIELD.payload, given[arg + 1])
+      FIELD.definition, definition, FIELD.payload, payload)
     all[2 * at - 1], all[2 * at] = digits, id
     places[2 * at - 1], places[2 * at] = priority, pass .. keys.sorting(digits) .. id
   end
@@ -47,7 +46,7 @@ local function submit_fast(given)
   return 'ok'
 end
 
-local answer = ARGV[2] == '1' and submit_fast(ARGV)
+local answer = ARGV[2] == '1' and submit_fast()
 if answer then
   return answer
 end

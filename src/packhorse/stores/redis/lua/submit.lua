@@ -251,9 +251,8 @@ local function new_parts()
     end
     return given
   end
-  local queue, task, priority, timeout, shared = unpack(ARGV, 3, 7)
-  for at = 8, #ARGV, shared ~= '' and 2 or 3 do
-    local definition = shared ~= '' and shared or ARGV[at + 2]
+  local queue, task, priority, timeout, definition = unpack(ARGV, 3, 7)
+  for at = 8, #ARGV, 2 do
     given[#given + 1] = {
       ARGV[at], definition, ARGV[at + 1], queue, task, priority, '', '+0', '', timeout, '',
     }
@@ -275,9 +274,9 @@ end
 
 -- script: submit
 -- Stores jobs, all of them or none.
--- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: queue, task, priority and timeout, and
--- their definition or "", then id and payload of each, and its definition if they do not share one; they are
--- due now, without keys, deadline, tenant or weight, each id once. Of others the parts of each: see NEW.
+-- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: their queue, task, priority, timeout and
+-- definition, then id and payload of each; they are due now, without keys, deadline, tenant or weight, and no
+-- id comes twice. Of others the parts of each: see NEW.
 -- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
 -- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
 -- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
