@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is kept with jobs on Redis, in fields of their hashes."""
+"""Values and signals attached to jobs, in fields of their hashes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class RedisAttachments:
             DeliverAnswer.UNKNOWN,
             lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
         )
-        told: Sequence[Argument] = (name, value, delivery or "")
-        return Plan("deliver", partial(_deliver, asked, told), named=named)
+        signal: Sequence[Argument] = (name, value, delivery or "")
+        return Plan("deliver", partial(_deliver, asked, signal), named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def steps() -> Steps[Attachments | None]:
@@ -66,12 +66,12 @@ class RedisAttachments:
 
 
 def _attach(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
-    """Again with definitions that say so, if there are jobs with nothing attached yet.
+    """Attach values; a job's first ones need its definition marked, which takes a second script.
 
-    A definition changes in no other way, so that nothing is lost between the two.
+    Nothing else changes a definition, so nothing is lost between the two scripts.
     """
     marks = dict.fromkeys([one.job_id for one in kept], b"")
-    while True:  # once or twice: of what was marked no mark is asked for
+    while True:  # once or twice: the script asks for each mark once
         args: list[Argument] = [ATTACHED_MAX, ATTACHED_BYTES_MAX]
         for one in kept:
             args += (one.job_id, one.fence, marks[one.job_id], len(one.values))
@@ -85,11 +85,11 @@ def _attach(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
             marks[job_id.decode()] = _mark(definition)
 
 
-def _deliver(asked: Sequence[Argument], told: Sequence[Argument]) -> Steps[DeliverAnswer]:
+def _deliver(asked: Sequence[Argument], signal: Sequence[Argument]) -> Steps[DeliverAnswer]:
     args = [*asked, ATTACHED_MAX, ATTACHED_BYTES_MAX, SIGNALS_MAX]
-    word, *rest = yield Script("deliver", [*args, "", *told])
+    word, *rest = yield Script("deliver", [*args, "", *signal])
     if word == b"mark":  # as above
-        word, *_ = yield Script("deliver", [*args, _mark(rest[0]), *told])
+        word, *_ = yield Script("deliver", [*args, _mark(rest[0]), *signal])
     return DeliverAnswer(word.decode())
 
 
@@ -101,7 +101,7 @@ def _mark(definition: bytes) -> bytes:
 
 
 def read_attached(flat: Sequence[Any]) -> Attachments:
-    """What is attached to a job, from all fields of its hash."""
+    """Read what is attached to a job from the fields of its hash."""
     fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
     values: dict[str, bytes] = {}
     signals: dict[str, dict[int, bytes]] = {}

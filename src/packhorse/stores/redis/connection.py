@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Connections to Redis: made and greeted by redis-py, read by hiredis, used by us.
 
-redis-py knows how to connect: addresses, TLS, names and passwords, protocol versions. Its clients
-would also send again by themselves what had no answer, which is wrong for a claim, give up after
-times of their own, and cost three times as much as the exchange itself. So its connection is told
-plainly what to do (no retries, our timeouts, RESP3), and hands over its socket once greeted.
+redis-py knows how to connect: addresses, TLS, names and passwords, protocol versions. But its
+clients repeat requests that had no answer, which is wrong for a claim, have timeouts besides ours,
+and cost three times as much as the exchange itself. So we configure its connection (no retries, our
+timeouts, RESP3), and take over the socket after the greeting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTHING: Final = object()
 _VERSION_MIN: Final = (6, 2)
 
 _Kinds = exceptions
-#: redis-py takes the first word off some errors; it is what tells them apart.
+#: redis-py removes the first word of some errors, which is their code.
 _FIRST_WORDS: Final = (
     (_Kinds.BusyLoadingError, "LOADING"),
     (_Kinds.ReadOnlyError, "READONLY"),
@@ -74,7 +74,7 @@ class RedisConnection:
         self._poll.register(sock, select.POLLIN)
 
     def wait_at_most(self, timeout_s: float) -> None:
-        """Let the kernel end a wait: Python's own way takes two calls for each of ours."""
+        """Set timeouts in the kernel: those of Python cost a second system call each time."""
         if self.tls:
             self.sock.settimeout(timeout_s)
             return
@@ -115,7 +115,7 @@ class RedisConnection:
         self.sock.close()
 
     def __del__(self) -> None:
-        self.sock.close()  # a process may end without closing its store, and is not scolded for it
+        self.sock.close()  # no ResourceWarning if a process ends without closing its store
 
 
 def dial(
@@ -178,7 +178,7 @@ def _connection(settings: RedisSettings, address: Address, patience_s: float | N
 
 
 def _server(made: Any) -> str:
-    """What the server said it is; too old a one is refused."""
+    """The name and version of the server; refuse one that is too old."""
     greeting: dict[Any, Any] = dict(made.handshake_metadata or {})
     name = greeting.get(b"server", b"redis").decode()
     version = greeting.get(b"version", b"0").decode()
@@ -239,7 +239,7 @@ class Route:
         return True
 
     def mistrust(self) -> None:
-        """The server is not the one it was: look for the right one with the next connection."""
+        """Search for the server with the next connection: this one is not the primary."""
         with self._lock:
             self.generation += 1
             if self._settings.cluster:

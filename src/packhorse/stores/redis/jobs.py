@@ -34,10 +34,10 @@ from packhorse.stores.requests import (
 )
 from packhorse.stores.transfer import cursor_of
 
-#: Scripts of one claim: each sets aside a bounded number of lines that are held back.
+#: Scripts that one claim runs: each looks at a bounded number of blocked lines.
 _LOOKS_MAX: Final = 100
-#: Where an answer to a claim says that there may be more, which jobs a rate let go, where its jobs
-#: begin, and the parts of each.
+#: Positions in the reply to a claim: whether there may be more, the jobs that a rate limit passed,
+#: and the first job; and how many parts each job has.
 _MORE, _RATED, _JOBS, _PARTS = 4, 5, 6, 4
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -102,7 +102,7 @@ class RedisJobs:
 
 
 def _claim(request: ClaimRequest, *, fast: bool) -> Steps[Claimed]:
-    """One script, or a few when very much is held back; see `JobStore.claim`."""
+    """Claim with one script, or a few when very many lines are blocked; see `JobStore.claim`."""
     reply = yield Script("claim", _arguments(request, request.limit), fast)
     jobs, rated = _jobs_of(reply), list(reply[_RATED])
     for _ in range(_LOOKS_MAX):
@@ -115,7 +115,7 @@ def _claim(request: ClaimRequest, *, fast: bool) -> Steps[Claimed]:
 
 
 def _jobs_of(reply: list[Any]) -> list[Job]:
-    """The jobs of an answer; what several of them share is read once."""
+    """Read the jobs of a reply; decode what several of them share once."""
     states: dict[bytes, SharedState] = {}
     definitions: dict[bytes, Definition] = {}
     jobs: list[Job] = []
@@ -157,7 +157,7 @@ def _arguments(request: ClaimRequest, limit: int) -> list[Argument]:
 
 
 def _settle(settlements: Sequence[Settlement], *, fast: bool) -> Steps[tuple[Verdict, ...]]:
-    """All in one script; see `JobStore.settle`."""
+    """Settle all in one script; see `JobStore.settle`."""
     if not settlements:
         return ()
     args: list[Argument] = []
@@ -168,7 +168,7 @@ def _settle(settlements: Sequence[Settlement], *, fast: bool) -> Steps[tuple[Ver
 
 
 def _rest(settled: Settlement) -> bytes:
-    """See `layout.SettlementParts`; many settlements share them."""
+    """Pack `layout.SettlementParts`, which many settlements share."""
     error = settled.error
     return _pack(
         (
@@ -198,7 +198,7 @@ def _rest(settled: Settlement) -> bytes:
 
 
 def seen_by(tenant: str | None) -> tuple[int, str]:
-    """Whether only a tenant's jobs are known to a caller, and whose."""
+    """The script arguments that limit a caller to the jobs of a tenant."""
     return (0, "") if tenant is None else (1, tenant)
 
 
@@ -208,7 +208,7 @@ def _cancel(job_id: str, tenant: str | None) -> Steps[CancelAnswer]:
 
 
 def _delete(text: bytes, limit: int, behind: str, most: int) -> Steps[Deleted]:
-    """In parts: each script looks at some jobs, and goes on where the last one ended."""
+    """Delete in parts: each script looks at some jobs, from where the last one ended."""
     removed = 0
     for looked in range(0, most, LOOKED_AT):
         if removed >= limit:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Connections for threads: taken for one exchange, given back, never more than a bound."""
+"""A bounded pool of connections for threads; each is borrowed for one exchange."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConnectionPool:
         self._closing = threading.Lock()
 
     def ask(self, request: bytes) -> Any:
-        """One exchange on a connection of its own; what interrupts it costs that connection."""
+        """Send a request on an idle connection; close the connection if that is interrupted."""
         try:
             self._room.get(timeout=self._patience_s)
         except Empty:
@@ -73,7 +73,7 @@ class ConnectionPool:
                 self._room.put(None)
 
     def _fresh(self) -> RedisConnection:
-        """An idle connection that the server has not given up meanwhile, or a new one."""
+        """An idle connection that the server has not closed, or a new one."""
         for _ in range(self._limit):
             try:
                 connection = self._idle.pop()

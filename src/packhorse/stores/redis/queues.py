@@ -75,10 +75,10 @@ class RedisQueues:
         gate = "" if key is None else _key_pause(queue, key)
         if tenant is not None:
             gate = _tenant_pause(queue, tenant)
-        return Plan("pause", partial(_said, "pause", [queue, int(paused), gate]))
+        return Plan("pause", partial(_changed, "pause", [queue, int(paused), gate]))
 
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
-        return Plan("close_queue", partial(_said, "close_queue", [queue, int(closed)]))
+        return Plan("close_queue", partial(_changed, "close_queue", [queue, int(closed)]))
 
     @planned(writes=False)
     def queues(self, *, holding: bool = True) -> Steps[tuple[QueueState, ...]]:
@@ -117,7 +117,7 @@ class RedisQueues:
         return depth
 
 
-def _said(script: str, args: list[Argument]) -> Steps[bool]:
+def _changed(script: str, args: list[Argument]) -> Steps[bool]:
     reply = yield Script(script, args)
     return bool(reply)
 

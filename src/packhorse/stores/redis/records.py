@@ -122,7 +122,7 @@ class RedisJournal:
 
 
 def _page(bounds: PageBounds, kind: str, limit: int) -> Steps[RecordPage]:
-    """Script after script, until there are enough that have not expired."""
+    """Read in parts, until there are enough records that have not expired."""
     low, high = max(bounds.first, bounds.after), bounds.last
     if kind:
         low, high = _entry(bounds.order, bounds.after), "\x7f"
@@ -130,15 +130,15 @@ def _page(bounds: PageBounds, kind: str, limit: int) -> Steps[RecordPage]:
     now_us, wanted = 0, limit + 1
     for _ in range(_READS_MAX):
         asked = wanted - len(found) + _READ_MORE
-        instant, *told = yield Script("records_page", [kind, low, high, asked])
+        instant, *rows = yield Script("records_page", [kind, low, high, asked])
         now_us = int(instant)
-        for entry, value in zip(told[::2], told[1::2], strict=True):
+        for entry, value in zip(rows[::2], rows[1::2], strict=True):
             low = entry.decode()
             text = low[_ORDER_DIGITS + 1 :] if kind else low
             record = _read(RecordId.of(text), value)
             if bounds.first < text < bounds.last and not is_expired(record, now_us):
                 found.append(record)
-        if len(found) >= wanted or len(told) < 2 * asked:
+        if len(found) >= wanted or len(rows) < 2 * asked:
             break
     return as_page(found, limit, now_us, by_order=bool(kind))
 
@@ -149,7 +149,7 @@ def _line(group: Group, line: bytes) -> JournalLine:
 
 
 def _folded(folded: Folded | None) -> bytes:
-    """What is folded as the script takes it."""
+    """The argument of the script for a fold."""
     if folded is None:
         return b""
     lines = [
@@ -199,7 +199,7 @@ def _change(
 
 
 def _refused(decided: Decided, folded: Folded | None, now_us: int) -> Steps[Changed]:
-    """The answer to changes that conflict; that a line is gone is told first."""
+    """The answer to changes that conflict, or to a fold whose lines are gone."""
     if folded is not None and folded.line_ids:
         gone = yield Script("journal_gone", [folded.group.text, *folded.line_ids])
         if gone:
@@ -210,7 +210,7 @@ def _refused(decided: Decided, folded: Folded | None, now_us: int) -> Steps[Chan
 def _arguments(
     named: RecordId, value: bytes | None, before: Record | None, after: Record | None
 ) -> tuple[Argument, ...]:
-    """One record as the script takes it."""
+    """The arguments of the script for one record."""
     expires_us = None if after is None else after.expires_us
     return (
         named.text,

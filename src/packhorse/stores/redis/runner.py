@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Runs plans: for threads and for event loops, in the same words.
+"""Run plans in threads and on event loops.
 
-What may be repeated is repeated once when its answer was lost with the connection: reads, and
-verbs that change nothing the second time. A claim is never one of them: what it took is found by
-the next renewal, which tells the store what the worker holds.
+When a connection is lost before the answer came, the runner repeats reads, and verbs that change
+nothing the second time, once. It never repeats a claim: the next renewal releases jobs that were
+claimed in vain, since it lists the jobs that the worker holds.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from packhorse.stores.redis.settings import RedisSettings
 
 T = TypeVar("T")
 
-#: Verbs that write, and come to the same when they are done twice.
+#: Verbs that write, and change nothing when they are repeated.
 REPEATABLE: Final = frozenset({"submit", "settle", "note_progress", "cancel", "await_finish"})
-#: Replies of a server that was the primary once, or will be: a name may lead elsewhere by now.
+#: Replies of a server that is not the primary now: its name may lead to another server.
 _NOT_THE_PRIMARY: Final = frozenset({"READONLY", "MASTERDOWN", "CLUSTERDOWN"})
 #: How often one request is sent again, such as when it follows the namespace to another node.
 _REPAIRS_MAX: Final = 8
 
 
 class Runner:
-    """Turns steps into requests, and replies into answers."""
+    """Sends the steps of plans as requests, and returns their answers."""
 
     def __init__(self, settings: RedisSettings, route: Route, clock: Clock | None) -> None:
         self._settings = settings
@@ -39,7 +39,7 @@ class Runner:
         self._clock = clock
 
     def run(self, plan: Plan[T], pool: ConnectionPool) -> T:
-        """In the caller's thread."""
+        """Run a plan in the caller's thread."""
         for last in (False, True):
             steps, reply = plan.steps(), None
             try:
@@ -54,7 +54,7 @@ class Runner:
         raise AssertionError("the second time is the last")
 
     async def arun(self, plan: Plan[T], line: SharedConnection) -> T:
-        """On an event loop."""
+        """Run a plan on an event loop."""
         for last in (False, True):
             steps, reply = plan.steps(), None
             try:
@@ -83,7 +83,7 @@ class Runner:
         return reply
 
     def _request(self, step: object) -> bytes:
-        """What a step asks of the server."""
+        """The request for a step."""
         if isinstance(step, Script):
             return self._script(step, "EVALSHA", loaded(step.name, fast=step.fast).digest)
         if isinstance(step, RedisCommand):
@@ -97,10 +97,10 @@ class Runner:
         return "" if self._clock is None else self._clock.now_us()
 
     def _repaired(self, step: object, error: ReplyError, repairs: int) -> bytes:
-        """The request that may do what this reply says was not done; else the error is raised."""
+        """The request to send after this error reply; raise the error if there is none."""
         code = code_of(error)
         if code == "NOSCRIPT" and isinstance(step, Script) and repairs < _REPAIRS_MAX:
-            # The server was restarted, or told to forget; nothing was done yet.
+            # The server does not have the script yet, or forgot it; nothing was done.
             return self._script(step, "EVAL", loaded(step.name, fast=step.fast).text)
         if code == "MOVED" and self._route.moved(error):
             if repairs < _REPAIRS_MAX:
@@ -115,7 +115,7 @@ class Runner:
 
 
 def _may_repeat(plan: Plan[Any], error: Exception) -> bool:
-    """Whether to try once more: it was lost on the way, and doing it twice does no harm."""
+    """Whether to try once more: the answer was lost, and repeating does no harm."""
     if not isinstance(error, Lost) or not error.sent or error.silent:
         return False
     return not plan.writes or plan.verb in REPEATABLE

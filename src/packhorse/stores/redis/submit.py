@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Submit: new jobs as the script takes them, and its refusals as errors."""
+"""Submit: arguments of the script for new jobs, and the errors for its refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 
 
 def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Submitted, ...]]:
-    """All or none, in one script; see `JobStore.submit`."""
+    """Store all jobs or none, with one script; see `JobStore.submit`."""
     if not jobs:
         return ()
     if len(jobs) > SUBMITTED_MAX:
@@ -77,7 +77,7 @@ def are_of_one_kind(jobs: Sequence[NewJob]) -> bool:
 
 
 def is_member(new: NewJob) -> bool:
-    """Whether a job belongs to a group: then its definition is read when it ends."""
+    """Whether a job is a member of a group: then the store reads its definition when it ends."""
     return new.options is not None and new.options.member is not None
 
 
@@ -99,7 +99,7 @@ def _arguments(jobs: Sequence[NewJob]) -> list[Argument]:
 
 
 def _refuse_binary(jobs: Sequence[NewJob]) -> None:
-    """Refuse payloads that are no text: they could be stored, and not be shown."""
+    """Refuse payloads that are not text: the store could not show them."""
     for new in jobs:
         try:
             new.payload.decode()
@@ -111,17 +111,17 @@ def _refuse_binary(jobs: Sequence[NewJob]) -> None:
 
 
 def deal(queue: bytes) -> Steps[None]:
-    """Give passes to what is ready in a queue whose first job with a tenant comes, in parts."""
+    """Deal passes to the ready jobs of a queue before its first job with a tenant, in parts."""
     more = True
     while more:
         more = yield Script("deal", [queue])
 
 
 class AdmittedJobs:
-    """Jobs that are stored with a change of records, each by itself."""
+    """Jobs that are stored with a change of records; each is refused by itself."""
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
-        """Refuse those that no script is asked about."""
+        """Refuse jobs that can be refused without asking the store."""
         self._jobs = jobs
         self._refused: dict[int, RefusedJob] = {}  # by the place of the job
         self._asked: list[Argument] = []
@@ -134,51 +134,51 @@ class AdmittedJobs:
 
     @property
     def arguments(self) -> list[Argument]:
-        """The parts of those the script is asked about, then of members that are dead letters."""
+        """The parts of jobs to store, then of refused members, which become dead letters."""
         kept = [(self._jobs[at], why) for at, why in self._refused.items()]
         dead = [_dead_letter(new, why) for new, why in kept if is_member(new)]
         return [*self._asked, *(part for each in dead for part in each)]
 
-    def refuse(self, told: Sequence[Any]) -> None:
-        """Members that the script does not let in: they are to be kept as dead letters."""
+    def refuse(self, refusals: Sequence[Any]) -> None:
+        """Note members that the script refused: the next try stores them as dead letters."""
         left = [at for at in range(len(self._jobs)) if at not in self._refused]
-        for number, problem in told:
+        for number, problem in refusals:
             at = left[number - 1]
             self._refused[at] = _refusal(self._jobs[at], problem)
         left = [at for at in left if at not in self._refused]
         self._asked = [part for at in left for part in arguments_of(self._jobs[at])]
 
-    def answers(self, told: Sequence[Any]) -> tuple[Submitted | RefusedJob, ...]:
-        """What became of each, from what the script told of those it was asked about."""
-        each = iter(told)
+    def answers(self, replies: Sequence[Any]) -> tuple[Submitted | RefusedJob, ...]:
+        """The answer for each job, from those of the script for the jobs it was given."""
+        each = iter(replies)
         return tuple(
             [
-                self._refused[at] if at in self._refused else _told(new, next(each))
+                self._refused[at] if at in self._refused else _result_of(new, next(each))
                 for at, new in enumerate(self._jobs)
             ]
         )
 
 
 def _dead_letter(new: NewJob, refused: RefusedJob) -> list[Argument]:
-    """The parts of a job that is not let in, with why in place of its due time."""
+    """The parts of a refused job, with the error in place of its due time."""
     dead = rejected(new, refused.code, refused.reason, 0)
     parts = list(arguments_of(dead.job))
     parts[NewJobParts.__struct_fields__.index("due")] = b"!" + msgspec.json.encode(dead.error)
     return parts
 
 
-def _told(new: NewJob, answer: Any) -> Submitted | RefusedJob:
+def _result_of(new: NewJob, answer: Any) -> Submitted | RefusedJob:
     if type(answer) is int or answer[0] != b"refused":
         return _answer(new, answer)
     return _refusal(new, answer[1])
 
 
-def _refusal(new: NewJob, told: Sequence[Any]) -> RefusedJob:
-    problem, *rest = told
+def _refusal(new: NewJob, refusal: Sequence[Any]) -> RefusedJob:
+    problem, *rest = refusal
     try:
         _refuse(problem.decode(), rest, [new])
     except SchemaOutOfDate:
-        raise  # it passes: neither the job nor anything of its change is stored until then
+        raise  # an upgrade ends it; until then neither the job nor its change is stored
     except PackhorseError as error:
         return _refused(new, error)
 

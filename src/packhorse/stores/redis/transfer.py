@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs to and from another store."""
+"""Carry jobs to and from another store."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _carry_in(jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:
 
 
 def _arguments(carried: CarriedJob) -> list[Argument]:
-    """One job as the script takes it."""
+    """The arguments of the script for one job."""
     job, fields = carried.job, _fields(carried)
     flags = (carried.took_unique, carried.took_idempotency, deals_passes(carried))
     stashed = () if carried.stashed is None else arguments_of(carried.stashed)
@@ -126,7 +126,7 @@ def _arguments(carried: CarriedJob) -> list[Argument]:
 
 
 def _fields(carried: CarriedJob) -> list[Argument]:
-    """What is kept beside the state, as name and value."""
+    """The other fields of the job's hash, as name and value."""
     fields: list[Argument] = []
     for name, value in (("error", carried.error), ("progress", carried.progress)):
         if value is not None:
@@ -137,7 +137,7 @@ def _fields(carried: CarriedJob) -> list[Argument]:
 
 
 def _state(carried: CarriedJob) -> dict[str, Any]:
-    """The fields of `SharedState` and `OwnState` by name; what is None is not there."""
+    """The fields of `SharedState` and `OwnState` by name, some of them None."""
     job, standing, finished_us = carried.job, carried.standing, carried.finished_us
     expires_us, dead = carried.expires_us, carried.status is JobStatus.DEAD
     state: dict[str, Any] = {
@@ -177,8 +177,8 @@ def _state(carried: CarriedJob) -> dict[str, Any]:
     return state
 
 
-def _carried(told: Sequence[Any], now_us: int) -> CarriedJob:
-    job_id, _, took_unique, took_idempotency, stashed, flat = told
+def _carried(row: Sequence[Any], now_us: int) -> CarriedJob:
+    job_id, _, took_unique, took_idempotency, stashed, flat = row
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     shown = [fields.get(name.encode()) for name in RECORD_FIELDS]
     state, own = read_state(fields[b"s"]), read_own(fields[b"b"])
@@ -222,27 +222,17 @@ def _history(fields: dict[bytes, bytes]) -> tuple[Any, ...]:
 def _stashed(parts: Sequence[bytes]) -> NewJob:
     """A new job from its `NewJobParts`."""
     job_id, definition, payload, *_, due, deadline, timeout, _rules = parts
-    name, said, instant = job_id.decode(), read_definition(definition), int(due[1:])
+    name, defined, instant = job_id.decode(), read_definition(definition), int(due[1:])
+    fields: dict[str, Any] = msgspec.structs.asdict(defined) | {
+        "timeout_us": int(timeout) if timeout else None,
+        "options": None if defined.options is None else read_options(defined.options),
+        "trace_id": own_trace_id(name) if defined.trace_id is None else defined.trace_id,
+    }
     return NewJob(
         id=name,
-        task=said.task,
         payload=payload,
-        queue=said.queue,
-        priority=said.priority,
-        tenant=said.tenant,
-        tags=said.tags,
         delay_us=instant if due[:1] == b"+" else 0,
         scheduled_us=instant if due[:1] == b"=" else None,
         deadline_us=int(deadline) if deadline else None,
-        timeout_us=int(timeout) if timeout else None,
-        options=None if said.options is None else read_options(said.options),
-        trace_id=own_trace_id(name) if said.trace_id is None else said.trace_id,
-        upstream_request_id=said.upstream_request_id,
-        created_by=said.created_by,
-        ordering_key=said.ordering_key,
-        concurrency_key=said.concurrency_key,
-        rate_key=said.rate_key,
-        weight=said.weight,
-        unique=said.unique,
-        idempotency=said.idempotency,
+        **fields,
     )

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Fast routes of submit, claim and settle, for jobs without keys in queues without constraints; see
--- `queues.get`. Each stands before the general route of its script, decides about all jobs before it
--- writes anything, and leaves to the general route what it does not know.
+-- `queues.get`. A fast route runs before the general route of its script. It decides about all jobs before
+-- it writes anything, and writes nothing if one of them needs the general route.
 
 -- fast: submit
 -- needs: lines
+-- Whether an id is taken, the queue is a shelf, the store was copied or is bounded itself.
 local function known_ids(queue, names)
   local found, CHUNK = 0, 1000 -- names that go in one command
   for from = 1, #names, CHUNK do -- KEY.queue alone: settings of the store itself
@@ -14,7 +15,7 @@ local function known_ids(queue, names)
   return found > 0
 end
 
--- Store jobs of one kind, unless an id is known, the queue is a shelf or the store was copied.
+-- Store jobs of one kind, or return nil.
 local function submit_fast()
   local queue, task, priority, timeout, definition = unpack(ARGV, 3, 7)
   local names = {}
@@ -144,7 +145,7 @@ local function hand_over(one)
   end
 end
 
--- Take what was given out of its line, and let the next one be its head.
+-- Remove claimed jobs from their line, and make the next one its head.
 local function advance(line)
   pending.count(line.queue, QUEUED, -line.taken)
   pending.count(line.queue, PROCESSING, line.taken)
@@ -190,13 +191,13 @@ end
 -- needs: queues
 local settlements, outcomes, kinds = {}, {}, {} -- kinds: the outcomes as a list
 
--- Whether a settlement is a completion that says nothing else.
+-- Whether a settlement is a completion without errors, counters or delays.
 local function completes(settled)
   return settled.kind == KIND.COMPLETED and settled.ended and not settled.error
     and settled.failures + settled.crashes + settled.snoozes + settled.releases == 0
 end
 
--- A job that was processing, as it is when it has completed.
+-- Change a running job to a completed one.
 local function completed(job, settled)
   local now = clock.now
   job.general = job.cancel_requested or job.keyed or job.signature ~= ''
@@ -211,7 +212,7 @@ local function completed(job, settled)
   job.text, job.attempt = pack_state(job), jobs.attempt_line(job, COMPLETED, false)
 end
 
--- What becomes of all jobs that have this state and are settled so.
+-- The outcome of all jobs with this state and this settlement.
 local function outcome(state, settlement)
   local name = settlement .. state
   if not outcomes[name] then
@@ -226,7 +227,7 @@ local function outcome(state, settlement)
   return outcomes[name]
 end
 
--- The verdict about one job, and what becomes of it if it ends now; no verdict: the general route.
+-- The verdict about one job, and its outcome if it ends now; no verdict: the general route must decide.
 local function decide(id, fence, settlement, ended)
   local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own, FIELD.bytes)
   local job = found[1] and outcome(found[1], settlement)

@@ -3,7 +3,7 @@
 -- needs: lines
 local index = {}
 
--- Whether the unconstrained line does not show a ready job in the order of its place.
+-- Whether a ready job is in KEY.since: no unconstrained line holds it in the order of its place.
 local function apart(job)
   return job.signature ~= '' or job.pass_number ~= 0 or job.rank ~= job.priority or job.suspect
 end
@@ -16,14 +16,14 @@ local function drop(key, _, member, registry, name)
   pending.drop(key, member, registry, name)
 end
 
--- The indexes of a job that a claim found past its deadline, until upkeep gives it up.
+-- Change the indexes of a job that a claim found past its deadline; upkeep ends it later.
 local function late(job, change)
   local pair = keys.pair(job.queue, job.task)
   change(tag .. KEY.since .. job.queue, job.place, job.id)
   change(tag .. KEY.overdue .. pair, job.rank, keys.ranked(job), KEY.overdue_tasks .. job.queue, job.task)
 end
 
--- Set a job aside that the claim took out of its line.
+-- Index a job that the claim took out of its line because its deadline has passed.
 function index.set_late(job)
   late(job, pending.put)
 end
@@ -86,7 +86,7 @@ local function follow(job, change)
   end
 end
 
--- Passes are read while a script goes on, so they are written at once.
+-- Write passes at once: the same script may read them again.
 local function follow_pass(job, there)
   if not queues.get(job.queue).tenanted then
     return
@@ -104,8 +104,8 @@ local function follow_pass(job, there)
   end
 end
 
--- Count the bytes of a job that is unfinished, if its queue or the store is bounded by them; not one that
--- is `gone`. What was counted is kept with the job, so that just that is taken back.
+-- Count the bytes of an unfinished job, if its queue or the store has a bound in bytes; a job that is `gone`
+-- counts nothing. The counted bytes are stored with the job, so that exactly those are subtracted later.
 function index.weigh(job, gone)
   local key, bytes = keys.job(job.id), 0
   local counted = tonumber(redis.call('HGET', key, FIELD.bytes) or 0)
@@ -122,7 +122,7 @@ function index.weigh(job, gone)
   end
 end
 
--- Take a job out of every index, as it stands.
+-- Remove a job from every index, before it is changed.
 function index.leave(job)
   pending.count(job.queue, job.status, -1)
   if is_suspended(job) then
@@ -135,7 +135,7 @@ function index.leave(job)
   follow_pass(job, false)
 end
 
--- Take a claimed job out of every index but its line, which the claim changes itself.
+-- Remove a claimed job from every index but its line, which the claim changes itself.
 function index.unready(job)
   pending.count(job.queue, QUEUED, -1)
   if apart(job) or job.deadline_us then
@@ -150,7 +150,7 @@ function index.unready(job)
   follow_pass(job, false)
 end
 
--- Put a job into every index it belongs to, as it stands.
+-- Add a job to the indexes of its status, after it was changed.
 function index.enter(job)
   pending.count(job.queue, job.status, 1)
   if is_suspended(job) then
@@ -191,7 +191,7 @@ function index.follow_order(job)
   end
 end
 
--- Take a job that is removed out of the line of its ordering key.
+-- Remove a deleted job from the line of its ordering key.
 function index.forget_order(job)
   if signatures.read(job.signature).ordering and job.holds_line then
     job.holds_line = nil
@@ -199,7 +199,7 @@ function index.forget_order(job)
   end
 end
 
--- Write everything that was gathered, and wake those concerned. The last thing a script does.
+-- Write all pending changes and publish the wake-ups. Scripts end with it.
 function index.flush()
   pending.flush()
   lines.flush()

@@ -186,7 +186,7 @@ local function look_apart(queue, oldest)
   end
 end
 
-local told = {}
+local waiting = {}
 for at = 1, #counts, 2 do
   local queue = string.match(counts[at], '^' .. keys.count('(.*)', QUEUED) .. '$')
   if queue then
@@ -194,8 +194,8 @@ for at = 1, #counts, 2 do
     look_at_lines(queue, oldest)
     look_apart(queue, oldest)
     for level, since in pairs(oldest) do
-      told[#told + 1] = {queue, level, since}
+      waiting[#waiting + 1] = {queue, level, since}
     end
   end
 end
-return {counts, told, redis.call('HGETALL', tag .. KEY.suspended)}
+return {counts, waiting, redis.call('HGETALL', tag .. KEY.suspended)}

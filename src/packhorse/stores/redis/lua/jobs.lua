@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Jobs read and written, changes of indexes gathered, wake-ups.
+-- Read and write jobs, buffer changes of indexes, wake listeners.
 -- needs: keys
 local jobs = {}
 
@@ -19,7 +19,7 @@ function jobs.load(id)
   end
 end
 
--- Write what changes of a job, and other fields beside it: name, value, ...
+-- Write the state of a job, and more fields: name, value, ...
 function jobs.save(job, ...)
   redis.call('HSET', keys.job(job.id), FIELD.state, pack_state(job), FIELD.own, pack_own(job), ...)
 end
@@ -30,7 +30,7 @@ function jobs.attempt_line(job, status, will_retry, error)
     job.worker or '', will_retry, error)
 end
 
--- When the record or the result of a finished job expires: `policies.retention.first_expiry_us`.
+-- When the record or the result of a finished job expires first: `policies.retention.first_expiry_us`.
 function jobs.first_expiry_us(job)
   local ends = job.keep_us and job.finished_us + job.keep_us
   if job.has_result and job.result_keep_us then
@@ -45,14 +45,14 @@ function jobs.definition(id)
   return text and cmsgpack.unpack(text)
 end
 
--- Changes of sorted sets and counters, gathered over a script and written with few commands.
--- Of several changes to one member the last counts.
+-- Changes of sorted sets and counters, buffered until `flush` writes them with few commands.
+-- The last of several changes to one member wins.
 local pending = {}
 local ARGUMENTS_MAX = 2000 -- of one command; Lua cannot unpack many more
 local sets, counted, running, suspended, weighed, named = {}, {}, {}, {}, {}, {}
 
--- Put a member into a sorted set. `registry` is a set that names the sorted sets which are not
--- empty, and `name` what it calls this one.
+-- Add a member to a sorted set. The set `registry` lists the sorted sets that are not empty; there this
+-- one is called `name`.
 function pending.put(key, score, member, registry, name)
   local set = sets[key]
   if not set then
@@ -65,7 +65,7 @@ function pending.put(key, score, member, registry, name)
   end
 end
 
--- Take a member out of a sorted set.
+-- Remove a member from a sorted set.
 function pending.drop(key, member, registry, name)
   pending.put(key, false, member, registry, name)
 end
@@ -101,7 +101,7 @@ local function flush_counts(key, changed)
   end
 end
 
--- One command with many arguments, in as many goes as it takes.
+-- Run a command with a list of arguments, in parts that Lua can unpack.
 function pending.many(command, key, arguments)
   for first = 1, #arguments, ARGUMENTS_MAX do
     local last = math.min(first + ARGUMENTS_MAX - 1, #arguments)
@@ -133,7 +133,7 @@ local function flush_set(key, set)
   end
 end
 
--- Write all that was gathered.
+-- Write all buffered changes.
 function pending.flush()
   for key, set in pairs(sets) do
     sets[key] = nil
@@ -167,7 +167,7 @@ function wakes.task(task)
   end
 end
 
--- All that wait for jobs or for cancels share one channel.
+-- All topics of jobs share one channel, and so do those of cancels.
 local function channel(topic)
   if string.sub(topic, 1, 4) == 'job:' then
     return KEY.wake .. 'job'
@@ -183,7 +183,7 @@ function wakes.flush()
   end
 end
 
--- Wake the workers of one queue, by a script that wakes no others.
+-- Wake the workers of one queue at once, in a script that wakes no others.
 function wakes.only_queue(queue)
   redis.call('PUBLISH', tag .. KEY.wake .. 'queue:' .. queue, 'queue:' .. queue)
 end

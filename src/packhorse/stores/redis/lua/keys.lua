@@ -30,7 +30,7 @@ function keys.enc(value)
   return keys.sorting(keys.number(value))
 end
 
--- A part of a name that may hold any character.
+-- A part of a name, with its length before it: it may hold any character.
 function keys.len(text)
   return #text .. ':' .. text
 end
@@ -62,7 +62,7 @@ function keys.count(queue, status)
   return status .. ':' .. queue
 end
 
--- Where a job stands in its line: the order of (pass, place), and its id.
+-- The member of a job in its line: it sorts by pass, then place, and ends with the id.
 function keys.ranked(job)
   return keys.enc(job.pass_number) .. keys.enc(job.place) .. job.id
 end
@@ -77,7 +77,7 @@ function keys.ranked_place(member)
   return tonumber(string.sub(member, at + 1, at + string.byte(member, at) - 96))
 end
 
--- Where a job stands among equals: by its number, and its id.
+-- The member of a job in other sorted sets: equal scores sort by sequence.
 function keys.numbered(job)
   return keys.enc(job.sequence) .. job.id
 end

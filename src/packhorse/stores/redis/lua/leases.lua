@@ -143,11 +143,11 @@ for _, worker in ipairs(redis.call('SMEMBERS', tag .. KEY.holders)) do
   look(worker, gone and keys.number(expires) or false, latest)
 end
 table.sort(found, function(one, other) return one[1] < other[1] end)
-local told = {}
+local chosen = {}
 for at = 1, math.min(limit, #found) do
-  told[at] = found[at]
+  chosen[at] = found[at]
 end
-return {clock.now, told}
+return {clock.now, chosen}
 
 -- script: workers
 -- Reads the instant, and of the workers known their last word and how many jobs each holds.

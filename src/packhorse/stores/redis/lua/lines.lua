@@ -81,7 +81,7 @@ function lines.place(queue, task, signature, line, score, member, gate, from)
   end
   if member then
     redis.call('ZADD', keys.group(queue, task, group), score, member)
-    -- Who comes first has changed, so that what the gate said before may not hold any more.
+    -- The head has changed, so the gate must be asked again.
     lines.open_group(queue, task, group, from or 0)
     redis.call('HSET', tag .. KEY.heads .. pair, signature, cmsgpack.pack(group, member))
   elseif redis.call('EXISTS', line) == 1 then

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What queues and tasks are set to, each read once a script; pausing and closing queues.
+-- Settings of queues and tasks, each read once a script; pausing and closing queues.
 -- needs: jobs
 local queues = {}
 local known_queues, known_tasks = {}, {}
@@ -25,7 +25,7 @@ function queues.get(queue)
   return known
 end
 
--- Whether a queue takes jobs and is not constrained: the same, for who needs to know no more.
+-- Whether a queue is open and unconstrained; reads less than `queues.get`.
 function queues.is_plain(queue)
   local found = redis.call('HMGET', tag .. KEY.queue .. queue, 'closed', 'tenanted', 'sheds', 'hard')
   return found[1] ~= '1' and not (found[2] or found[3] or found[4])
@@ -36,7 +36,7 @@ function queues.bounds_bytes(queue)
   return queues.get(queue).conf.max_bytes or queues.get('').conf.max_bytes
 end
 
--- How many bytes they have.
+-- The bytes that jobs of a queue or of the store have.
 function queues.held_bytes(queue)
   return tonumber(redis.call('HGET', tag .. KEY.bytes, queue) or 0)
 end
@@ -69,7 +69,7 @@ function queues.count(queue, status)
   return tonumber(redis.call('HGET', tag .. KEY.counts, keys.count(queue, status)) or 0)
 end
 
--- How many jobs wait in a queue, those that wait in a step not among them.
+-- How many jobs wait in a queue, without those that wait in a step of their handler.
 function queues.depth(queue)
   local depth = 0 - tonumber(redis.call('HGET', tag .. KEY.suspended, queue) or 0)
   for status in pairs(WAITING) do
@@ -85,8 +85,8 @@ function queues.next_due(queue)
 end
 
 -- script: pause
--- Stops or goes on giving out a queue's jobs, or those of one of its keys or tenants.
--- Arguments: queue, 1 to pause or 0 to go on, and "" or the gate of the key or tenant.
+-- Pauses or resumes a queue, or one of its keys or tenants.
+-- Arguments: queue, 1 to pause or 0 to resume, and "" or the gate of the key or tenant.
 -- Answer: 1 if that changed anything, else 0.
 -- needs: index
 local queue, paused, gate = ARGV[2], ARGV[3] == '1', ARGV[4]

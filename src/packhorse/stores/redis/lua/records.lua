@@ -91,14 +91,14 @@ return found
 local PARTS = 7
 
 local function refused_members(given)
-  local told = {'refused'}
+  local reply = {'refused'}
   for at, answer in ipairs(answers) do
     local rules = answer.refused and new_jobs.rules(given[at])
     if rules and rules.member then
-      told[#told + 1] = {at, answer.refused}
+      reply[#reply + 1] = {at, answer.refused}
     end
   end
-  return #told > 1 and told or nil
+  return #reply > 1 and reply or nil
 end
 
 local copied = redis.call('GET', tag .. KEY.copied)
@@ -140,9 +140,9 @@ end
 if ARGV[3] ~= ARGV[2] then
   redis.call('SET', tag .. KEY.removed_records, ARGV[3])
 end
-local told = tell(store())
+local reply = submit_reply(store())
 for _, new in ipairs(rejected) do
   new_jobs.reject(new)
 end
 index.flush()
-return told
+return reply

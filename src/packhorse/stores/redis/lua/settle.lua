@@ -4,7 +4,7 @@
 -- needs: new_jobs
 local settle = {}
 
--- How long a queue keeps what ended without a settlement; nil for ever.
+-- How long a queue keeps jobs that ended without a settlement; nil for ever.
 function settle.lifetimes(queue)
   local retention = queues.get(queue).conf.retention
   if retention then
@@ -13,7 +13,7 @@ function settle.lifetimes(queue)
   return POLICY.DAY_US, nil
 end
 
--- The rules that run inside the store: status, verdict, due, dead reason.
+-- Decide status, verdict, due time and dead reason.
 local function resolve(job, settled)
   local now, status = clock.now, settled.status
   if job.cancel_requested and settled.kind ~= KIND.CANCELLED then
@@ -43,7 +43,7 @@ local function attempt_status(settled, status)
   return ATTEMPT_STATUS[settled.kind]
 end
 
--- A line of history beside the state; the first and the last are kept, so one in between goes.
+-- Add a line of history; drop one from the middle when there are too many.
 local function remember_attempt(job, settled, status, fields)
   fields[#fields + 1] = FIELD.attempt .. job.attempts
   fields[#fields + 1] = jobs.attempt_line(job, attempt_status(settled, status),
@@ -53,7 +53,7 @@ local function remember_attempt(job, settled, status, fields)
   end
 end
 
--- End a job, which is in no index now; the caller puts it back and saves it.
+-- End a job that was removed from the indexes; the caller adds it again and saves it.
 local function finish(job, status, reason, keep, counted)
   local now, was = clock.now, job.status
   job.status, job.finished_us, job.parked_us, job.keep_us = status, now, nil, keep
@@ -137,7 +137,7 @@ local function close_gate(job, settled)
   redis.call('ZADD', tag .. KEY.closed_until, until_us, gate)
 end
 
--- What a job that ran until now may have held back is looked at again.
+-- Let claims look again at jobs that this one held back while it ran.
 local function let_others_go(job)
   if signatures.read(job.signature).ordering or queues.get(job.queue).conf.concurrency then
     wakes.queue(job.queue)
@@ -149,7 +149,7 @@ local function let_others_go(job)
   end
 end
 
--- The end of an attempt that is the end of its job.
+-- End a job together with its attempt.
 local function end_as_settled(job, settled, status, reason, fields, result)
   if status == COMPLETED then
     if settled.has_result then
@@ -166,7 +166,7 @@ local function end_as_settled(job, settled, status, reason, fields, result)
   finish(job, status, reason, keep, settled.counted)
 end
 
--- Write a settlement that has been found to count; answers with its verdict.
+-- Write a settlement whose fence is current; returns its verdict.
 function settle.apply(job, settled, result)
   local status, verdict, due, reason = resolve(job, settled)
   local fields = {}
@@ -204,7 +204,7 @@ function settle.apply(job, settled, result)
   return verdict
 end
 
--- Give back a job whose worker does not know of it, or leaves.
+-- Release a job whose worker leaves, or does not know that it holds it.
 function settle.release(job)
   local keep, dead_keep = settle.lifetimes(job.queue)
   return settle.apply(job, {
@@ -233,7 +233,7 @@ function settle.cancel_lost(job)
   })
 end
 
--- Remove a finished job, with its history; a line it held goes on.
+-- Remove a finished job with its history, and open the line that it held.
 function settle.forget(job)
   index.leave(job)
   index.weigh(job, true)

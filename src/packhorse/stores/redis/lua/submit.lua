@@ -221,13 +221,13 @@ local function store()
 end
 
 -- The status of each new job; id and status of each job that answers for another; or a refusal.
-local function tell(shed)
-  local told = {'ok', shed}
+local function submit_reply(shed)
+  local reply = {'ok', shed}
   for at, answer in ipairs(answers) do
     local job = not answer.refused and (entered[answer[1]] or jobs.load(answer[1]))
-    told[at + 2] = job and (answer[2] and {answer[1], job.status} or job.status) or {'refused', answer.refused}
+    reply[at + 2] = job and (answer[2] and {answer[1], job.status} or job.status) or {'refused', answer.refused}
   end
-  return told
+  return reply
 end
 
 -- Decide about jobs that neither depth nor a closed queue refuses, each by itself; or what is first.
@@ -286,6 +286,6 @@ local problem = decide(new_parts())
 if problem then
   return problem
 end
-local told = tell(store())
+local reply = submit_reply(store())
 index.flush()
-return told
+return reply

@@ -47,18 +47,18 @@ else
   found = redis.call('ZRANGEBYSCORE', tag .. KEY.all, '(' .. ARGV[3], '+inf', 'LIMIT', 0, ARGV[5])
   reached = #found == tonumber(ARGV[5])
 end
-local told, last = {}, false
+local page, last = {}, false
 for _, id in ipairs(found) do
   local job = jobs.load(id)
   if job and (WAITING[job.status] or job.status == DEAD) then
-    if #told == wanted then
-      return {clock.now, last, told}
+    if #page == wanted then
+      return {clock.now, last, page}
     end
-    told[#told + 1] = shown(id, job)
+    page[#page + 1] = shown(id, job)
   end
   last = job and keys.number(job.sequence) or last
 end
-return {clock.now, reached and last, told}
+return {clock.now, reached and last, page}
 
 -- script: exchange
 -- Puts other texts in the place of those that the values of a job have.

@@ -2,24 +2,24 @@
 -- Upkeep: expiring, parking, forgetting. Promoting is in lua/places.lua.
 
 -- script: expire
--- Gives up waiting jobs whose deadline has passed.
+-- Moves waiting jobs whose deadline has passed to the dead letters.
 -- Arguments: how many at most. Answer: their ids.
 -- needs: settle
 local overdue = redis.call('ZRANGEBYSCORE', tag .. KEY.deadlines, '-inf', keys.number(clock.now),
   'LIMIT', 0, ARGV[2])
-local told = {}
+local ids = {}
 for at, member in ipairs(overdue) do
-  told[at] = keys.numbered_id(member)
-  settle.finish_waiting(jobs.load(told[at]), DEAD, DEAD_REASON.EXPIRED)
+  ids[at] = keys.numbered_id(member)
+  settle.finish_waiting(jobs.load(ids[at]), DEAD, DEAD_REASON.EXPIRED)
 end
 index.flush()
-return told
+return ids
 
 -- script: park
--- Sets aside ready jobs that no live worker knows, lets go those one knows by now, and gives up
--- those set aside too long.
--- Arguments: after how long, how many of each at most.
--- Answer: the names of tasks newly set aside, and the ids of jobs given up.
+-- Parks ready jobs whose task no live worker knows, unparks those that a worker knows, and moves those
+-- that were parked for too long to the dead letters.
+-- Arguments: how long a job may be parked, how many of each at most.
+-- Answer: the names of newly parked tasks, and the ids of dead jobs.
 -- needs: settle
 local LOOKED_AT = 10000 -- ready jobs that one script looks at
 local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -126,12 +126,12 @@ for at, job in ipairs(by_sequence(found)) do
   names[job.task] = true
 end
 index.flush()
-local told = {}
+local parked_tasks = {}
 for name in pairs(names) do
-  told[#told + 1] = name
+  parked_tasks[#parked_tasks + 1] = name
 end
-table.sort(told)
-return {told, dead}
+table.sort(parked_tasks)
+return {parked_tasks, dead}
 
 -- script: prune
 -- Removes records and results whose lifetime has passed, workers gone for long, and gates and logs
@@ -144,7 +144,7 @@ local GATES_MAX = 1000 -- closings that one script looks at, and logs it removes
 local GHOSTS_MAX = 1000 -- workers gone for long that one script looks at
 local now = clock.now
 
--- A result goes before its record.
+-- Remove a result that expires before its record.
 local function drop_result(job)
   index.leave(job)
   job.has_result, job.result_dropped = nil, true
@@ -185,7 +185,7 @@ for _, member in ipairs(expired) do
 end
 index.flush()
 
--- Workers gone for long that hold nothing; of those that do, the jobs have to be rescued first.
+-- Forget workers that left long ago, unless they hold jobs: those have to be rescued first.
 local function forget_ghosts(most)
   local found, gone = redis.call('ZRANGEBYSCORE', tag .. KEY.leases, '-inf',
     keys.number(now - tonumber(ARGV[3])), 'LIMIT', 0, GHOSTS_MAX), {}
@@ -203,7 +203,7 @@ end
 
 local forgotten = forget_ghosts(tonumber(ARGV[2]) - #expired)
 
--- Closings that are over, and logs in which nothing counts by any rule there is.
+-- Remove members of a set that ended before an instant: closed gates, or logs that no rate rule counts.
 local function over(set, until_us)
   local found = redis.call('ZRANGEBYSCORE', tag .. set, '-inf', keys.number(until_us), 'LIMIT', 0,
     GATES_MAX)
