@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a Redis server is set to, and what that means for jobs: kept, lost, or evicted."""
+"""The settings of a Redis server, and whether it may lose or evict jobs with them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: Answers most of what is asked here in one go, also where `CONFIG` is forbidden.
+#: Most facts come from this command, which is allowed where `CONFIG` is forbidden.
 INFO: Final = ("INFO",)
 _SAFE_POLICY: Final = "noeviction"
-#: What `CONFIG GET` may tell besides, where it is allowed.
 _UNKNOWN: Final = "not told by the server"
 
 
@@ -29,7 +28,7 @@ class ServerFacts:
 
     @property
     def policy(self) -> str:
-        """What it does when its memory is full."""
+        """The eviction policy, for a full memory."""
         return self.info.get("maxmemory_policy", self.settings.get("maxmemory-policy", _UNKNOWN))
 
     @property
@@ -41,8 +40,8 @@ class ServerFacts:
     def limited(self) -> bool:
         return self.info.get("maxmemory", "0") != "0"
 
-    def told(self) -> dict[str, str]:
-        """For `packhorse doctor`."""
+    def facts(self) -> dict[str, str]:
+        """The facts that `packhorse doctor` shows."""
         limit = self.info.get("maxmemory_human") if self.limited else "none"
         return {
             "server": self.name,
@@ -57,7 +56,7 @@ class ServerFacts:
         }
 
     def warning(self) -> str | None:
-        """What should be said at start-up, if anything."""
+        """The warning to log at start-up, if there is one."""
         if not self.may_evict:
             return None
         when = "when its memory is full" if self.limited else "once a memory limit is set"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong between us and Redis, and how it is told: what happened, and what to do."""
+"""Errors of connections and replies, translated to errors that say what to do."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def code_of(error: Exception) -> str:
 
 
 def translated(error: Exception, label: str, *, writes: bool = False) -> PackhorseError:
-    """The same trouble in Packhorse's words; `writes`: the request was one that changes something.
+    """The Packhorse error for a failed request; `writes`: the request changes something.
 
     Messages name the store by its label, which holds no secrets.
     """

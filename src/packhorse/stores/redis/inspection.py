@@ -25,7 +25,7 @@ _SUMMARY_FIELDS: Final = tuple(
     name for name in RECORD_FIELDS if name not in (FIELDS["payload"], FIELDS["result"])
 )
 _read_rule: Final = msgspec.json.Decoder(RateRule).decode
-#: Jobs that one search looks at; behind them it shows what it has, and where to go on.
+#: Jobs that one search looks at; then it returns what it found, and where to go on.
 _LOOKED_MAX: Final = 100_000
 
 
@@ -87,7 +87,7 @@ class RedisInspection:
 
 
 def _search(chosen: JobFilter, wanted: int, below: str, most: int) -> Steps[Page]:
-    """Look on until there is one more than wanted, which tells that there is a next page."""
+    """Search until there is one job more than wanted: then there is a next page."""
     text = filter_text(chosen)
     rows: list[list[Any]] = []
     now_us, last, looked = 0, below, 0

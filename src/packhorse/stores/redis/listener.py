@@ -2,7 +2,7 @@
 """Wake-ups: the scripts publish, one connection for each event loop subscribes.
 
 Every waiter also looks from time to time, so a lost connection only makes wake-ups slower: another
-is made in the background, and then all listeners are told to look.
+is made in the background, and then all listeners look for themselves.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from packhorse.stores.redis.pipeline import Connecting, SocketStream
 
 #: How long a new listener may hold up its event loop until Redis has subscribed it.
 PATIENCE_S: Final = 0.25
-#: How long an event loop of another thread is waited for.
+#: How long to wait for an event loop of another thread.
 _LOOP_PATIENCE_S: Final = 5.0
 #: Between two tries to connect again, at first and at most.
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
-#: How often a silent connection is asked whether it still is one; as long it may take to answer.
+#: How often a silent connection is pinged, and how long it may take to answer.
 _PING_S: Final = 15.0
 #: Kinds of topics with many names and few messages: all of a kind share one channel.
 _SHARED: Final = ("job", "cancel")
 
 
 def channel_of(tag: str, topic: str) -> str:
-    """Where a topic is told; the scripts agree."""
+    """The channel of a topic; the scripts use the same."""
     kind = topic.partition(":")[0]
     return f"{tag}{KEYS['wake']}{kind if kind in _SHARED else topic}"
 
@@ -56,7 +56,7 @@ class Subscriber:
         self._by_topic: dict[str, set[TopicListener]] = {}
 
     def listener(self, topics: frozenset[str]) -> TopicListener:
-        """Hear these topics too; confirmed by the server, unless that takes too long."""
+        """Subscribe to these topics, and wait a short time until the server has confirmed it."""
         listener = TopicListener(topics, self.leave)
         for topic in topics:
             self._by_topic.setdefault(topic, set()).add(listener)
@@ -77,7 +77,7 @@ class Subscriber:
                 self._unsubscribe(topic)
 
     def close(self) -> None:
-        """Let go of the connection; remaining listeners get another one."""
+        """Close the connection; remaining listeners get another one."""
         stream, self._stream = self._stream, None
         self._confirmed = set()
         if stream is not None:
@@ -93,7 +93,7 @@ class Subscriber:
     # -------------------------------------------------------------------------- the connection
 
     def _connect_now(self) -> None:
-        """While the loop stands still, so that nothing told from now on is missed."""
+        """Connect and block the loop meanwhile, so that no message from now on is missed."""
         try:
             self._take_over(self._connect(PATIENCE_S))
         except (Lost, ReplyError, PackhorseError):
@@ -134,11 +134,11 @@ class Subscriber:
             self._timer.cancel()
             self._timer = None
         if self._by_topic:
-            self._hear_all()  # what was told meanwhile is gone
+            self._hear_all()  # messages may be lost
             self._again()
 
     def _ping(self) -> None:
-        """A connection may die without a word; one that does not answer a ping has."""
+        """Ping a silent connection, and give it up if it did not answer the last ping."""
         stream = self._stream
         if stream is None:
             return
@@ -150,7 +150,7 @@ class Subscriber:
         self._timer = self.loop.call_later(_PING_S, self._ping)
         stream.send(pack(("PING",)))
 
-    # ----------------------------------------------------------------------- what is said on it
+    # -------------------------------------------------------------------------------- messages
 
     def _subscribe(self, channels: Iterable[str]) -> None:
         if self._stream is not None and channels:
@@ -208,7 +208,7 @@ class RedisWakeups:
         return subscriber.listener(topics)
 
     def close(self) -> None:
-        """Let go of every connection; remaining listeners get another one."""
+        """Close every connection; remaining listeners get another one."""
         with self._lock:
             subscribers = list(self._subscribers.values())
             self._forget_closed()
@@ -222,13 +222,13 @@ class RedisWakeups:
         return subscribers
 
     def _forget_closed(self) -> None:
-        """Clear up behind event loops that were closed before their listeners."""
+        """Close the connections of event loops that were closed before their listeners."""
         for loop in [loop for loop in self._subscribers if loop.is_closed()]:
             self._subscribers.pop(loop).close()
 
 
 def in_its_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call in the thread of a loop that runs elsewhere; here, if it is ours or stands still."""
+    """Call in the thread of the loop; in this thread if the loop is ours or does not run."""
     try:
         here = asyncio.get_running_loop() is loop
     except RuntimeError:

@@ -66,8 +66,8 @@ class SharedConnection:
             self._connecting.future.add_done_callback(self._take_over)
         made = self._connecting.future
         await asyncio.shield(made)
-        # Where it was made in this very round of the loop, nothing was waited for, and its callback
-        # is still to come: a caller that asks in a loop would keep it from ever coming.
+        # If it was made in this very round of the loop, `await` did not wait, and the callback has
+        # not run yet; a caller that asks in a loop would keep it from ever running.
         self._take_over(made)
         return self._pipeline
 
@@ -118,7 +118,7 @@ class _Pipeline:
             self._stream.send(request)
 
     def _replied(self, reply: Any) -> None:
-        if isinstance(reply, PushNotification):  # said by the server unasked
+        if isinstance(reply, PushNotification):  # not a reply
             return
         future, _ = self._waiting.popleft()
         if not future.done():
@@ -158,9 +158,9 @@ class _Pipeline:
 
 
 class Connecting:
-    """A connection on its way: made in a thread of its own, told to the event loop.
+    """A connection that a new thread makes for an event loop.
 
-    It takes time, and the loop's own threads may all be taken.
+    Connecting takes time, and the loop's own threads may all be busy.
     """
 
     def __init__(self, connect: Callable[[], RedisConnection]) -> None:
@@ -186,7 +186,7 @@ class Connecting:
         trouble: BaseException | None = None
         try:
             connection = self._connect()
-        except BaseException as error:  # noqa: BLE001 - belongs to those who wait for it
+        except BaseException as error:  # noqa: BLE001 - raised in the callers that wait
             trouble = error
         else:
             with self._lock:
@@ -209,11 +209,11 @@ class Connecting:
             self.future.set_result(connection)
         else:
             self.future.set_exception(trouble or Lost("the store was closed", sent=False))
-            self.future.exception()  # callers are told; there may be none left
+            self.future.exception()  # or asyncio would log it if no caller is left
 
 
 class SocketStream:
-    """Requests out, replies in, in the event loop that made it."""
+    """Sends requests and receives replies, in the event loop that made it."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class SocketStream:
         return bool(readable)
 
     def close(self) -> None:
-        """Also after the loop was closed, and in a thread other than its own if it stands still."""
+        """Close the socket, even after the loop was closed or from another thread if it stopped."""
         if not self._open:
             return
         self._open = False

@@ -52,7 +52,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a `rediss://` server is trusted, and how we show who we are."""
+    """How to verify a `rediss://` server, and the certificate that we show it."""
 
     ca: str | None = None
     cert: str | None = None
@@ -102,7 +102,7 @@ class RedisSettings:
 
     @classmethod
     def from_url(cls, url: str) -> RedisSettings:
-        """Read a `redis://`, `rediss://` or `unix://` URL; what it does not know it refuses."""
+        """Read a `redis://`, `rediss://` or `unix://` URL, and refuse unknown options."""
         parts = _split(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = [name for name in options if name not in _OPTIONS]
@@ -130,7 +130,7 @@ class RedisSettings:
         return settings
 
     def refuse_contradictions(self) -> None:
-        """Refuse what each by itself could be meant."""
+        """Refuse options that exclude each other."""
         if self.cluster and self.database:
             raise ConfigError("a Redis Cluster has database 0 only; use namespace= to keep apart")
         if self.cluster and not self.addresses[0].port:
@@ -140,7 +140,7 @@ class RedisSettings:
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of a URL; no message shows one that a password may have become."""
+    """Split a URL; error messages never quote parts that may hold a password."""
     parts = None
     with contextlib.suppress(ValueError):  # whose message quotes the URL
         parts = urlsplit(url)

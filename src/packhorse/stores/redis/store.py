@@ -75,13 +75,13 @@ class RedisStore:
     def facts(self) -> dict[str, str]:
         schema = self.migrate()
         server = self._with_connection(_server_facts)
-        told = server.told()
+        facts = server.facts()
         return {
             "store": "redis",
-            "server": told.pop("server"),
+            "server": facts.pop("server"),
             "namespace": self._settings.namespace,
             "schema": str(schema),
-            **told,
+            **facts,
         }
 
     def close(self) -> None:
@@ -93,10 +93,9 @@ class RedisStore:
         self.wakeups.close()
 
     def forget(self) -> None:
-        """After a fork, in the child: what is open belongs to the parent, and is kept unused.
+        """After a fork, in the child: keep the parent's connections unused, and make new ones.
 
-        To close it here would do no harm, to use it would; locks may be held by threads that did
-        not come along.
+        Using them here would do harm, closing them would not; threads of the parent may hold locks.
         """
         self._left_to_parent.append((self._pool, self._lines, self.wakeups.forget()))
         self._route.forget_locks()
@@ -132,7 +131,7 @@ class RedisStore:
         return self._route.open(patience_s=patience_s)
 
     def _connect(self) -> RedisConnection:
-        """A connection to a server whose key layout is ours."""
+        """Connect, and check once that the server has a key layout we know."""
         connection = self._route.open()
         try:
             if not self._checked:
@@ -143,7 +142,7 @@ class RedisStore:
         return connection
 
     def _check(self, connection: RedisConnection) -> None:
-        """Once for each process: the layout must fit, and what is dangerous is warned of."""
+        """Check the layout once for each process, and warn of dangerous server settings."""
         _check_schema(connection, self._settings)
         with self._lock:
             first, self._checked = not self._checked, True
@@ -151,7 +150,7 @@ class RedisStore:
             _warn(_server_facts(connection), self.label)
 
     def _with_connection(self, work: Callable[[RedisConnection], T]) -> T:
-        """Do something on a connection of its own."""
+        """Do something on a new connection."""
         try:
             connection = self._route.open()
             try:
@@ -179,7 +178,7 @@ def _warn(server: ServerFacts, label: str) -> None:
 
 
 def _check_schema(connection: RedisConnection, settings: RedisSettings) -> int:
-    """Write the version where there is none, and refuse one that is not ours. Says it.
+    """Write the layout version if there is none, refuse a newer one, and return it.
 
     Many processes may do so at once: the first one writes.
     """

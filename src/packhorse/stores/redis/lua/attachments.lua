@@ -56,7 +56,7 @@ function attachments.unmarked(id)
   return redis.call('HGET', keys.job(id), FIELD.definition)
 end
 
--- Read what is to be kept with a job from the arguments: id, fence, the definition that marks it or
+-- Read the values to attach to a job from the arguments: id, fence, the definition that marks it or
 -- "", how many values, and each; where the next one begins comes second. Without a job: it is stale.
 function attachments.given(at)
   local given = {id = ARGV[at], definition = ARGV[at + 2], fields = {}, number = 0, bytes = 0}

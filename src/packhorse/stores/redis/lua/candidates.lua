@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What a worker may claim: its queues in their order, its tasks, suspects, and the open groups of lines.
+-- Candidates of a claim: queues in order, known tasks, suspects, and open groups of lines.
 -- needs: lines
 local candidates = {}
 local HEADS_MAX = 10000 -- heads of a group that a claim for some tenants looks at
@@ -27,7 +27,7 @@ function candidates.queue_order(names)
   return ordered
 end
 
--- The tasks a worker knows: all of them with "*" among the names.
+-- A set of names; "*" in it means all tasks.
 function candidates.tasks(names)
   local known = {}
   for _, name in ipairs(names) do
@@ -211,7 +211,7 @@ local function hold_until_us(timeout)
   return clock.now + timeout + POLICY.HOLD_GRACE_US
 end
 
--- Let a worker hold a job from now on.
+-- Change a job to one that a worker holds.
 function candidates.hold(job, worker, default_timeout)
   job.status, job.updated_us, job.started_us, job.worker = PROCESSING, clock.now, clock.now, worker
   job.fence, job.alone = next_fence(job.fence), nil

@@ -50,7 +50,7 @@ local function has_gate(gate, job, other)
   return signatures.concurrency_gate(other.task, other.signature) == gate.name
 end
 
--- Those who run, in the order they were submitted.
+-- The ids of running jobs that count for a gate, in the order they were submitted.
 local function running(gate, job, tenant)
   local found, looked_at = {}, 0
   for _, worker in ipairs(redis.call('SMEMBERS', tag .. KEY.holders)) do
@@ -72,7 +72,7 @@ local function running(gate, job, tenant)
   return names
 end
 
--- The head of the line, or those who run; a tenant is not told of other tenants' jobs.
+-- The jobs that keep a gate closed: the head of the line, or running jobs; of a tenant, only its own.
 function standings.in_the_way(gate, job, tenant)
   if gate.head then
     return {gate.head}
@@ -140,7 +140,7 @@ end
 
 local turnstile = gates.turnstile()
 
--- Whether the gates let a job go; of a line whose head is past its deadline, the first after it.
+-- Whether the gates pass a job; if the head of its line is past its deadline, the first after that.
 local function goes(job)
   if not overdue(job) then
     return gates.pass(turnstile, job) == nil

@@ -12,7 +12,7 @@ local function has(list, value)
   return false
 end
 
--- Whether what the definition tells fits; it is read only if that is asked for.
+-- Whether the definition fits a filter; it is read only if the filter needs it.
 local function fits_definition(chosen, job)
   if not (chosen.tenant or chosen.tag or chosen.created_by) then
     return true

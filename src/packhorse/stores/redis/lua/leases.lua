@@ -2,9 +2,9 @@
 -- Leases of workers, and what they hold.
 
 -- script: renew
--- Extends or begins a worker's lease, and releases what it does not know that it holds.
+-- Extends or begins a worker's lease, and releases jobs that it does not know it holds.
 -- Arguments: worker, length of the lease, the renewal as JSON text, by how much the clock was set
--- forward, 1 if it tells what it holds else 0, how many attempts succeeded, failed, and the time spent
+-- forward, 1 if it lists the jobs it holds else 0, how many attempts succeeded, failed, and the time spent
 -- in handlers, then job id and fence of each it holds.
 -- Answer: expiry, clock, 1 if there was no live lease, how many were released, 1 if there are more.
 -- needs: settle
@@ -41,7 +41,7 @@ local function unknown_to_worker()
   return found
 end
 
--- What was given before the clock was set forward may be held as much longer.
+-- Extend the holds of jobs that were claimed before the clock was set forward.
 local function move_holds(step)
   for _, id in ipairs(redis.call('ZRANGE', tag .. KEY.held .. worker, 0, HELD_MAX - 1)) do
     local job = jobs.load(id)

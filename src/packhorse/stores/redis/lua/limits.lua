@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What may hold back a ready job: ports of `policies.rate_limit` and `policies.gates`.
+-- Limits that block ready jobs: ports of `policies.rate_limit` and `policies.gates`.
 -- A log is a list of {end of slot, weight}, the oldest first.
 -- needs: lines
 local rate_limit = {}
@@ -14,7 +14,7 @@ local function latest_end_us(rule, now)
   return rate_limit.slot_end_us(now + POLICY.ALLOWANCE_US_MAX, rule)
 end
 
--- What of a log still counts, in slots of this rule.
+-- The grants of a log that still count, in slots of this rule.
 function rate_limit.current(log, rule, now)
   local latest, counted, at = latest_end_us(rule, now), {}, {}
   for _, grant in ipairs(log) do
@@ -180,7 +180,7 @@ local function blocked_by_time(gate, weight)
   end
 end
 
--- What one gate says to a job; nil lets it through.
+-- How one gate blocks a job; nil: it does not.
 local function blocked_by(gate, id, weight)
   if gate.shut or gate.closed then
     return {gate = gate, closes = true}
@@ -200,7 +200,7 @@ local function too_heavy(gate, weight)
   return blocked_by_time(gate, 1) == nil
 end
 
--- What the first closed gate says, or nil: the job may go.
+-- How the first closed gate blocks a job, or nil: the job may start.
 function gates.admit(asked, id, weight)
   for at, gate in ipairs(asked) do
     local blocked = blocked_by(gate, id, weight)
@@ -216,7 +216,7 @@ function gates.admit(asked, id, weight)
   end
 end
 
--- All gates of a job that are closed to it just now, for those who want to know why it waits.
+-- All gates that are closed to a job now; `explain` shows them.
 function gates.closed(asked, id, weight)
   local found = {}
   for _, gate in ipairs(asked) do
@@ -288,7 +288,7 @@ function gates.opens(gate)
   return blocked and (blocked.reopens or 'inf') or 0
 end
 
--- Keep the logs, with what was granted; also when nothing was, see `rate_limit.current`.
+-- Write the logs with the new grants; also without any, see `rate_limit.current`.
 function gates.write_logs(turnstile)
   for name, gate in pairs(turnstile.gates) do
     if gate.rule then

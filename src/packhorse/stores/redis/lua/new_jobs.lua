@@ -3,7 +3,7 @@
 -- needs: places uniqueness journal
 local new_jobs = {}
 
--- When a new job is due: `+` is a delay from now, `=` an instant. `!` is why it is not let in.
+-- When a new job is due: `+` is a delay from now, `=` an instant. `!` is the error of a refused job.
 function new_jobs.due(new)
   local value = tonumber(string.sub(new[NEW.due], 2))
   return string.sub(new[NEW.due], 1, 1) == '+' and clock.now + value or value
@@ -53,7 +53,7 @@ function new_jobs.enter(new, sequence, place, ready)
   return job
 end
 
--- Keep a member that was not let in as a dead letter, and tell of it; `due` is "!" and why.
+-- Store a refused member as a dead letter, with a line in the journal; `due` is "!" and the error.
 function new_jobs.reject(new)
   if redis.call('EXISTS', keys.job(new[NEW.id])) == 1 then
     return -- its id belongs to another job

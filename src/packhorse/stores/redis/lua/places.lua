@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: MIT
--- A place for a job that becomes ready, and its tenant's turn: ports of `policies.fairness` and
+-- Places and passes of jobs that become ready: ports of `policies.fairness` and
 -- `policies.priority`.
 -- needs: index
 local places = {}
 local PRIORITY_MAX = 4
 local DEALT_AT_ONCE = 1000 -- ready jobs that one script deals passes to
 
--- Draw numbers for sequences, places or lines; answers with the first of them.
+-- Draw numbers for sequences, places or lines; returns the first of them.
 function places.numbers(count)
   return redis.call('INCRBY', tag .. KEY.numbers, count) - count + 1
 end
@@ -85,7 +85,7 @@ local function ready_after(queue, after, limit)
   return found
 end
 
--- Deal a pass to a job that was ready when its queue began to.
+-- Deal a pass to a job that was ready before its queue had tenants.
 local function redeal(job, indexes)
   local share = job.priority .. ':' .. job.queue
   local at = indexes[share] or tonumber(redis.call('HGET', tag .. KEY.dealt, share) or 0)
@@ -98,8 +98,8 @@ local function redeal(job, indexes)
   remember(share, '', given)
 end
 
--- Go on dealing to what was ready when a queue began to, so many at a time; until all of it is
--- done the queue has a field `dealing`: the place after which to go on.
+-- Deal passes to some of the jobs that were ready before the queue had tenants. Until all have one, the
+-- queue has a field `dealing`: the place after which to go on.
 function places.deal_on(name)
   local queue, indexes = queues.get(name), {}
   local after = tonumber(redis.call('HGET', tag .. KEY.queue .. name, 'dealing') or 0)
@@ -125,8 +125,8 @@ function places.deal_on(name)
   end
 end
 
--- From the first job with a tenant on, a queue deals passes; what is ready gets them now, in the
--- order it has.
+-- Begin to deal passes in a queue, with its first job with a tenant. Ready jobs get them now, in their
+-- order.
 function places.begin_to_deal(name)
   if not queues.get(name).tenanted then
     pending.flush()
@@ -141,7 +141,6 @@ function places.much_to_deal(name)
   local queue = queues.get(name)
   return queue.dealing or (not queue.tenanted and queues.count(name, QUEUED) > DEALT_AT_ONCE)
 end
-
 
 -- Make due jobs of a queue ready, in (due, sequence) order; says how many.
 function places.promote(queue, limit)

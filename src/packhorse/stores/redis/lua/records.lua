@@ -86,7 +86,7 @@ return found
 -- arguments of `records.write`; then the parts of each job: see NEW; last, those that are kept as dead letters.
 -- Answer: "copied" and the mark if the store was copied to another one; "again" if the records are not
 -- as they were read, "gone" and lines that are not there, "deal" queue: run `deal` first; "refused" and members
--- of groups that are not let in, each its number and why: they are to be sent as dead letters; else as of `submit`.
+-- of groups that were refused, each with its number and why: send them as dead letters; else as of `submit`.
 -- needs: records submit
 local PARTS = 7
 

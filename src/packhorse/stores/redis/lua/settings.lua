@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Settings of queues and tasks: an operator's beat what was declared.
+-- Settings of queues and tasks; those of an operator override declarations.
 -- needs: index journal
 local settings = {}
 
@@ -24,13 +24,13 @@ function settings.clash(configured)
   end
 end
 
--- The text of the settings that hold, or nothing.
+-- The text of the settings in force, or nothing.
 function settings.text(queue)
   return redis.call('HGET', tag .. KEY.overrides, queue)
     or redis.call('HGET', tag .. KEY.declared, queue)
 end
 
--- Settings that hold have changed: they may let jobs go, or let some in.
+-- Wake workers and producers after a change of settings: jobs may start, or fit in.
 local function changed(queue)
   for _, task in ipairs(redis.call('SMEMBERS', tag .. KEY.ready_tasks .. queue)) do
     lines.open_all(keys.pair(queue, task))
@@ -49,8 +49,8 @@ function settings.constrain(conf)
   return false
 end
 
--- Write down what holds for a queue by now. `before` is the text that held, `plain` the text of a
--- queue with nothing set.
+-- Write the settings in force for a queue. `before` is the text that was in force, `plain` that of a
+-- queue without settings.
 function settings.hold(queue, before, plain)
   local text, shelf = settings.text(queue), queues.get(queue).conf.dead_letter
   if shelf then

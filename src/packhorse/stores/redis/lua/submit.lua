@@ -61,7 +61,7 @@ local function same(rules)
   return id
 end
 
--- What becomes of a new job that meets the holder of its unique key.
+-- Decide about a new job whose unique key another job holds.
 local function conflict(id, status, new, rules)
   local mode, identity = rules.unique.on_conflict or 'reject', rules.unique_id
   if status == PROCESSING and mode == 'keep_latest' then
@@ -73,7 +73,7 @@ local function conflict(id, status, new, rules)
   end
 end
 
--- The holder of the unique key, once it is known what to do about it.
+-- The id of the job that holds the unique key, after deciding what happens to it.
 local function rival(new, rules)
   local identity = rules.unique_id
   if not identity then
@@ -135,7 +135,7 @@ local function consider(new)
   end
 end
 
--- A queue whose first job with a tenant comes, and in which much is ready, must be dealt out first.
+-- Ask for `deal` first, if this is a queue's first job with a tenant and very many jobs are ready.
 local function deal_first()
   for _, id in ipairs(order) do
     local new = arrivals[id].new
@@ -147,7 +147,7 @@ local function deal_first()
   end
 end
 
--- Of a queue that drops: what it gives up.
+-- Choose the jobs that a full queue drops.
 local function give_up(queue, numbered, doomed, away)
   local arrived = {}
   for _, id in ipairs(order) do
@@ -189,7 +189,7 @@ local function stash(deed)
   end
 end
 
--- Do what was decided, in the order given; then give up what is too much, and say what.
+-- Carry out the decisions in order, then drop what is too much; returns the dropped ids.
 local function store()
   local numbered, first = {}, #order > 0 and places.numbers(#order)
   for at, id in ipairs(order) do
@@ -230,7 +230,7 @@ local function submit_reply(shed)
   return reply
 end
 
--- Decide about jobs that neither depth nor a closed queue refuses, each by itself; or what is first.
+-- Decide about each job by itself, ignoring depth and closed queues; returns what must be done first.
 local function decide_each(given)
   unbounded = true
   for _, new in ipairs(given) do
