@@ -16,8 +16,9 @@ from packhorse.core.settlement import SettlementKind
 from packhorse.errors import JobConflict, StoreError
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import JobFilter, QueueSettings
+from packhorse.stores.sqlite import migrate as migrations
 from packhorse.stores.sqlite.store import SqliteStore
-from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
+from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.sqlite_support import claiming, renewing, sqlite_store
 
@@ -133,3 +134,62 @@ def test_a_worker_of_an_older_release_that_comes_back_takes_no_job_it_cannot_rea
     assert record.status is JobStatus.QUEUED
     store.run(store.leases.renew(renewing()))
     assert len(store.run(store.jobs.claim(claiming())).jobs) == 2
+
+
+@pytest.mark.parametrize("ids_are_new", [True, False], ids=["in bulk", "general"])
+def test_among_many_jobs_only_large_payloads_lie_beside_their_rows(
+    store: SqliteStore, tmp_path: Path, *, ids_are_new: bool
+) -> None:
+    jobs = [new_job(f"job {n}", payload=LARGE if n % 2 else b"{}") for n in range(COUNT)]
+
+    store.run(store.jobs.submit(jobs, ids_are_new=ids_are_new))
+
+    claimed = store.run(store.jobs.claim(claiming(limit=COUNT))).jobs
+    assert [(job.id, job.payload.encode()) for job in claimed] == [
+        (job.id, job.payload) for job in jobs
+    ]
+    assert ask(tmp_path, COUNT_BODIES) == [(COUNT // 2,)]
+
+
+def test_a_large_job_carried_from_another_store_lies_beside_its_row(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    store.run(store.jobs.submit([new_job("job", payload=LARGE)]))
+    [carried] = store.run(store.transfer.carried(["job"]))
+    store.run(store.jobs.cancel("job"))
+    store.run(store.jobs.delete(JobFilter(), limit=1))
+
+    store.run(store.transfer.carry_in([carried]))
+
+    assert ask(tmp_path, COUNT_BODIES) == [(1,)]
+    [job] = store.run(store.jobs.claim(claiming())).jobs
+    assert job.payload.encode() == LARGE
+
+
+def test_a_file_whose_payloads_a_trigger_moved_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrations._migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "_migrations", lambda: known[:4])
+        older = sqlite_store(tmp_path)
+        assert older.migrate() == 4
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        connection.execute(
+            "insert into packhorse_jobs (seq, id, task, queue, status, lane, rank, place, "
+            "priority, due_us, created_us, updated_us, ready_us, tenant, payload) "
+            "values (1, 'older', ?, ?, 1, 0, 0, 1, 0, 0, 0, 0, 0, '', ?)",
+            (TASK, QUEUE, LARGE.decode()),
+        )
+    assert ask(tmp_path, COUNT_BODIES) == [(1,)]
+
+    newer = sqlite_store(tmp_path)
+    newer.run(newer.jobs.submit([new_job("newer", payload=LARGE)]))
+    older.run(older.jobs.submit([new_job("from a process still open", payload=LARGE)]))
+
+    newer.run(newer.leases.renew(renewing()))
+    claimed = newer.run(newer.jobs.claim(claiming(limit=COUNT))).jobs
+    assert {job.payload.encode() for job in claimed} == {LARGE}
+    assert len(claimed) == 3
+    older.close()
+    newer.close()

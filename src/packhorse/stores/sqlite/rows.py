@@ -21,7 +21,7 @@ from packhorse.stores.sql.rows import (
     record_of,
     trace_of,
 )
-from packhorse.stores.sql.statements import Change, Rows
+from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
 from packhorse.stores.sql.submit import due_us_of
 from packhorse.stores.sqlite.statements import sql
 
@@ -57,6 +57,8 @@ def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobR
     return record_of(values, read_extra(values["extra"]), now_us, bodies=bodies)
 
 
+#: Characters of a payload that lies in its row; longer ones would be written again by each claim.
+LARGE: Final = 2000
 #: Rows in one insert: enough to spread the cost of a statement, below SQLite's parameter limit.
 _ROWS_MAX: Final = 50
 _COLUMNS: Final = 19
@@ -108,10 +110,15 @@ def _insert(rows: int) -> str:
 
 
 def index_rare(jobs: Sequence[NewJob]) -> Steps[None]:
-    """Deadlines and tags, of the jobs that have some."""
+    """Add deadlines and tags of jobs just stored, and move large payloads beside their rows."""
     with_deadline = [job.id for job in jobs if job.deadline_us is not None]
     if with_deadline:
         yield Change(sql("submit_deadlines"), (json_text(with_deadline),))
     with_tags = [job.id for job in jobs if job.tags]
     if with_tags:
         yield Change(sql("submit_tags"), (json_text(with_tags),))
+    large = [job for job in jobs if len(job.payload) > LARGE]
+    if large:  # the rows first: the pages they free are there for the bodies
+        cut = {"ids": json_text([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
+        yield Change(sql("payloads_cut"), cut)
+        yield ChangeMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])

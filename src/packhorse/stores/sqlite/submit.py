@@ -27,7 +27,7 @@ from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
 from packhorse.stores.sql.submit import due_us_of, fresh_answer, known_jobs, refuse_known
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.rows import RECORD_COLUMNS, extra_of
+from packhorse.stores.sqlite.rows import LARGE, RECORD_COLUMNS, extra_of
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -68,8 +68,6 @@ def _store_alike(batch: Alike, *, ids_are_new: bool) -> Steps[tuple[Submitted, .
 _ROWS_MAX: Final = 100
 _QUEUED: Final = (CODE[JobStatus.QUEUED], int(Lane.READY))
 _PENDING: Final = (CODE[JobStatus.PENDING], int(Lane.WAITING))
-#: Bytes of a payload that does not go through the intake, which would write it twice.
-_LARGE: Final = 2000
 #: Constraints that the fast path knows.
 _KNOWN: Final = (Constraint(0), Constraint.DELAY)
 
@@ -78,7 +76,7 @@ def short_submit(jobs: Sequence[NewJob], *, ids_are_new: bool) -> IntakeSubmit |
     """Return the fast path of one job whose id is new; None if it is not for these jobs."""
     if not ids_are_new or len(jobs) != 1 or job_constraints(jobs[0]) not in _KNOWN:
         return None
-    return None if len(jobs[0].payload) > _LARGE else IntakeSubmit(jobs[0])
+    return None if len(jobs[0].payload) > LARGE else IntakeSubmit(jobs[0])
 
 
 class Alike(NamedTuple):
@@ -107,7 +105,7 @@ class Alike(NamedTuple):
 def alike(jobs: Sequence[NewJob]) -> Alike | None:
     """Return the jobs, if the fast path knows them and they differ in ids and arguments only.
 
-    Their traces are made from their ids, or the same for all.
+    Their payloads are small. Their traces are made from their ids, or the same for all.
     """
     first = jobs[0]
     if job_constraints(first) not in _KNOWN or extra_of(first) is not None or not are_alike(jobs):
@@ -120,9 +118,10 @@ def alike(jobs: Sequence[NewJob]) -> Alike | None:
         if traces.count(trace_id) != len(traces):
             return None
     try:
-        return Alike(first, ids, [job.payload.decode() for job in jobs], trace_id)
+        payloads = [job.payload.decode() for job in jobs]
     except UnicodeDecodeError:
-        return None  # the general path tells which
+        return None  # the general path says which one
+    return None if max(map(len, payloads)) > LARGE else Alike(first, ids, payloads, trace_id)
 
 
 @cache

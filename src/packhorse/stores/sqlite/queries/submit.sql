@@ -21,6 +21,19 @@ from {jobs} as job, json_each(job.extra, '$.tags') as tag
 where job.id in (select value from json_each(?))
 on conflict do nothing
 
+-- name: payloads_cut
+-- Empty the payloads of large jobs just added, which `body_keep` puts beside their rows. They stay while a
+-- worker lives whose release does not read them there.
+update {jobs} set payload = ''
+where
+    id in (select value from json_each(:ids)) and length(payload) > :size
+    and not exists (select 1 from {workers} where schema < 3 and expires_us > :now)
+
+-- name: body_keep
+-- Keep a large payload beside the row of its job, if it was cut there.
+insert or replace into {bodies} (job_seq, body)
+select seq, ? from {jobs} where id = ? and payload = ''
+
 -- name: queue_rows
 -- Queues as a submit sees them, and the last number given out as sequence or place.
 select
