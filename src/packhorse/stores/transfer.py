@@ -98,6 +98,16 @@ class CarriedPage(msgspec.Struct, frozen=True):
     after: str | None = None  #: pass it to get the next page; None: there is no more
 
 
+#: Fields that the record of a job has under the names they have in a submit.
+SUBMITTED_FIELDS: Final = tuple(
+    [name for name in NewJob.__struct_fields__ if name in JobRecord.__struct_fields__]
+)
+#: Fields that a carried job has under the names they have in its record.
+_RECORD_FIELDS: Final = tuple(
+    [name for name in CarriedJob.__struct_fields__ if name in JobRecord.__struct_fields__]
+)
+
+
 class CarryAnswer(StrEnum):
     """What became of one carried job."""
 
@@ -165,29 +175,17 @@ class TransferStore(Protocol):
 
 
 def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
-    """A job as it is carried, without what only mattered while it lived."""
+    """Return a job as it is carried, without what only mattered while it lived."""
     dead = record.status is JobStatus.DEAD
+    new = {name: getattr(record, name) for name in SUBMITTED_FIELDS}
     return CarriedJob(
-        job=_new_job(record, kept),
-        status=record.status,
-        counters=record.counters,
-        fence=record.fence,
-        created_us=record.created_us,
-        updated_us=record.updated_us,
-        due_us=record.due_us,
+        job=NewJob(**new, unique=kept.unique, idempotency=kept.idempotency),
+        **{name: getattr(record, name) for name in _RECORD_FIELDS},
         standing=None if dead else kept.standing,
         line_number=kept.line_number,
         took_unique=kept.took_unique and not dead,
         took_idempotency=kept.took_idempotency and not dead,
         suspect=kept.suspect,
-        cancel_requested=record.cancel_requested,
-        worker=record.worker,
-        started_us=record.started_us,
-        error=record.error,
-        progress=record.progress,
-        dead_reason=record.dead_reason,
-        dead_letter=record.dead_letter,
-        finished_us=record.finished_us,
         expires_us=kept.expires_us,
         history=kept.history,
         attached=kept.attached,
@@ -223,30 +221,6 @@ def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
         error=AttemptError("Rejected", reason, code),
         dead_reason=DeadReason.REJECTED,
         finished_us=now_us,
-    )
-
-
-def _new_job(record: JobRecord, kept: Kept) -> NewJob:
-    return NewJob(
-        id=record.id,
-        task=record.task,
-        payload=record.payload,
-        queue=record.queue,
-        priority=record.priority,
-        tenant=record.tenant,
-        tags=record.tags,
-        deadline_us=record.deadline_us,
-        timeout_us=record.timeout_us,
-        options=record.options,
-        trace_id=record.trace_id,
-        upstream_request_id=record.upstream_request_id,
-        created_by=record.created_by,
-        ordering_key=record.ordering_key,
-        concurrency_key=record.concurrency_key,
-        rate_key=record.rate_key,
-        weight=record.weight,
-        unique=kept.unique,
-        idempotency=kept.idempotency,
     )
 
 

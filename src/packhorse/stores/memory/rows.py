@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from packhorse.core.policies.fairness import Rank
 from packhorse.core.policies.retention import may_prune
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.requests import JobFilter, Renewal, Totals, WorkerRecord
+from packhorse.stores.transfer import SUBMITTED_FIELDS
 
 #: Of a long history, as many attempts are kept from its beginning, and as many from its end.
 HISTORY_KEPT: Final = 25
@@ -93,6 +94,12 @@ class JobRow:
         return self.deadline_us is not None and self.deadline_us <= now_us
 
 
+#: Fields that the record of a job has under the names they have in its row.
+_RECORD_FIELDS: Final = tuple(
+    {one.name for one in fields(JobRow)} & {*JobRecord.__struct_fields__} - {"result"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """A worker's last word, and until when it counts."""
@@ -149,45 +156,16 @@ def as_claimed(row: JobRow) -> Job:
 
 
 def as_record(row: JobRow, now_us: int) -> JobRecord:
-    """The job as it is shown; a result whose lifetime has passed is not."""
+    """Return the job as it is shown, without a result whose lifetime has passed."""
     new = row.new
     expired = row.result_dropped or _result_expired(row, now_us)
     hidden = expired or row.result is None
+    submitted = {name: getattr(new, name) for name in SUBMITTED_FIELDS}
+    kept = {name: getattr(row, name) for name in _RECORD_FIELDS}
     return JobRecord(
-        id=new.id,
-        task=new.task,
-        queue=new.queue,
-        status=row.status,
-        priority=new.priority,
-        tenant=new.tenant,
-        tags=new.tags,
-        counters=row.counters,
-        fence=row.fence,
-        created_us=row.created_us,
-        updated_us=row.updated_us,
-        due_us=row.due_us,
-        payload=new.payload,
-        trace_id=new.trace_id,
-        worker=row.worker,
-        timeout_us=new.timeout_us,
-        deadline_us=row.deadline_us,
-        started_us=row.started_us,
-        finished_us=row.finished_us,
-        dead_reason=row.dead_reason,
-        dead_letter=row.dead_letter,
-        error=row.error,
-        progress=row.progress,
+        **{**submitted, **kept},
         result=None if hidden else (row.result or "").encode(),
         result_expired=expired,
-        options=new.options,
-        upstream_request_id=new.upstream_request_id,
-        created_by=new.created_by,
-        cancel_requested=row.cancel_requested,
-        parked_us=row.parked_us,
-        ordering_key=new.ordering_key,
-        concurrency_key=new.concurrency_key,
-        rate_key=new.rate_key,
-        weight=new.weight,
         idempotency_key=None if new.idempotency is None else new.idempotency.key,
     )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from itertools import count, islice
+from typing import Final
 
 import msgspec
 
@@ -154,38 +156,27 @@ def _take_keys(access: Access, carried: CarriedJob) -> None:
             state.stashed[identity] = carried.stashed
 
 
+#: Fields that a row has under the names they have in a carried job.
+_ROW_FIELDS: Final = tuple(
+    {one.name for one in fields(JobRow)} & {*CarriedJob.__struct_fields__} - {"line_number"}
+)
+
+
 def _row(access: Access, carried: CarriedJob) -> JobRow:
     new, standing, dead = carried.job, carried.standing, carried.status is JobStatus.DEAD
-    finished_us, expires_us = carried.finished_us, carried.expires_us
-    line_number = carried.line_number
+    expires_us, line_number = carried.expires_us, carried.line_number
     return JobRow(
         new=new,
         sequence=access.state.next_sequence(),
-        created_us=carried.created_us,
-        updated_us=carried.updated_us,
-        due_us=carried.due_us,
         deadline_us=new.deadline_us,
-        status=carried.status,
+        **{name: getattr(carried, name) for name in _ROW_FIELDS},
         place=None if standing is None else standing.place,
         ready_us=0 if standing is None else standing.ready_us,
         pass_number=0 if standing is None else standing.pass_number,
         rank=(0, 0, 0) if standing is None else _rank(new.priority, standing),
         line_number=access.state.next_line_number() if line_number is None else line_number,
         holds_line=dead and line_number is not None,
-        fence=carried.fence,
-        counters=carried.counters,
-        worker=carried.worker,
-        started_us=carried.started_us,
-        suspect=carried.suspect,
-        cancel_requested=carried.cancel_requested,
-        error=carried.error,
-        progress=carried.progress,
-        dead_reason=carried.dead_reason,
-        dead_letter=carried.dead_letter,
-        finished_us=finished_us,
-        keep_us=None if expires_us is None else expires_us - (finished_us or 0),
-        expires_us=expires_us,
-        attached=carried.attached,
+        keep_us=None if expires_us is None else expires_us - (carried.finished_us or 0),
         waits_with=carried.fence if carried.attached.waiting else None,
         first_attempts=list(carried.history[:HISTORY_KEPT]),
         last_attempts=deque(carried.history[HISTORY_KEPT:], maxlen=HISTORY_KEPT),

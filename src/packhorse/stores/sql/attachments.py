@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from packhorse.core.job import TERMINAL, WAITING, JobStatus
@@ -20,7 +21,7 @@ from packhorse.core.policies.attachments import (
 )
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Named, Plan, Steps, Wake
+from packhorse.stores.plan import Plan, Steps, Wake, looking_for
 from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
 from packhorse.stores.sql.rows import STATUS
 from packhorse.stores.sql.statements import NOW, Rows
@@ -45,15 +46,13 @@ class SqlAttachments:
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
-        return Plan(
-            "deliver",
-            lambda: _deliver(self._dialect, (job_id, tenant), name, value, delivery),
-            named=Named(
-                job_id,
-                lambda answer: answer is DeliverAnswer.UNKNOWN,
-                lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
-            ),
+        named = looking_for(
+            job_id,
+            DeliverAnswer.UNKNOWN,
+            lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
         )
+        steps = partial(_deliver, self._dialect, (job_id, tenant), name, value, delivery)
+        return Plan("deliver", steps, named=named)
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         def steps() -> Steps[Attachments | None]:

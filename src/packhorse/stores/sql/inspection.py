@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.core.policies.explain import AHEAD_MAX, JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind
-from packhorse.stores.plan import Named, Plan, Steps, planned
+from packhorse.stores.plan import Plan, Steps, looking_for, planned
 from packhorse.stores.requests import (
     EVERY_TASK,
     Counts,
@@ -31,7 +31,6 @@ from packhorse.stores.sql.search import search_steps
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.transfer import cursor_of
 
-T = TypeVar("T")
 #: The statuses of jobs that are not due yet.
 _LATER: Final = (JobStatus.PENDING, JobStatus.FAILED, JobStatus.TIMEOUT)
 
@@ -51,7 +50,8 @@ class SqlInspection:
             record = dialect.read_record(rows[0], now_us) if rows else None
             return record if record is not None and tenant in (None, record.tenant) else None
 
-        return Plan("job", steps, writes=False, named=_looking_for(job_id, tenant, self.job))
+        again = partial(self.job, tenant=tenant)
+        return Plan("job", steps, writes=False, named=looking_for(job_id, None, again))
 
     @planned(writes=False)
     def history(self, job_id: str) -> Steps[tuple[AttemptRecord, ...]]:
@@ -99,15 +99,8 @@ class SqlInspection:
             "explain",
             lambda: facts_steps(self._dialect, job_id, tenant),
             writes=False,
-            named=_looking_for(job_id, tenant, self.explain),
+            named=looking_for(job_id, None, partial(self.explain, tenant=tenant)),
         )
-
-
-def _looking_for(
-    job_id: str, tenant: str | None, verb: Callable[..., Plan[T | None]]
-) -> Named[T | None]:
-    """Of a verb that answers None if it does not know the job."""
-    return Named(job_id, lambda answer: answer is None, lambda other: verb(other, tenant=tenant))
 
 
 def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> Steps[dict[str, int]]:

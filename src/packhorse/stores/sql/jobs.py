@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from packhorse.core.job import LOOK_MAX, TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
-from packhorse.stores.plan import Named, Plan, Steps, Wake, planned
+from packhorse.stores.plan import Plan, Steps, Wake, looking_for, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
@@ -25,6 +25,9 @@ from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 from packhorse.stores.transfer import cursor_of
+
+#: The answer to a redrive of one job that the store does not know.
+_UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 
 class SqlJobs:
@@ -57,28 +60,19 @@ class SqlJobs:
         return Plan(
             "cancel",
             lambda: cancel_steps(self._dialect, job_id, tenant, level),
-            named=Named(
-                job_id,
-                lambda answer: answer is CancelAnswer.UNKNOWN,
-                lambda other: self.cancel(other, tenant=tenant),
-            ),
+            named=looking_for(job_id, CancelAnswer.UNKNOWN, partial(self.cancel, tenant=tenant)),
         )
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
     ) -> Plan[tuple[RedriveAnswer, ...]]:
-        named: Named[tuple[RedriveAnswer, ...]] | None = None
-        if len(job_ids) == 1:
-            named = Named(
-                job_ids[0],
-                lambda answers: answers == (RedriveAnswer.UNKNOWN,),
-                lambda other: self.redrive((other,), tenant=tenant, forget=forget),
-            )
-        return Plan(
-            "redrive",
-            lambda: redrive_steps(self._dialect, job_ids, tenant, forget),
-            named=named,
+        steps = partial(redrive_steps, self._dialect, job_ids, tenant, forget)
+        if len(job_ids) != 1:
+            return Plan("redrive", steps)
+        named = looking_for(
+            job_ids[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
         )
+        return Plan("redrive", steps, named=named)
 
     def delete(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX

@@ -102,7 +102,7 @@ def _window(
         queue = chosen.queue
         if chosen == JobFilter(queue=queue, statuses=chosen.statuses):  # every one of them fits
             most = min(most, limit + 1)
-        return (yield from _newest_dead(dialect, queue, below, most))
+        return (yield from _dead(dialect, queue, below, most, newest=True))
     if chosen.tag is not None:
         rows = yield Rows(
             dialect.sql("search_tagged"), {"tag": chosen.tag, "below": below, "most": most}
@@ -122,21 +122,29 @@ def _listed(dialect: Dialect, seqs: list[int], *, more: bool) -> _Window:
     return _Window({"seqs": dialect.many(seqs)}, len(seqs), seqs[-1] if more and seqs else None)
 
 
-def _newest_dead(dialect: Dialect, queue: str | None, below: int, most: int) -> Steps[_Window]:
-    """Dead letters have their number as rank, so the index has the newest of each queue together.
+def _dead(
+    dialect: Dialect, queue: str | None, beyond: int, most: int, *, newest: bool
+) -> Steps[_Window]:
+    """Return the newest dead letters below a number, or the oldest ones above it.
 
-    Of a queue that has more than were read, none is known behind the last: there the window ends.
+    Dead letters have their number as rank, so the index has those of each queue in order. The
+    window ends with the last one read of a queue that may have more.
     """
     queues = [(queue,)] if queue is not None else (yield Rows(dialect.sql("dead_queues")))
     if not queues:
         return _listed(dialect, [], more=False)
     each = max(-(-most // len(queues)), min(most, _EACH_MIN))
-    text = dialect.sql("search_dead")
-    asked = [Rows(text, {"queue": name, "below": below, "most": each}) for (name,) in queues]
-    found = yield from dialect.read_each(asked)
-    end = max((rows[-1][0] for rows in found if len(rows) == each), default=0)
-    seqs = sorted({seq for rows in found for (seq,) in rows if seq >= end}, reverse=True)
-    return _listed(dialect, seqs, more=end > 0)
+    text = dialect.sql("search_dead") if newest else dialect.sql("oldest_dead")
+    asked = {"below" if newest else "after": beyond, "most": each}
+    found = yield from dialect.read_each(
+        [Rows(text, {**asked, "queue": name}) for (name,) in queues]
+    )
+    ends = [rows[-1][0] for rows in found if len(rows) == each]
+    seqs = sorted({seq for rows in found for (seq,) in rows}, reverse=newest)
+    if ends:
+        end = max(ends) if newest else min(ends)
+        seqs = seqs[: seqs.index(end) + 1]
+    return _listed(dialect, seqs, more=bool(ends))
 
 
 def _standing(
@@ -172,24 +180,12 @@ def _oldest(dialect: Dialect, chosen: JobFilter, behind: int, most: int) -> Step
     """The jobs that a look is about that goes on behind a number; see `_window`."""
     asked = {"after": behind, "most": most}
     if chosen.dead_reason or chosen.dead_letter or chosen.statuses == (JobStatus.DEAD,):
-        return (yield from _oldest_dead(dialect, chosen.queue, asked))
+        return (yield from _dead(dialect, chosen.queue, behind, most, newest=False))
     if chosen.tag is not None:
         rows = yield Rows(dialect.sql("oldest_tagged"), {"tag": chosen.tag, **asked})
         return _listed(dialect, [seq for (seq,) in rows], more=len(rows) == most)
     rows = yield Rows(dialect.sql("search_ceiling"), asked)
     return _Window({"ceiling": rows[0][0]}, most, rows[0][0]) if rows else _Window({})
-
-
-def _oldest_dead(dialect: Dialect, queue: str | None, asked: dict[str, int]) -> Steps[_Window]:
-    """As `_newest_dead`, from the other end."""
-    queues = [(queue,)] if queue is not None else (yield Rows(dialect.sql("dead_queues")))
-    each = max(-(-asked["most"] // max(1, len(queues))), min(asked["most"], _EACH_MIN))
-    text = dialect.sql("oldest_dead")
-    looks = [Rows(text, {"queue": name, **asked, "most": each}) for (name,) in queues]
-    found = (yield from dialect.read_each(looks)) if looks else []
-    end = min((rows[-1][0] for rows in found if len(rows) == each), default=_ABOVE)
-    seqs = sorted({seq for rows in found for (seq,) in rows if seq <= end})
-    return _listed(dialect, seqs, more=end < _ABOVE)
 
 
 def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:

@@ -47,15 +47,15 @@ class SqlUpkeep:
 
     def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
         def look() -> Steps[tuple[str, ...] | None]:
-            overdue = yield from _overdue(self._dialect, 1)
+            overdue = yield from _found(self._dialect, "deadlines_passed", 1)
             return None if overdue else ()
 
         return Plan("expire", lambda: _expire(self._dialect, limit), look=look)
 
     def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
         def look() -> Steps[Parked | None]:
-            known = yield from _known_again(self._dialect, 1)
-            forgotten = yield from _too_long(self._dialect, after_us, 1)
+            known = yield from _found(self._dialect, "parked_known", 1)
+            forgotten = yield from _found(self._dialect, "parked_too_long", 1, age_us=after_us)
             unknown = yield from _unknown(self._dialect, 1)
             return None if known or forgotten or unknown else Parked()
 
@@ -63,9 +63,9 @@ class SqlUpkeep:
 
     def prune(self, *, limit: int) -> Plan[int]:
         def look() -> Steps[int | None]:
-            rows = yield from _expired_records(self._dialect, 1)
-            ghosts = yield from _ghosts(self._dialect, 1)
-            closings = yield from _passed_closings(self._dialect, 1)
+            rows = yield from _found(self._dialect, "expired_records", 1, age_us=MEMBER_LIFE_US_MAX)
+            ghosts = yield from _found(self._dialect, "ghosts", 1, age_us=GHOST_US)
+            closings = yield from _found(self._dialect, "shut_passed", 1)
             logs = yield from any_log_to_do(self._dialect)
             records = yield from expired_records(self._dialect, 1)
             return None if rows or ghosts or closings or logs or records else 0
@@ -91,7 +91,7 @@ class SqlUpkeep:
         dialect = self._dialect
         yield from dialect.lock_all()
         now_us = yield NOW
-        known = yield from _known_again(dialect, limit)
+        known = yield from _found(dialect, "parked_known", limit)
         if known:
             again = [seq for seq, _ in known]
             yield from self._go_back()
@@ -99,7 +99,7 @@ class SqlUpkeep:
             yield from join_lines(dialect, again)
         for queue in dict.fromkeys(queue for _, queue in known):
             yield Wake(f"queue:{queue}")
-        forgotten = yield from _too_long(dialect, after_us, limit)
+        forgotten = yield from _found(dialect, "parked_too_long", limit, age_us=after_us)
         dead = yield from give_up(dialect, forgotten, DeadReason.UNKNOWN_TASK, now_us)
         unknown = yield from _unknown(dialect, limit)
         if unknown:
@@ -127,29 +127,14 @@ def _try_gates(dialect: Dialect) -> Steps[None]:
         yield from unblock(dialect, gate, 1)
 
 
-def _overdue(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    return _within(dialect, "deadlines_passed", limit)
-
-
 def _expire(dialect: Dialect, limit: int) -> Steps[tuple[str, ...]]:
     yield from dialect.lock_all()
     now_us = yield NOW
-    overdue = yield from _overdue(dialect, limit)
+    overdue = yield from _found(dialect, "deadlines_passed", limit)
     dead: tuple[str, ...] = yield from give_up(dialect, overdue, DeadReason.EXPIRED, now_us)
     forgotten = {"now": now_us, "limit": _DEADLINES_MAX}
     yield dialect.write(dialect.sql("deadline_forget"), forgotten)
     return dead
-
-
-def _known_again(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    return _within(dialect, "parked_known", limit)
-
-
-def _too_long(dialect: Dialect, after_us: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    now_us = yield NOW
-    asked = {"now": now_us, "latest": now_us - after_us, "limit": limit}
-    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("parked_too_long"), asked)
-    return rows
 
 
 def _unknown(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
@@ -164,24 +149,6 @@ def _unknown(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
     return sorted(found)[:limit]
 
 
-def _expired_records(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    now_us = yield NOW
-    asked = {"now": now_us, "since": now_us - MEMBER_LIFE_US_MAX, "limit": limit}
-    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("expired_records"), asked)
-    return rows
-
-
-def _ghosts(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    now_us = yield NOW
-    asked = {"latest": now_us - GHOST_US, "limit": limit}
-    rows: list[tuple[Any, ...]] = yield Rows(dialect.sql("ghosts"), asked)
-    return rows
-
-
-def _passed_closings(dialect: Dialect, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    return _within(dialect, "shut_passed", limit)
-
-
 def _prune(dialect: Dialect, limit: int) -> Steps[int]:
     yield from forget_records(dialect, limit)
     yield from dialect.lock_all()
@@ -193,7 +160,7 @@ def _prune(dialect: Dialect, limit: int) -> Steps[int]:
 
 
 def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
-    rows = yield from _expired_records(dialect, limit)
+    rows = yield from _found(dialect, "expired_records", limit, age_us=MEMBER_LIFE_US_MAX)
     kept = [seq for seq, _, for_group in rows if for_group]
     if kept:
         now_us: int = yield NOW
@@ -207,7 +174,7 @@ def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
 
 def _forget_ghosts(dialect: Dialect, limit: int) -> Steps[int]:
     """A renewal waits for no lock, so the lease is judged once more where the record is removed."""
-    rows = yield from _ghosts(dialect, limit)
+    rows = yield from _found(dialect, "ghosts", limit, age_us=GHOST_US)
     if not rows:
         return 0
     now_us = yield NOW
@@ -217,16 +184,18 @@ def _forget_ghosts(dialect: Dialect, limit: int) -> Steps[int]:
 
 
 def _forget_closings(dialect: Dialect) -> Steps[None]:
-    rows = yield from _passed_closings(dialect, _CLOSINGS_MAX)
+    rows = yield from _found(dialect, "shut_passed", _CLOSINGS_MAX)
     if rows:
         gates = dialect.many([gate for (gate,) in rows])
         yield dialect.write(dialect.sql("shut_forget"), (gates,))
         yield from dialect.settings_changed()
 
 
-def _within(dialect: Dialect, name: str, limit: int) -> Steps[list[tuple[Any, ...]]]:
-    """The jobs that a statement finds now, so many at most."""
-    now_us = yield NOW
-    asked = {"now": now_us, "limit": limit}
+def _found(
+    dialect: Dialect, name: str, limit: int, *, age_us: int = 0
+) -> Steps[list[tuple[Any, ...]]]:
+    """Return at most `limit` rows that a statement finds now; `latest` is `age_us` ago."""
+    now_us: int = yield NOW
+    asked = {"now": now_us, "latest": now_us - age_us, "limit": limit}
     rows: list[tuple[Any, ...]] = yield Rows(dialect.sql(name), asked)
     return rows

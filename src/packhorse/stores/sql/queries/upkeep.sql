@@ -1,9 +1,9 @@
 -- name: expired_records
 -- Finished jobs of which something may go: the whole record, or only the result. Members are kept
--- while the records of their groups are there, unless they ended before `since`.
+-- while the records of their groups are there, unless they ended before `latest`.
 select
     seq, record_until_us is not null and record_until_us <= :now as whole,
-    finished_us > :since and exists (
+    finished_us > :latest and exists (
         select 1 from {records} as head
         where
             head.name = {member job} and (head.expires_us is null or head.expires_us > :now)
