@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the SQL stores share: every decision that is the same, whatever the words of its statements.
+"""The steps of verbs that both SQL stores share.
 
-A store gives in its words as a `Dialect`; the steps here ask for statements by name.
+Each store passes its own statements and helpers as a `Dialect`; steps ask for statements by name.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Submit: who is let in, who is answered by another job, and who goes when there are too many."""
+"""General submit: admit jobs, answer with the holder of a key, or shed jobs from a full queue."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def submit_general(
 ) -> Steps[tuple[Submitted, ...]]:
     """Submit any jobs: as one batch, unless some want keys that another job took before them."""
     for job in jobs:
-        payload_text(job)  # refused before anything that depends on other jobs
+        payload_text(job)  # binary payloads are refused first
     queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
     drops = any(row.drops for row in queues.values())
     keyed = [job for job in jobs if is_keyed(job)]
@@ -87,7 +87,7 @@ def submit_general(
 def _one_by_one(
     dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
-    """Submit jobs of which some want keys of their own."""
+    """Submit jobs in order, since an earlier one may take the key of a later one."""
     answers = []
     held: dict[str, int] = {}
     for job in jobs:
@@ -106,7 +106,7 @@ def _one_by_one(
 def _shed_after(
     dialect: Dialect, jobs: Sequence[NewJob], answers: Sequence[Submitted], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
-    """Once jobs are stored, queues that drop do so; the answers say what became of each."""
+    """Shed jobs from queues that drop, after the insert; the answers have the final statuses."""
     pairs = zip(jobs, answers, strict=True)
     queues = dict.fromkeys(job.queue for job, one in pairs if not one.deduplicated)
     shed = yield from _shed_all(dialect, queues, level)
@@ -124,7 +124,7 @@ def _with_shed(answers: list[Submitted], shed: Sequence[str]) -> tuple[Submitted
 def admit_each(
     dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
 ) -> Steps[tuple[Submitted | RefusedJob, ...]]:
-    """Store each that nothing but depth or a closed queue refuses; see `RecordStore.change`."""
+    """Store each job that only depth or a closed queue would refuse; see `RecordStore.change`."""
     answers: list[tuple[str, bool] | RefusedJob] = []
     for keyed, group in groupby(jobs, key=is_keyed):
         if not keyed:
@@ -151,7 +151,7 @@ def admit_each(
 def _admit_together(
     dialect: Dialect, jobs: Sequence[NewJob], level: Isolation
 ) -> Steps[list[tuple[str, bool] | RefusedJob]]:
-    """As `_admit` for each, of jobs that want no keys, whatever their queues hold."""
+    """Do as `_admit` for a batch of jobs without keys, ignoring the bounds of their queues."""
     known: dict[str, KnownJob] = yield from known_as(dialect, [job.id for job in jobs])
     rows = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in jobs))
     queues = {name: row.unbounded() for name, row in rows.items()}
@@ -179,10 +179,10 @@ def _admit_together(
 def _admit(
     dialect: Dialect, job: NewJob, level: Isolation, held: dict[str, int] | None = None
 ) -> Steps[tuple[str, bool]]:
-    """The id of the job that answers for this one, and whether it was there already.
+    """Store one job, or find the one that answers for it; return its id and whether it existed.
 
-    The bytes that its queue and the store held before are added to `held`. Without that, neither
-    bounds nor a closed queue keep it out.
+    Add the bytes that its queue and the store held before to `held`. If that is None, neither
+    bounds nor a closed queue refuse the job.
     """
     known = yield from known_jobs(dialect, [job.id])
     if known:
@@ -205,7 +205,7 @@ def _admit(
 
 
 def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
-    """The holder of the idempotency key, which must be about the same payload."""
+    """Return the holder of the idempotency key; refuse the job if its payload differs."""
     identity = idempotency_identity(job)
     holder: Holder | None = yield from holder_of(dialect, "idempotency", identity)
     if holder is None or job.idempotency is None:
@@ -224,10 +224,10 @@ def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
 def _rival(
     dialect: Dialect, job: NewJob, now_us: int, level: Isolation
 ) -> Steps[tuple[str | None, int]]:
-    """The holder of the unique key, dealt with as the new job's rule says, and the time it is.
+    """Apply the new job's rule to the holder of its unique key; return the holder and the time.
 
-    The row of a job that just ends is waited for, so it may have ended after `now_us` was read: no
-    job that follows it was created before that.
+    Reading the holder may wait for a settlement of it that ends after `now_us` was read. The new
+    job must not seem to be created before that end.
     """
     holder = yield from last_holder(dialect, "unique", unique_identity(job))
     if holder is None or job.unique is None:
@@ -268,7 +268,7 @@ def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> S
 
 
 def _shed_all(dialect: Dialect, names: Iterable[str], level: Isolation) -> Steps[list[str]]:
-    """Queues that drop give up the least urgent, latest first, when they hold too many."""
+    """Shed the least urgent jobs, latest first, from each queue that drops and holds too many."""
     queues = yield from dialect.queue_rows(names)
     shed: list[str] = []
     for name, row in queues.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the SQL stores keep with jobs. Every write takes the row of its job first."""
+"""Attachments in the SQL stores. Every write locks the row of its job first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
 from packhorse.stores.sql.rows import STATUS
 from packhorse.stores.sql.statements import NOW, Rows
 
-#: So many values fit whatever their sizes, and a few that come at the same time fit as well.
+#: This many values always fit, even with some that concurrent calls add.
 FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
-#: Under which number items and failed are kept, without a name; below them, senders' numbers.
+#: Numbers of the nameless rows for items and failed; lower numbers are for deliveries.
 _COUNTED: Final = (-1, -2)
 
 
@@ -69,7 +69,7 @@ class SqlAttachments:
 
 
 class _Receiver(NamedTuple):
-    """A job that a signal is sent to, as `attaching_row` sees it."""
+    """A job that receives a signal: a row of `attaching_row`."""
 
     seq: int
     status: int
@@ -79,21 +79,21 @@ class _Receiver(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """How much is kept with a job, as `attached_size` sees it."""
+    """How much is attached to a job: a row of `attached_size`."""
 
     number: int
     size: int
     signals: int
     of_name: int
-    lowest: int  #: the number under which a sender's number was kept last
-    known: int  #: whether this sender's number is
+    lowest: int  #: row number of the delivery that was kept last
+    known: int  #: whether this delivery is kept
 
 
 def attach_steps(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...]]:
     """See `AttachmentStore.attach`."""
     held: list[HeldJob] = yield from dialect.keep_held(kept)
     crowded = {seq: job_id for job_id, seq, number in held if number > FEW}
-    if crowded:  # all that was written is undone, if it is too much for one of them
+    if crowded:  # an error undoes all that was written
         sizes = yield Rows(dialect.sql("attached_sizes"), (dialect.many(list(crowded)),))
         for seq, number, size in sizes:
             if not fits(int(number), int(size)):
@@ -102,7 +102,7 @@ def attach_steps(dialect: Dialect, kept: Sequence[Attaching]) -> Steps[tuple[Ver
 
 
 def verdicts_of(kept: Sequence[Attaching], held: Collection[str] | None) -> tuple[Verdict, ...]:
-    """Of each, given the ids of those that were held; None: all were."""
+    """Return the verdict of each, given the ids of held jobs; None: all were held."""
     if held is None:
         return (Verdict.APPLIED,) * len(kept)
     known = set(held)
@@ -135,7 +135,7 @@ def _deliver(
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
         yield dialect.write(dialect.sql("attached_due"), {"seq": row.seq, "now": now_us})
-    if status in WAITING:  # a claim passes by a row that is locked, as this one was: look again
+    if status in WAITING:  # a claim may have skipped the row while it was locked here
         yield Wake(f"queue:{row.queue}")
     return DeliverAnswer.DELIVERED
 
@@ -147,23 +147,23 @@ def _size(dialect: Dialect, seq: int, name: str = "", delivery: int = 0) -> Step
 
 
 def _told(delivery: int) -> bytes:
-    """A sender's number as it is kept: negative, which no fence is that a job waits with."""
+    """Return a delivery number as it is stored: negative, so that it never equals a fence."""
     return b"-%d" % delivery
 
 
 def delivered_to(dialect: Dialect, seq: int) -> Steps[int]:
-    """How many signals came for a job, whose row is locked."""
+    """Return how many signals a job has received; its row is locked."""
     size: _Size = yield from _size(dialect, seq)
     return size.signals
 
 
 def wait_for_signal(dialect: Dialect, seq: int, settlement: Settlement) -> Steps[None]:
-    """Leave a job to wait: until it is claimed again, a signal makes it due."""
+    """Let a signal make the job due, until it is claimed again."""
     yield from dialect.keep_attached([(seq, "", 0, b"%d" % settlement.fence)])
 
 
 def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[None]:
-    """Keep what a member counted that is about to end: the journal tells it then, or later."""
+    """Keep the counts of a member that is about to end, for its journal line."""
     for number, value in zip(_COUNTED, counted, strict=True):
         kept = {"seq": seq, "number": number, "value": b"%d" % value}
         yield dialect.write(dialect.sql("counted_keep"), kept)
@@ -172,7 +172,7 @@ def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[No
 def read_attachments(
     dialect: Dialect, jobs: Mapping[int, tuple[JobStatus, int]]
 ) -> Steps[dict[int, Attachments]]:
-    """What is kept with jobs, given by number with their statuses and fences."""
+    """Return the attachments of jobs, which are given by number with status and fence."""
     rows = yield Rows(dialect.sql("attached"), (dialect.many(list(jobs)),))
     found: dict[int, list[Sequence[Any]]] = {seq: [] for seq in jobs}
     for seq, *row in rows:
@@ -201,7 +201,7 @@ def _attachments(rows: Iterable[Sequence[Any]], status: JobStatus, fence: int) -
 
 
 def attachment_rows(seq: int, attached: Attachments, fence: int) -> list[AttachedRow]:
-    """The rows of what is kept with a job that comes from another store."""
+    """Return the rows for the attachments of a job carried from another store."""
     kept = [(name, 0, value) for name, value in attached.values.items()]
     for name, signals in attached.signals.items():
         kept += [(name, number, value) for number, value in enumerate(signals, 1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Claim: look at the queues in their order, promote what is due, hand over a batch."""
+"""Claim: survey the queues in order, promote due jobs, hand a batch to the worker."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
-#: Pages of candidates that one claim asks the gates of, and how many more than it wants each has.
+#: Pages of candidates that one claim checks, and how many more than wanted each page has.
 _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64
-#: Behind every rank.
+#: Above every rank.
 _RANK_MAX: Final = 2**63 - 1
-#: Before every rank and place; `BEGINNING` says it as parameters.
+#: Below every rank and place; `BEGINNING` has it as parameters.
 _FIRST: Final = (-1, -1)
 BEGINNING: Final = MappingProxyType(dict(zip(("rank", "after"), _FIRST, strict=True)))
-#: Tasks of a worker whose ready jobs are merged; a worker with more walks past those it ignores.
+#: Most tasks whose ready jobs are merged; claims for more tasks scan past other jobs.
 _MERGED_MAX: Final = 32
-#: Suspects of a queue whose gates are asked, to say whether one could be run.
+#: Suspects of a queue that are checked to find one that its gates let run.
 _SUSPECTS_MAX: Final = 1000
 
 
 class _Surveyed(NamedTuple):
-    """One queue, as `claim_survey` sees it."""
+    """One queue: a row of `claim_survey`."""
 
     queue: str
     settings: str | None
@@ -51,7 +51,7 @@ class _Surveyed(NamedTuple):
 
 
 def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]:
-    """The answer when there is nothing to do; None when there is."""
+    """Return the answer if there is nothing to claim or promote; None if there is."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
@@ -71,7 +71,7 @@ def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
 
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
-    """See `JobStore.claim`; queue by queue, asking gates where there are any."""
+    """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
     now_us: int = yield NOW
     survey = yield from _survey(dialect, request)
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
@@ -113,7 +113,7 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
 def _catch_up(
     dialect: Dialect, request: ClaimRequest, due: list[str], level: Isolation, *, reopened: bool
 ) -> Steps[list[_Surveyed]]:
-    """Do what time has made due: promote waiting jobs, let go those whose gate has opened."""
+    """Promote due jobs, unblock those whose gate has opened by now, and survey again."""
     now_us: int = yield NOW
     for queue in due:
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
@@ -126,7 +126,7 @@ def _catch_up(
 def _book(
     dialect: Dialect, request: ClaimRequest, now_us: int, *, limited: bool
 ) -> Steps[LimitBook]:
-    """How limits stand; `limited`: some are set beside those of queues."""
+    """Open the limit book; `limited`: tasks have limits, or gates are shut."""
     in_order = not request.quarantine
     if limited:
         book = yield from open_limits(dialect, request.tasks, now_us, in_order=in_order)
@@ -139,7 +139,7 @@ def _book(
 def _take_gated(
     request: ClaimRequest, queue: QueueSettings, book: LimitBook, limit: int
 ) -> Steps[list[Job]]:
-    """Asks every job's gates; who is refused is held back, outside quarantine."""
+    """Claim jobs whose gates are open; block the others, unless this is a quarantine claim."""
     now_us: int = yield NOW
     jobs: list[Job] = []
     after = _FIRST
@@ -161,7 +161,7 @@ def _pick(
     wanted: int,
     after: tuple[int, int],
 ) -> Steps[tuple[list[int], tuple[int, int] | None]]:
-    """Ask a page of candidates; which may go, and after which place there may be more."""
+    """Check a page of candidates; return the claimable ones, and where the next page begins."""
     dialect, now_us = book.dialect, (yield NOW)
     lane = Lane.SUSPECT if request.quarantine else Lane.READY
     page = wanted + _PAGE_EXTRA
@@ -216,7 +216,7 @@ def _answer(
     request: ClaimRequest,
     held_us: int | None,
 ) -> Steps[Claimed]:
-    """What was given, and what may be waited for; `held_us` is when a gate opens by time."""
+    """Build the answer; `held_us` is when the first gate that blocked a job opens by time."""
     now_us: int = yield NOW
     unpaused = [one for one in survey if not one.paused]
     times = [one.next_due_us for one in unpaused]
@@ -238,7 +238,7 @@ def _answer(
 def _suspects(
     dialect: Dialect, survey: Sequence[_Surveyed], request: ClaimRequest, now_us: int
 ) -> Steps[tuple[bool, int | None]]:
-    """Whether some suspect could be run alone now; if not, when time opens the first gate."""
+    """Return whether a suspect could run alone now; if not, when the first gate opens."""
     book: LimitBook = yield from open_limits(dialect, request.tasks, now_us)
     rank, place = _FIRST
     for one in survey:
@@ -253,16 +253,16 @@ def _suspects(
     return False, book.reopens_us
 
 
-#: Jobs let go from a gate that time has opened; those it has no room for are held back again.
+#: Jobs unblocked when a gate opens by time; claims block again those it has no room for.
 _LET_GO_MAX: Final = 100
 
 
 def open_limits(
     dialect: Dialect, tasks: Sequence[str], now_us: int, *, in_order: bool = False
 ) -> Steps[LimitBook]:
-    """What holds for all queues: the limits of tasks, and what was shut.
+    """Read the limits of tasks and the shut gates, which hold for all queues.
 
-    With `in_order`, heavy jobs that are held back are asked before lighter ones behind them.
+    With `in_order`, blocked heavy jobs are checked before the lighter ones behind them.
     """
     limited = yield from task_settings(dialect, tasks)
     shut_rows = yield Rows(dialect.sql("shut_gates"), (now_us,))
@@ -275,9 +275,9 @@ def open_limits(
 
 
 def reopen_due(dialect: Dialect, now_us: int, level: Isolation) -> Steps[None]:
-    """Let go the jobs whose gate time has opened; a claim that finds it closed holds them back.
+    """Unblock the jobs of gates that time has opened; a claim that finds one closed blocks them.
 
-    Gates that the plan does not cover are opened by who claims from their queues.
+    Gates that the plan does not cover are left to claims from their queues.
     """
     rows = yield Rows(dialect.sql("reopens_due"), {"now": now_us})
     for (gate,) in rows:
@@ -291,7 +291,7 @@ PROMOTE_MAX: Final = 1000
 
 
 class _Due(NamedTuple):
-    """A waiting job that is due, as `promote_due` sees it."""
+    """A due job: a row of `promote_due`."""
 
     seq: int
     priority: int
@@ -307,7 +307,7 @@ def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> S
     asked = {"queue": queue, "now": now_us, "limit": limit}
     rows = yield Rows(dialect.sql("promote_due"), asked)
     due = [_Due(*row) for row in rows]
-    # One kind after the other: where newcomers stand depends on who is ready before them.
+    # In order, since the rank of a newcomer depends on the jobs that are ready before it.
     for kept, group in groupby(due, key=lambda one: one.kept_place is not None):
         if kept:
             standing = [_back(one) for one in group]
@@ -320,14 +320,14 @@ def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> S
 
 
 def _back(one: _Due) -> Promoted:
-    """Where it stood before."""
+    """Return the place that the job had before."""
     return Promoted(one.seq, one.suspect, one.kept_rank or 0, one.kept_place or 0)
 
 
 def _newcomers(
     dialect: Dialect, queue: str, due: Sequence[_Due], now_us: int
 ) -> Steps[list[Promoted]]:
-    """Where jobs stand that take a new place."""
+    """Return the ranks and places of jobs that take a new place."""
     places = yield from dialect.take_places(len(due))
     queues = yield from dialect.queue_rows([queue])
     newcomers = [Newcomer(queue, one.priority, one.tenant) for one in due]
@@ -339,11 +339,11 @@ def _newcomers(
 
 
 def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:
-    """The tasks whose ready jobs are read without walking past those of others, as parameters.
+    """Return parameters for a query per task, whose results are merged in the order of claiming.
 
-    An index has the ready jobs of each queue and task in the order of claiming; a query for each
-    task, put together, is merged by the stores in that order. None when there are too many, or
-    all, or where a claim is not about ready jobs, or about more than their tasks.
+    An index has the ready jobs of each queue and task in that order, so that no query scans past
+    jobs of other tasks. Empty for too many tasks, for all tasks, for other lanes, and for claims
+    narrowed by tenant or priority.
     """
     named = dict.fromkeys(request.tasks)
     all_or_many = EVERY_TASK in named or len(named) > _MERGED_MAX
@@ -354,13 +354,13 @@ def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str
 
 @cache
 def merged(queries: Queries, name: str, count: int, columns: str = "") -> str:
-    """A query of jobs of one task, put together for so many, as a part of another query."""
+    """Return a query of one task's jobs, repeated for `count` tasks, as a part of another."""
     each = [f":task_{number}" for number in range(count)]
     return "\nunion all\n".join([queries.filled(name, task=task, columns=columns) for task in each])
 
 
 def candidates(queries: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
-    """The next jobs of a queue after a rank and place, whose gates are to be asked."""
+    """Return the step that reads the next jobs of a queue whose gates are to be checked."""
     sql, tasks = queries.text, merged_tasks(request, chosen["lane"])
     if not tasks:
         return Rows(sql("claim_candidates", scope=scope(request)), chosen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What each SQL store does in its own way; whatever is not here, they do alike.
+"""What each SQL store implements itself; the steps in this package are shared.
 
 A query that the shared steps ask for by name has the same parameters and answers with the same
 columns in every store.
@@ -19,21 +19,21 @@ from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Parameters, Rows
 
-#: What of a job its gates depend on.
+#: The columns of a job that its gates depend on.
 CANDIDATE_COLUMNS: Final = (
     "seq, id, weight, line, order_line, rank, place, "
     "queue, task, tenant, ordering_key, concurrency_key, rate_key"
 )
-#: The number of a job, a name, the number of a signal or 0, and a value to keep with the job.
+#: Job number, name, number of the signal (0: a value), and the bytes.
 AttachedRow = tuple[int, str, int, bytes]
-#: The id of a job, its number, and how many values and signals are kept with it.
+#: Job id, job number, and how many values and signals are attached.
 HeldJob = tuple[str, int, int]
-#: By which jobs are named.
+#: The column that identifies jobs.
 Column = Literal["id", "seq"]
 
 
 def scope(request: ClaimRequest) -> str:
-    """The condition that leaves alone what a narrow claim does not want."""
+    """Return the condition that narrows a claim to its tenants and priorities."""
     tenants = "and tenant {in_texts :tenants}" if request.tenants else ""
     return f"{tenants} and rank < :beyond" if request.levels else tenants
 
@@ -74,16 +74,16 @@ class Words(Protocol):
         ...
 
     def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
-        """Keep values with those jobs that are processing with their fences, which are returned."""
+        """Attach values to the jobs that are processing with their fences; return those jobs."""
         ...
 
 
 class Keeping(Protocol):
-    """How jobs and queues lie in the store."""
+    """How jobs and queues are stored."""
 
     @property
     def record_columns(self) -> str:
-        """What `read_record` reads."""
+        """The columns that `read_record` reads."""
         ...
 
     def read_record(self, row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
@@ -91,56 +91,56 @@ class Keeping(Protocol):
         ...
 
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
-        """The columns for what few jobs have."""
+        """Return the columns for rare fields."""
         ...
 
     def line_name(self, words: str) -> str:
-        """A line of jobs that share all their gates, as it is stored."""
+        """Return the stored name of a line of jobs that share all their gates."""
         ...
 
     def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        """The queues of these names, known or not."""
+        """Return the queues of these names, declared or not."""
         ...
 
     def take_places(self, count: int) -> Steps[Sequence[int]]:
-        """Take numbers behind all that were ever given out, as sequence or as place."""
+        """Take numbers above all that were ever used as sequence or place."""
         ...
 
     def numbers_for(self, jobs: Sequence[NewJob], queues: Mapping[str, QueueRow]) -> Steps[Any]:
-        """The sequence numbers of new jobs, which are also their places."""
+        """Return the sequence numbers of new jobs, which are also their places."""
         ...
 
     def insert_rows(
         self, jobs: Sequence[NewJob], seqs: Sequence[int], where: Sequence[Any], now_us: int
     ) -> Steps[int]:
-        """Add those whose id is new, at (status, lane, rank) each; says how many."""
+        """Insert the jobs whose id is new, with (status, lane, rank) each; return how many."""
         ...
 
     def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
-        """Keep apart what few jobs have, so that jobs without it pay nothing."""
+        """Write the rare fields of jobs just inserted, which have tables of their own."""
         ...
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
-        """Remove jobs with all that belongs to them; says how many."""
+        """Remove jobs with all that belongs to them; return how many."""
         ...
 
     def counted(self) -> Steps[list[tuple[str, int, int]]]:
-        """Queue, status and number of jobs, where there are any."""
+        """Return queue, status and number of jobs, where there are any."""
         ...
 
     def counted_some(self, most: int) -> Steps[list[tuple[str, int, int, bool]]]:
-        """The same of `most` jobs of a lane, and of those completed; whether there may be more."""
+        """Count up to `most` jobs per lane, and of completed ones; also whether more may exist."""
         ...
 
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
-        """Per queue and priority, since when the first of the next ready jobs waits."""
+        """Return since when the oldest of the next ready jobs waits, by queue and priority."""
         ...
 
 
 class Promoted(NamedTuple):
-    """A due job, and where it stands from now on."""
+    """A due job, with the rank and place it takes."""
 
     seq: int
     suspect: bool
@@ -149,10 +149,10 @@ class Promoted(NamedTuple):
 
 
 class Moves(Protocol):
-    """What happens to many jobs at once."""
+    """Changes of many jobs at once."""
 
     def take(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
-        """Hand the next jobs of a queue to a worker; no gate is asked."""
+        """Hand the next jobs of a queue to a worker without checking gates."""
         ...
 
     def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
@@ -170,20 +170,20 @@ class Moves(Protocol):
         ...
 
     def back_in_place(self) -> Steps[None]:
-        """Jobs are ready in places that claims may have passed."""
+        """Note that jobs became ready in places that claims may have passed."""
         ...
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
-        """Complete those jobs that are held with these fences; says how many."""
+        """Complete the jobs that are held with these fences; return how many."""
         ...
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
-        """Close the rate gate of a task for a time; never make an earlier closing shorter."""
+        """Close the rate gate of a task until an instant; never shorten an earlier closing."""
         ...
 
 
 class Needs(NamedTuple):
-    """What may wait for attempts to end."""
+    """What may be waiting for attempts to end."""
 
     lines: bool = False  #: jobs behind the heads of their lines of order
     gates: bool = False  #: jobs behind other gates
@@ -193,10 +193,10 @@ class Needs(NamedTuple):
 
 
 class Ends(Protocol):
-    """What the end of jobs sets free."""
+    """What the end of jobs releases."""
 
     def needs(self) -> Steps[Needs]:
-        """Ask once for all that an end may have to set free."""
+        """Read once what the end of jobs may have to release."""
         ...
 
     def over(self, column: Column, values: Sequence[int | str]) -> Any:
@@ -204,40 +204,40 @@ class Ends(Protocol):
         ...
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Where these jobs have left their lines of order, the next becomes the head.
+        """Make the next job the head of each line of order that these jobs have left.
 
-        Asked for when nothing but lines waits, if the store's `needs` ever say so.
+        Only called when nothing but lines waits, according to `needs`.
         """
         ...
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[Any]]:
-        """Those of the gates that hold jobs back; who else cares for these tasks is woken."""
+        """Return the gates that block jobs; wake other claims that wait for these tasks."""
         ...
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Tell those who wait for one of these jobs that it has finished."""
+        """Wake callers that wait for the end of one of these jobs."""
         ...
 
 
 class Isolation(Protocol):
-    """How much of the store a plan has for itself: all of it, where there is one writer.
+    """How much of the store a plan has locked: all of it, where there is one writer.
 
-    A plan that finds that it has too little is undone, and begins again with more.
+    A plan that finds it needs more is rolled back, and begins again with more locked.
     """
 
     @property
     def alone(self) -> bool:
-        """Whether it has everything for itself."""
+        """Whether the plan has the whole store for itself."""
         ...
 
     @property
     def unconstrained(self) -> bool:
-        """Whether it is about queues only where nothing but priority and arrival decides."""
+        """Whether the plan touches unconstrained queues only."""
         ...
 
     @property
     def gated_tasks(self) -> Collection[str]:
-        """Tasks of which a job makes its queue a constrained one."""
+        """Tasks whose jobs make their queue a constrained one."""
         ...
 
     def enter(self) -> Steps[Any]:
@@ -245,47 +245,47 @@ class Isolation(Protocol):
         ...
 
     def allow(self, queues: Iterable[str]) -> None:
-        """Go on with these queues."""
+        """Begin again with more locks, unless these queues are covered."""
         ...
 
     def go_alone(self) -> None:
-        """Go on with what concerns more than the jobs and queues the plan names."""
+        """Begin again with the whole store, unless the plan has it already."""
         ...
 
     def mark_lined(
         self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
     ) -> Steps[None]:
-        """Jobs come in, each with whether gates may hold it back for what it says itself."""
+        """Note new jobs, each with whether its own keys may let gates block it."""
         ...
 
     def asks_gates(self, queue: str) -> bool:
-        """Whether no other plan claims from this queue meanwhile, so that gates may be asked."""
+        """Whether no other plan claims from this queue, so that its gates may be checked."""
         ...
 
     def covers(self, gate: Gate) -> bool:
-        """Whether the plan may let go the jobs that this gate holds back."""
+        """Whether the plan may unblock the jobs of this gate."""
         ...
 
 
 class Neighbours(Protocol):
-    """Which plans run beside each other."""
+    """Locks between plans."""
 
     def lock_all(self) -> Steps[None]:
-        """First in a plan that thinks of more than the jobs and queues it names."""
+        """Lock the store: first in a plan about more than the jobs and queues it names."""
         ...
 
     def go_alone(self) -> Steps[Isolation]:
-        """As `lock_all`, for a plan that stores jobs or makes them ready."""
+        """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
         ...
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
-        """First of all in a plan that changes these records."""
+        """Lock these records: before all else in a plan that changes them."""
         ...
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
-        """After a change of what limits jobs; `task` has limits from now on."""
+        """Note that limits have changed; `task` has limits from now on."""
         ...
 
 
 class Dialect(Words, Keeping, Moves, Ends, Neighbours, Protocol):
-    """One store's own ways."""
+    """All that one store implements itself."""

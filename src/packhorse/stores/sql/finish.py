@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The end of jobs that no worker holds, and what the end of any job sets free."""
+"""End jobs that no worker holds, and release what waited for the end of a job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def give_up(
 def finish_waiting(
     dialect: Dialect, changes: Sequence[dict[str, Any]], *, stashed: bool = True
 ) -> Steps[None]:
-    """End jobs that no worker holds; `stashed` as in `aftermath`."""
+    """End jobs that no worker holds; `stashed`: see `aftermath`."""
     if changes:
         seqs = [change["seq"] for change in changes]
         yield ChangeMany(dialect.sql("finish_waiting"), changes)
@@ -62,10 +62,11 @@ def aftermath(
     stashed: bool = True,
     needs: Needs | None = None,
 ) -> Steps[None]:
-    """What the end of attempts, or of waiting, sets free: gates, lines, keys, room, who waits.
+    """Release what waited for these attempts, or waiting jobs, to end.
 
-    `stashed`: also jobs that wait to be submitted; that wants to be alone. `needs` may have been
-    read before the ends were written: an end holds no job back.
+    That is jobs behind gates and in lines of order, stashed jobs, producers that wait for room, and
+    callers that wait for a result. `stashed`: submit stashed jobs too, which needs the whole store.
+    `needs` may have been read before the ends were written, since an end blocks no job.
     """
     needs = needs or (yield from dialect.needs())
     if needs.gates or needs.stashed or needs.limited:
@@ -80,14 +81,14 @@ def aftermath(
         if stashed:
             yield from _enter_stashed(dialect, [one.seq for one in over if one.ended])
         yield from _make_room(over, waited=waited)
-    elif needs.lines:  # alone, so that nothing but those is asked
+    elif needs.lines:  # nothing else waits, so one statement will do
         yield from dialect.advance_after(column, values)
     if needs.awaited:
         yield from dialect.wake_waiters(column, values)
 
 
 class _Over(NamedTuple):
-    """A job whose attempt or waiting is over, as `aftermath` sees it."""
+    """A job whose attempt or waiting is over: a row of `aftermath`."""
 
     seq: int
     ended: bool
@@ -97,7 +98,7 @@ class _Over(NamedTuple):
 
 
 def _make_room(over: Sequence[_Over], *, waited: bool) -> Steps[None]:
-    """Tell workers of queues that bound them, and producers if jobs wait no longer, or end."""
+    """Wake workers of queues with a concurrency limit, and producers that wait for room."""
     ended = {one.keys.queue for one in over if one.ended}
     for queue, text in dict.fromkeys((one.keys.queue, one.settings) for one in over):
         settings = queue_settings(queue, text)
@@ -120,8 +121,8 @@ def _open_gates(dialect: Dialect, over: Sequence[_Over]) -> Steps[None]:
 def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
     """Submit the jobs that waited until the holders of their keys ended.
 
-    They were let in when they came, so neither depth nor a closed queue keeps them out now. One
-    that came in some other way meanwhile, by its id or its idempotency key, is there already.
+    They were admitted when they came, so neither depth nor a closed queue refuses them now. A job
+    that was stored in another way since, by its id or idempotency key, is skipped.
     """
     rows = yield Rows(dialect.sql("stash_take"), (dialect.many(seqs),))
     stashed = dict(rows)
@@ -143,7 +144,7 @@ def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
 
 
 def remove_steps(dialect: Dialect, seqs: Sequence[int]) -> Steps[int]:
-    """Remove jobs with history, tags and keys; a line that one of them held goes on."""
+    """Remove jobs with history, tags and keys, and advance the lines they held."""
     if not seqs:
         return 0
     held = yield Rows(dialect.sql("lines_held"), (dialect.many(seqs),))

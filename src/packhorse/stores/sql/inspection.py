@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reading a SQL store: jobs, histories, filters, counts, and why a job does not run."""
+"""Read a SQL store: jobs, histories, filters, counts, and why a job does not run."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class SqlInspection:
 
 
 def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> Steps[dict[str, int]]:
-    """How many wait in a step of their handler, of those that were counted as not due yet."""
+    """Return how many of the jobs that are not due yet wait in a step of their handler."""
     later = {queue: sum(counts[status] for status in _LATER) for queue, counts in counted.items()}
     queues = [queue for queue, number in later.items() if number]
     if not queues:
@@ -115,14 +115,14 @@ def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> St
     return {queue: number for queue, [(number,)] in zip(queues, found, strict=True)}
 
 
-#: Jobs of each lane of a queue whose gates are asked in one go to see what could run.
+#: Jobs of each lane of a queue whose gates are checked in one page.
 _ASKED_MAX: Final = 200
-#: How often one goes on after the last of them.
+#: Pages that are checked.
 _PAGES_MAX: Final = 64
 #: Before every rank and place.
 _BEGINNING: Final = (-1, -1)
 
-#: A job whose gates are asked, and the head of its line of order.
+#: A job whose gates are checked, and the head of its line of order.
 _Asked = tuple[ReadyJob, str | None]
 
 
@@ -171,7 +171,7 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
 
 
 def _named(dialect: Dialect, gate: Gate, tenant: str | None) -> Steps[tuple[str, ...]]:
-    """The head of the line, or those who run, in order of submission; another tenant's are not."""
+    """Return the head of the line, or the running jobs, except those of other tenants."""
     if gate.kind is GateKind.ORDER:
         rows = yield Rows(dialect.sql("order_first"), (gate_text(gate),))
     elif gate.kind is GateKind.TASK_CONCURRENCY:
@@ -208,7 +208,7 @@ def outlook_steps(dialect: Dialect, queues: Sequence[str], tasks: Sequence[str])
 def _let_through(
     dialect: Dialect, queues: Sequence[str], tasks: Sequence[str], now_us: int
 ) -> Steps[tuple[bool, int | None]]:
-    """Whether the gates let any job go, and if not, when time opens the first of them."""
+    """Return whether the gates let any job run, and if not, when the first one opens."""
     book: LimitBook = yield from open_limits(dialect, tasks, now_us)
     settings = yield from dialect.queue_rows(queues)
     groups = ((Lane.READY, Lane.BLOCKED), (Lane.SUSPECT,), (Lane.WAITING,))
@@ -232,7 +232,7 @@ def _any_goes(
     book: LimitBook,
     settings: QueueSettings,
 ) -> Steps[bool]:
-    """Ask the first of these lanes in the order of a claim, then all of the first lane."""
+    """Check a page of each lane in the order of a claim, then the rest of the first lane."""
     lane, *others = lanes
     beside: list[_Asked] = []
     for other in others:
@@ -241,7 +241,7 @@ def _any_goes(
     for _ in range(_PAGES_MAX):
         page = yield from _page(dialect, lane, asked, after)
         heads = [job for job, head in sorted([*page, *beside], key=_rank) if head in (None, job.id)]
-        for job in heads:  # the others stand behind the heads of their lines
+        for job in heads:  # others wait behind the heads of their lines
             blocked = yield from book.ask(job, settings)
             if blocked is None:
                 return True

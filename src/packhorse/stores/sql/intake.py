@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Admission: what users' transactions asked for is done in the store's own, in order."""
+"""Admit the requests of users' transactions, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from packhorse.stores.sql.submit import is_keyed
 def admit_requests(
     dialect: Dialect, requests: Sequence[IntakeRequest], level: Isolation
 ) -> Steps[None]:
-    """Do what is asked for, in order; jobs that follow each other come in together."""
+    """Admit requests in order; consecutive jobs are stored together."""
     for is_job, group in groupby(requests, key=lambda one: one.job is not None):
         if is_job:
             jobs = [one.job for one in group if one.job is not None]
@@ -46,7 +46,7 @@ def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], level: Isolation) -> S
 
 
 def alias_names(jobs: Sequence[NewJob]) -> list[str]:
-    """The records that the admission of these jobs may write."""
+    """Return the names of records that admitting these jobs may write."""
     return [alias_of(job.id).text for job in jobs if is_keyed(job)]
 
 

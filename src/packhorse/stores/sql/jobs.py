@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The verbs of jobs that the SQL stores run alike: cancel, redrive, progress."""
+"""The verbs of jobs that the SQL stores share: cancel, redrive, delete, progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 
 class SqlJobs:
-    """See `JobStore`; a store adds submit, claim and settle. `level`: what a plan begins with."""
+    """See `JobStore`; a store adds submit, claim and settle. `level` makes a plan's isolation."""
 
     def __init__(self, dialect: Dialect, level: Callable[[], Isolation]) -> None:
         self._dialect = dialect
@@ -116,7 +116,7 @@ def cancel_steps(
 
 
 class _Unwanted(NamedTuple):
-    """A job to be cancelled, as `cancel_row` sees it."""
+    """A job to be cancelled: a row of `cancel_row`."""
 
     tenant: str
     seq: int
@@ -152,7 +152,7 @@ def _end_lost(
 
 
 class _Row(NamedTuple):
-    """A job to be redriven, as `redrive_row` sees it."""
+    """A job to be redriven: a row of `redrive_row`."""
 
     id: str
     seq: int
@@ -165,7 +165,7 @@ class _Row(NamedTuple):
 def redrive_steps(
     dialect: Dialect, job_ids: Sequence[str], tenant: str | None, forget: Sequence[str]
 ) -> Steps[tuple[RedriveAnswer, ...]]:
-    """One by one; see `JobStore.redrive`."""
+    """Redrive one by one; see `JobStore.redrive`."""
     level = yield from dialect.go_alone()
     answers = []
     for job_id in job_ids:
@@ -198,7 +198,7 @@ def _redrive(
 
 
 def _superseded(dialect: Dialect, row: _Row) -> Steps[bool]:
-    """Whether another job holds one of this one's keys by now."""
+    """Whether another job has taken one of this job's keys."""
     for kind, identity in identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra)):
         holder: Holder | None = yield from holder_of(dialect, kind, identity)
         if holder is not None and holder.seq != row.seq:
@@ -218,7 +218,7 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
     yield dialect.write(dialect.sql("redrive"), again)
     if queues[row.keys.queue].counts_bytes:
         yield from count_bytes(dialect, [row.id])
-    if finished:  # not before: the journal tells what the end had counted
+    if finished:  # last, since the journal line has the counts of the end
         completed = STATUS[row.status] is JobStatus.COMPLETED
         sql = dialect.sql
         if completed:
@@ -235,7 +235,7 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
 def _rejoin(
     dialect: Dialect, row: _Row, place: int, queues: dict[str, QueueRow], level: Isolation
 ) -> Steps[None]:
-    """A job that had finished stands at the end of its line."""
+    """Put a job that had finished at the end of its line."""
     tasks: dict[str, TaskSettings] = yield from task_settings(dialect, [row.keys.task])
     settings = queues[row.keys.queue].settings
     line = line_of(dialect, row.keys, settings, tasks.get(row.keys.task))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Keys that belong to one job at a time: who holds one, and who takes it."""
+"""Unique and idempotency keys: which job holds one, and how a job takes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
 
 class Holder(NamedTuple):
-    """The last job that took a key, as `key_holder` sees it."""
+    """The last job that took a key: a row of `key_holder`."""
 
     seq: int
     id: str
@@ -31,14 +31,14 @@ class Holder(NamedTuple):
 
 
 def holder_of(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:
-    """The job that holds a key, by its own rule."""
+    """Return the job that holds a key, by the rule of that job."""
     now_us: int = yield NOW
     last = yield from last_holder(dialect, kind, identity)
     return last if last is not None and holds(kind, last, now_us) else None
 
 
 def last_holder(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:
-    """The last job that took a key, whether or not it still holds it."""
+    """Return the last job that took a key, whether or not it still holds it."""
     if identity is None:
         return None
     rows = yield Rows(dialect.sql("key_holder"), (kind, *identity))
@@ -46,7 +46,7 @@ def last_holder(dialect: Dialect, kind: str, identity: Identity | None) -> Steps
 
 
 def holds(kind: str, holder: Holder, now_us: int) -> bool:
-    """Whether the last job that took a key holds it, by its own rule."""
+    """Whether the last job that took a key still holds it, by its own rule."""
     extra, status, created_us = read_extra(holder.extra), STATUS[holder.status], holder.created_us
     if kind == "unique":
         rule = extra.unique
@@ -60,7 +60,7 @@ def holds(kind: str, holder: Holder, now_us: int) -> bool:
 
 
 def identities_of(tenant: str, task: str, extra: Extra) -> list[tuple[str, Identity]]:
-    """The keys of a stored job, with their kinds."""
+    """Return the keys of a stored job, with their kinds."""
     found: list[tuple[str, Identity]] = []
     if extra.unique is not None:
         found.append(("unique", (tenant, task, extra.unique.key)))
@@ -70,7 +70,7 @@ def identities_of(tenant: str, task: str, extra: Extra) -> list[tuple[str, Ident
 
 
 def keys_wanted(job: NewJob) -> list[tuple[str, Identity]]:
-    """The keys of a job that is not stored yet, with their kinds."""
+    """Return the keys of a job that is not stored yet, with their kinds."""
     wants = Extra(unique=job.unique, idempotency=job.idempotency)
     return identities_of(job.tenant, job.task, wants)
 
@@ -78,7 +78,7 @@ def keys_wanted(job: NewJob) -> list[tuple[str, Identity]]:
 def take_keys(
     dialect: Dialect, job_id: str, identities: Sequence[tuple[str, Identity]]
 ) -> Steps[None]:
-    """Become the holder of its keys; a job that waited behind the last holder is outdated."""
+    """Make a job the holder of its keys, and drop a job stashed behind the last holder."""
     for kind, identity in identities:
         if kind == "unique":
             yield dialect.write(dialect.sql("stash_outdated"), identity)
@@ -86,7 +86,7 @@ def take_keys(
 
 
 def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
-    """Whether no job ever took one of these jobs' keys, nor two of them want the same one."""
+    """Whether no job ever took a key of these jobs, and no two of them share one."""
     wanted = [key for job in jobs for key in keys_wanted(job)]
     if len(wanted) > len(set(wanted)):
         return False
@@ -100,6 +100,6 @@ def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
 
 
 def take_new_keys(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
-    """Let jobs that were just stored become the holders of keys that were `never_taken`."""
+    """Make jobs just stored the holders of their keys, which were `never_taken`."""
     rows = [(kind, *identity, job.id) for job in jobs for kind, identity in keys_wanted(job)]
     yield ChangeMany(dialect.sql("key_take"), rows)

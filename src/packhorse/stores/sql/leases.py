@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Leases: who lives, who holds what, and what was lost. How one is renewed, each store says."""
+"""Leases of workers, the jobs they hold, and orphans. Each store renews leases itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packhorse.stores.sql.statements import NOW, Rows
 
 
 class SqlLeases:
-    """See `LeaseStore`. `go_back`: what a store does when jobs go back before others."""
+    """See `LeaseStore`. `go_back` runs when jobs return to places that claims have passed."""
 
     def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
         self._dialect = dialect
@@ -61,7 +61,7 @@ class SqlLeases:
 def release_unknown(
     dialect: Dialect, worker: str, known: set[tuple[str, int]], now_us: int
 ) -> Steps[int]:
-    """Give back what the store thinks this worker holds and the worker does not; how much."""
+    """Release jobs that the store counts as held and the worker does not know; return how many."""
     rows = yield Rows(dialect.sql("held_rows"), (worker,))
     lost = [
         release_unbegun(job_id, fence, retention_of(settings))
@@ -75,7 +75,7 @@ def release_unknown(
 
 
 def read_orphan(row: Sequence[Any], now_us: int) -> Orphan:
-    """An orphan from its row, seen at this instant."""
+    """Return an orphan from its row."""
     job_id, fence, crashes, lone_crashes, alone, worker, lost_us, options = row
     wished = read_options(options)
     max_crashes = None if wished is None else wished.max_crashes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What limits depend on: settings of tasks, what rate limits have granted, and bytes.
+"""What limits depend on: settings of tasks, the logs of rate limits, and bytes.
 
-A log of grants goes when nothing in it counts any more. No index tells which are over, since claims
-write them and would have to pay for it. So each run of upkeep looks at a page of them, in the order
-of their limits, and the next goes on behind it.
+Upkeep removes a log once nothing in it counts any more. No index finds such logs, since every claim
+that writes one would pay for it. So each run of upkeep reads one page of logs, in the order of
+their gates, and the next run goes on after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packhorse.stores.sql.statements import NOW, Rows
 
 
 def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, TaskSettings]]:
-    """The limits of those of these tasks that have some."""
+    """Return the limits of those of these tasks that have any."""
     names = list(tasks)
     asked = (EVERY_TASK in names, dialect.many(names))
     rows = yield Rows(dialect.sql("task_settings"), asked)
@@ -36,20 +36,20 @@ def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, Tas
 
 @lru_cache(maxsize=DECODED_MAX)
 def read_task_settings(text: str) -> TaskSettings:
-    """The limits of a task from their column."""
+    """Return the limits of a task from their column."""
     return msgspec.json.decode(text, type=TaskSettings)
 
 
-#: Logs that one run of upkeep looks at.
+#: Logs that one run of upkeep reads.
 _PAGE: Final = 1000
-#: The row among the logs that says behind which gate the next page begins; there is none when that
-#: is the first. It is in the store and not in a process, so that all logs get their turn however
-#: short processes live. No gate has this name: theirs begin with their kind.
+#: The gate of the row that keeps where the next page begins; no row: at the first log. The store
+#: keeps it, so that short-lived processes get through all logs. Names of gates begin with their
+#: kind, so none is empty.
 _MARK: Final = ""
 
 
 class _Page(NamedTuple):
-    """Some logs in the order of their gates."""
+    """A page of logs, in the order of their gates."""
 
     behind: str  #: the gate before them; empty: they are the first
     over: list[tuple[str, str]]  #: gates and logs in which nothing counts, as they were read
@@ -62,7 +62,7 @@ class _Page(NamedTuple):
 
 
 def read_log(dialect: Dialect, gate: Gate) -> Steps[RateLog]:
-    """What was granted at a rate gate."""
+    """Return the log of grants of a rate gate."""
     rows = yield Rows(dialect.sql("rate_log"), (gate_text(gate),))
     return _decoded(rows[0][0]) if rows else ()
 
@@ -74,10 +74,10 @@ def any_log_to_do(dialect: Dialect) -> Steps[bool]:
 
 
 def forget_logs(dialect: Dialect) -> Steps[None]:
-    """Forget those logs of a page that are over, and write down where the next begins.
+    """Remove the logs of a page that are over, and keep where the next page begins.
 
-    For a plan that has everything for itself, so no claim grants meanwhile. Still a log goes only
-    as it was read: a grant that was lost would break a limit.
+    The plan must have the whole store, so that no claim grants at the same time. Still a log is
+    removed only if it is as it was read: a lost grant would break a limit.
     """
     page: _Page = yield from _page(dialect)
     gone = [{"gate": gate, "log": log} for gate, log in page.over]
@@ -102,10 +102,10 @@ def _page(dialect: Dialect) -> Steps[_Page]:
 
 
 def _longest_window_us(dialect: Dialect) -> Steps[int]:
-    """No grant counts longer than this, whatever its gate.
+    """Return a time after which no grant counts, whatever its gate.
 
-    The longest there is and not the gate's own, since that one may change; and a day at
-    least, since it may be missing only for now, while one release gives way to another.
+    It is the longest window of all rules, since the gate's own may change, and at least a day,
+    since a rule may be missing for a while during a deploy.
     """
     queues = yield Rows(dialect.sql("queue_settings"))
     tasks = yield Rows(dialect.sql("tasks"))
@@ -120,19 +120,19 @@ def _decoded(text: str) -> RateLog:
 
 
 def bytes_of(dialect: Dialect, queue: str) -> Steps[int]:
-    """How many bytes the payloads of a queue's unfinished jobs have, or of the store's."""
+    """Return the payload bytes of the unfinished jobs of a queue, or of the store."""
     [(held,)] = yield Rows(*scoped(dialect, "bytes", queue))
     return int(held)
 
 
 def scoped(dialect: Dialect, query: str, queue: str) -> tuple[str, tuple[str, ...]]:
-    """A query about a queue or the store, and its parameters."""
+    """Return a query about a queue or the store, and its parameters."""
     if queue == THE_STORE:
         return dialect.sql(query, bounded="true"), ()
     return dialect.sql(query, bounded="queue = ?"), (queue,)
 
 
 def count_bytes(dialect: Dialect, job_ids: Sequence[str]) -> Steps[None]:
-    """Jobs are counted in bytes from now on."""
+    """Count these jobs in bytes from now on."""
     if job_ids:
         yield dialect.write(dialect.sql("bytes_keep"), (dialect.many(job_ids),))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Limits at the claim: the state of each, who is let through, and who is blocked by which."""
+"""Limits at the claim: read the state of gates, and admit or block jobs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from packhorse.stores.sql.ordering import Keys, gate_text, unblock
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import ChangeMany, Rows
 
-#: Jobs of one line held back in one go; the rest follows when a claim meets it.
+#: Jobs of one line blocked by one statement; a later claim blocks the rest.
 _LINE_MAX: Final = 5000
 _QUEUE_WIDE: Final = (GateKind.QUEUE_CONCURRENCY, GateKind.QUEUE_RATE)
 _RATES: Final = (GateKind.TASK_RATE, GateKind.TENANT_RATE, GateKind.QUEUE_RATE)
-#: Rates under which jobs are written down.
+#: Rates that jobs are blocked under; a rate of the whole queue blocks no single job.
 _NARROW_RATES: Final = (GateKind.TASK_RATE, GateKind.TENANT_RATE)
-#: Heavy jobs under one gate that are asked before lighter ones may pass.
+#: Blocked heavy jobs of one gate that are checked before lighter ones may pass.
 _HEAVY_MAX: Final = 100
 
 
 class ReadyJob(NamedTuple):
-    """A ready job whose gates are asked."""
+    """A ready job whose gates are checked."""
 
     seq: int
     id: str
@@ -61,7 +61,7 @@ class ReadyJob(NamedTuple):
 
 
 class LimitBook:
-    """How gates stand during one claim; read when first asked for, written back at its end."""
+    """The states of gates during one claim: read when first needed, written at its end."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class LimitBook:
         self._known = known  # the tasks of the claim, if light jobs must not pass heavy ones
         self._states: dict[Gate, GateState] = {}
         self._gates_by_keys: dict[tuple[Keys, str], tuple[Gate, ...]] = {}
-        # What rates still let through, and grants that are not in their logs yet: both, so that
-        # a log is worked out once for a claim and not for every job.
+        # The weight that rates still admit, and grants not in their logs yet: so a log is computed
+        # once per claim instead of once per job.
         self._room: dict[Gate, int] = {}
         self._owed: Counter[Gate] = Counter()
         self._granted: Counter[Gate] = Counter()
@@ -93,14 +93,14 @@ class LimitBook:
         self._lines_held: Counter[tuple[str, str | None]] = Counter()
         self.reopens_us: int | None = None  #: when time opens a gate that held back a job
         self.allowance_us = 0  #: how long after this claim jobs with a rate limit may start
-        self.rated: set[str] = set()  #: ids of those that a rate limit let go
+        self.rated: set[str] = set()  #: ids of jobs that a rate limit admitted
 
     def limits(self, queue: QueueSettings) -> bool:
-        """Whether anything may hold back a job of this queue, beside its place in a line."""
+        """Whether a limit or a shut gate may block a job of this queue."""
         return bool(self._tasks or self._shut) or queue.limited
 
     def ask(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
-        """What the first closed gate says; or None, and what the job uses up is counted."""
+        """Return the answer of the first closed gate; if all are open, count the job: None."""
         self._served.setdefault(queue.name, queue)
         gates = self._gates(job, queue)
         if self._lets_all_through(gates, job.weight):
@@ -113,14 +113,14 @@ class LimitBook:
         return blocked
 
     def _lets_all_through(self, gates: Sequence[Gate], weight: int) -> bool:
-        """Whether all gates are rates of the whole queue that are known to have room."""
+        """Whether all gates are queue-wide rates that are known to have room."""
         room = self._room
         return all(
             gate.kind is GateKind.QUEUE_RATE and weight <= room.get(gate, 0) for gate in gates
         )
 
     def _first_block(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
-        """As `policies.gates.admit`; gates are read only as far as they are asked."""
+        """Do as `policies.gates.admit`, reading the state of a gate only when it is reached."""
         gates = self._gates(job, queue)
         for index, gate in enumerate(gates):
             yield from self._ask_heavier(gate, job)
@@ -159,15 +159,15 @@ class LimitBook:
         return found
 
     def _ask_heavier(self, gate: Gate, job: ReadyJob) -> Steps[None]:
-        """Ask the heavy jobs first that come before this one and are held back at the same gate.
+        """Check blocked heavy jobs of the same gate that rank before this job.
 
-        Light ones would pass them for ever; so a heavy one closes the gate for this claim.
+        Otherwise light jobs would pass them for ever. A heavy one closes the gate for this claim.
         """
         if self._known is None or gate.kind not in _NARROW_RATES:
             return
         if gate not in self._heavy:
             self._heavy[gate] = yield from self._read_heavy(gate, self._known)
-        waiting = self._heavy[gate]  # asking one may ask others of them
+        waiting = self._heavy[gate]  # checking one may check others of them
         while heavy := next((one for one in waiting if self._precedes(one, job)), None):
             waiting.remove(heavy)
             blocked = yield from self._first_block(heavy, self._served[heavy.keys.queue])
@@ -186,13 +186,13 @@ class LimitBook:
         return [ReadyJob.of(row) for row in rows]
 
     def _precedes(self, one: ReadyJob, job: ReadyJob) -> bool:
-        """Queues are asked one after the other, each in its order."""
+        """Whether a job ranks before another; queues are served one after the other."""
         if one.keys.queue == job.keys.queue:
             return (one.rank, one.place) < (job.rank, job.place)
         return one.keys.queue in self._served
 
     def closed(self, job: ReadyJob, queue: QueueSettings) -> Steps[list[tuple[GateState, Blocked]]]:
-        """Every gate that would refuse the job now, in gate order; nothing is counted."""
+        """Return every gate that would block the job now, in gate order; count nothing."""
         task = self._tasks.get(job.keys.task)
         found = []
         for gate in gates_of(job.keys, queue, task, self._shut):
@@ -206,19 +206,18 @@ class LimitBook:
         return found
 
     def turn_page(self) -> None:
-        """Begin with candidates that were read just now."""
+        """Start with a new page of candidates."""
         self._lines_held.clear()
 
     def block(
         self, job: ReadyJob, blocked: Blocked, queue: QueueSettings, picked: Sequence[int]
     ) -> Steps[Literal["queue", "job", "others"]]:
-        """Write down who is held back, with its line, and let go those it kept away.
+        """Block a job with its line, and unblock one job at each of its gates that is open.
 
-        Those `picked` are as good as gone.
-
-        Answers who: the whole `queue`, for which no job is written down; the `job`; or the job,
-        while `others` are ready now that may come before those that follow. A job that only a
-        heavier one keeps back in this claim is not written down: the next may not ask that one.
+        Jobs `picked` for this claim stay ready. Returns what is blocked: the whole `queue`, of
+        which no job is written; the `job`; or the job, while `others` became ready that may rank
+        before the rest of the page. A job that only waits for a heavier one is not written: the
+        next claim may not check that one.
         """
         if blocked.gate.kind in _QUEUE_WIDE and blocked.closes:
             return "queue"
@@ -244,12 +243,12 @@ class LimitBook:
         return "others" if released else "job"
 
     def _held_with_its_line(self, gate: str, line: str | None) -> bool:
-        """Whether a job before it on this page has held back the line, and it with them."""
+        """Whether an earlier job of this page has blocked the line, this job included."""
         self._lines_held[gate, line] += 1
         return line is not None and self._lines_held[gate, line] % (_LINE_MAX + 1) != 1
 
     def _heaviest(self, state: GateState) -> int | None:
-        """How heavy a job may be to pass a rate; heavier ones are not let go in vain."""
+        """Return the greatest weight that a rate admits now; None: it is no rate."""
         rule = state.rule
         if rule is None:
             return None
@@ -264,7 +263,7 @@ class LimitBook:
     def _still_open(
         self, job: ReadyJob, blocked: Blocked, queue: QueueSettings
     ) -> Steps[list[GateState]]:
-        """The other gates of a blocked job that would let another job through in its stead."""
+        """Return the other gates of a blocked job that would admit another job instead."""
         task = self._tasks.get(job.keys.task)
         found = []
         for gate in gates_of(job.keys, queue, task, self._shut):
@@ -276,7 +275,7 @@ class LimitBook:
         return found
 
     def replenish(self) -> Steps[int]:
-        """Where rates let jobs go and have room left, let as many be ready again; says how many."""
+        """Unblock as many jobs as rates with room have admitted; return how many."""
         passed = self._granted - self._replenished
         counts = {gate_text(gate): count for gate, count in passed.items() if self._has_room(gate)}
         self._replenished = Counter(self._granted)
@@ -296,7 +295,7 @@ class LimitBook:
         return blocked_by(state, job_id="", weight=1, now_us=self._now_us) is None
 
     def keep(self) -> Steps[None]:
-        """Write down what was granted."""
+        """Write the logs of granted rates."""
         gates = {**self._granted, **dict.fromkeys(self._set_back)}
         logs = [(gate_text(gate), json_text(self._known_state(gate).log)) for gate in gates]
         if logs:
@@ -311,7 +310,7 @@ class LimitBook:
 
     def _use(self, gate: Gate, job: ReadyJob) -> None:
         state = self._states.get(gate)
-        if state is None:  # a line of order: nothing is used up
+        if state is None:  # a line of order has nothing to count
             return
         if gate.kind in _RATES and state.rule is not None:
             if gate in self._room:
@@ -337,7 +336,7 @@ class LimitBook:
         return known
 
     def _known_state(self, gate: Gate) -> GateState:
-        """A gate that was read, with all that was granted since in its log."""
+        """Return a gate that was read, with all grants since then in its log."""
         state = self._states[gate]
         owed = self._owed.pop(gate, 0)
         if owed and state.rule is not None:
@@ -365,7 +364,7 @@ class LimitBook:
                 return GateState(gate, shut=True)
 
     def _as_of_now(self, gate: Gate, log: RateLog, rule: RateRule | None) -> RateLog:
-        """Write a log again whose grants lie ahead, since the clock was set back."""
+        """Rewrite a log whose grants lie in the future because the clock was set back."""
         if rule is None or not log or log[-1][0] <= latest_end_us(rule, self._now_us):
             return log
         self._set_back.add(gate)

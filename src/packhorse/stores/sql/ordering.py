@@ -30,14 +30,14 @@ from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import NOW, Rows
 
 _SEPARATOR: Final = "\x1f"
-#: What the text of a line of order is made of, for statements that make it themselves.
+#: The parts of a line's name, for statements that build it.
 ORDER_LINE: Final = MappingProxyType(
     {"line": f"{GateKind.ORDER}{_SEPARATOR}", "part": _SEPARATOR},
 )
 
 
 class Keys(NamedTuple):
-    """What of a job decides its gates; see `policies.gates.JobKeys`."""
+    """The fields of a job that decide its gates; see `policies.gates.JobKeys`."""
 
     queue: str
     task: str
@@ -48,31 +48,31 @@ class Keys(NamedTuple):
 
 
 def gate_text(gate: Gate) -> str:
-    """A gate as it is stored."""
+    """Return the stored name of a gate."""
     return _SEPARATOR.join((gate.kind, *gate.name))
 
 
 def read_gate(text: str) -> Gate:
-    """A gate from its column."""
+    """Return a gate from its stored name."""
     kind, *name = text.split(_SEPARATOR)
     return Gate(GateKind(kind), tuple(name))
 
 
 def order_line_of(job: JobKeys) -> str | None:
-    """The line of order a job stands in."""
+    """Return the line of order of a job."""
     if job.ordering_key is None:
         return None
-    # As `gate_text` of the gate, which is made for every job of a line.
+    # The same as `gate_text` of its gate; this runs for every job of a line.
     return _SEPARATOR.join((GateKind.ORDER, job.queue, job.tenant, job.ordering_key))
 
 
 def line_of(
     dialect: Dialect, job: JobKeys, queue: QueueSettings, task: TaskSettings | None
 ) -> str | None:
-    """The line of jobs that share all their gates; None when nothing but the queue limits it.
+    """Return the line of jobs that share all their gates; None if only the queue limits the job.
 
-    Lines only save work: what may run is decided by the gates at the claim. Jobs in a line of order
-    have none besides: only their head is ever ready, and one more index would be kept for nothing.
+    Lines only save work: at the claim the gates decide which jobs may run. Jobs with an ordering
+    key have no such line: only the head of their line of order is ever ready.
     """
     if job.ordering_key is not None:
         return None
@@ -84,7 +84,7 @@ def line_of(
 
 
 def join_lines(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
-    """Jobs that just became ready stand behind those of their lines that are held back."""
+    """Block jobs that just became ready behind blocked jobs of their lines."""
     if seqs:
         chosen = dialect.many(seqs)
         yield dialect.write(dialect.sql("order_behind"), (chosen,))
@@ -93,17 +93,16 @@ def join_lines(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
 
 
 def any_blocked(dialect: Dialect) -> Steps[bool]:
-    """Whether any gate holds back any job."""
+    """Whether any job is blocked."""
     [(found,)] = yield Rows(dialect.sql("blocked_any"))
     return bool(found)
 
 
 def unblock(dialect: Dialect, gate: str, count: int, *, heaviest: int | None = None) -> Steps[int]:
-    """Let the first `count` jobs under a gate, of each queue and task, be ready again; how many.
+    """Unblock the first `count` jobs of a gate, per queue and task; return how many.
 
-    None is heavier than `heaviest`. Of each, because the next claim may serve only one of
-    the queues and know only one of the tasks. Should they be more than the gate has room for, the
-    claim holds them back again.
+    Per queue and task, since the next claim may serve only one of them. If they are more than the
+    gate has room for, the claim blocks them again. None is heavier than `heaviest`.
     """
     now_us: int = yield NOW
     kinds = yield Rows(dialect.sql("blocked_kinds"), {"gate": gate})
@@ -119,7 +118,7 @@ def unblock(dialect: Dialect, gate: str, count: int, *, heaviest: int | None = N
 
 
 def unblock_all(dialect: Dialect, condition: str, value: str) -> Steps[None]:
-    """Let all be ready again that are held back in a queue, of a task, or under a gate."""
+    """Unblock all blocked jobs of a queue, of a task, or of a gate."""
     rows = yield Rows(dialect.sql("blocked_of", condition=condition), (value,))
     if rows:
         yield dialect.write_each(dialect.sql("blocked_ready"), [seq for seq, _ in rows])
@@ -128,7 +127,7 @@ def unblock_all(dialect: Dialect, condition: str, value: str) -> Steps[None]:
 
 
 def advance_lines(dialect: Dialect, left: Iterable[JobKeys]) -> Steps[None]:
-    """Where jobs have left their lines of order, the next becomes the head."""
+    """Make the next job the head of each line of order that jobs have left."""
     lines = dict.fromkeys(line for keys in left if (line := order_line_of(keys)) is not None)
     if lines:
         rows = yield Rows(dialect.sql("order_advance"), (dialect.many(list(lines)),))
@@ -136,13 +135,13 @@ def advance_lines(dialect: Dialect, left: Iterable[JobKeys]) -> Steps[None]:
 
 
 def wake_queues(rows: Iterable[tuple[str]]) -> Steps[None]:
-    """Wake the workers of queues, given as rows."""
+    """Wake the workers of queues, which are given as rows."""
     for queue in dict.fromkeys(queue for (queue,) in rows):
         yield Wake(f"queue:{queue}")
 
 
 def other_gates(job: JobKeys) -> Iterable[Gate]:
-    """The gates that a job may have kept others from, beside its line of order."""
+    """Yield the gates, except its line of order, at which a job may have blocked others."""
     yield concurrency_gate(job)
     yield rate_gate(job)
     yield Gate(GateKind.TENANT_RATE, (job.queue, job.tenant))

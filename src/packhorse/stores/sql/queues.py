@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Queues and tasks: what they are set to, paused or closed, and how deep they are."""
+"""Settings of queues and tasks; pausing, closing, and the depth of a queue."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _undeclared(
     dialect: Dialect,
     queues: Sequence[QueueSettings],
 ) -> Steps[tuple[QueueSettings | None, ...] | None]:
-    """Nothing to write when every declaration is known: the usual start of a worker."""
+    """Return the answer if every declaration is known, as when a worker restarts."""
     for queue in queues:
         known, _, _ = yield from _known(dialect, queue.name)
         if known != queue:
@@ -107,7 +107,7 @@ def _hold(
     declared: QueueSettings | None,
     overridden: QueueSettings | None,
 ) -> Steps[None]:
-    """Keep both; those that hold from now on may let jobs go, or let some in."""
+    """Write both settings; if those in effect change, unblock jobs and wake waiters."""
     _, _, before = yield from _known(dialect, name)
     held = overridden or declared
     settings = held or QueueSettings(name)
@@ -135,7 +135,7 @@ def _hold(
 def _known(
     dialect: Dialect, name: str
 ) -> Steps[tuple[QueueSettings | None, QueueSettings | None, QueueSettings | None]]:
-    """Settings as declared, as overridden, and as they hold."""
+    """Return the settings as declared, as overridden, and as in effect."""
     rows = yield Rows(dialect.sql("queue_known"), (name,))
     texts = rows[0] if rows else (None, None, None)
     declared, overridden, held = [
@@ -156,7 +156,7 @@ def _refuse_conflicts(dialect: Dialect) -> Steps[None]:
 def _tasks_undeclared(
     dialect: Dialect, tasks: Sequence[TaskSettings]
 ) -> Steps[tuple[TaskSettings | None, ...] | None]:
-    """As `_undeclared`, of tasks."""
+    """Do as `_undeclared`, for tasks."""
     rows = yield Rows(dialect.sql("tasks"))
     known = {task.name: task for task in (read_task_settings(text) for (text,) in rows)}
     if any(known.get(task.name, TaskSettings(task.name)) != task for task in tasks):
@@ -195,7 +195,7 @@ def _declare_task(dialect: Dialect, task: TaskSettings) -> Steps[TaskSettings | 
 
 
 def _flag(dialect: Dialect, queue: str, flag: str, *, on: bool) -> Steps[bool]:
-    """Set or clear paused or closed; says whether that changed anything."""
+    """Set or clear `paused` or `closed`; return whether that changed anything."""
     yield from dialect.lock_all()
     changed = yield Change(dialect.sql("queue_flag", flag=flag), {"queue": queue, "on": on})
     if changed > 0:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Records of the SQL stores: rows are read and locked, `policies.records` decides, rows follow.
+"""Records of the SQL stores: read and lock rows, let `policies.records` decide, write rows.
 
-The journal too, since a fold is a change. Its lines are written by a trigger of the jobs.
+The journal is here too, since a fold is a change. A trigger on the jobs table writes its lines.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
 
-#: Lines among which groups are looked for.
+#: Oldest lines that are searched for groups, at least.
 _LOOKED_AT: Final = 10_000
-_LINES_OF_EACH: Final = 100  #: looked at for each group that is asked for
+_LINES_OF_EACH: Final = 100  #: searched for each group of the limit
 
 
 class SqlRecords:
-    """See `RecordStore`. `isolation`: how much of the store a plan that submits jobs needs."""
+    """See `RecordStore`. `isolation` returns the isolation of a plan that submits jobs."""
 
     def __init__(
         self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
@@ -92,7 +92,7 @@ class SqlRecords:
 
 
 class SqlJournal:
-    """See `JournalStore`. `isolation` as of `SqlRecords`."""
+    """See `JournalStore`; `isolation` as in `SqlRecords`."""
 
     def __init__(
         self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
@@ -170,7 +170,7 @@ def _change(
 
 
 def write_changes(dialect: Dialect, changes: Sequence[RecordChange], now_us: int) -> Steps[None]:
-    """Apply changes that cannot conflict, of records that are locked."""
+    """Apply changes that cannot conflict to records that are locked."""
     highest, decided, _ = yield from _decided(dialect, changes, now_us)
     yield from _write(dialect, decided, highest)
 
@@ -178,14 +178,14 @@ def write_changes(dialect: Dialect, changes: Sequence[RecordChange], now_us: int
 def _decided(
     dialect: Dialect, changes: Sequence[RecordChange], now_us: int
 ) -> Steps[tuple[int, Decided, str | None]]:
-    """The highest version of a record that is gone, what changes come to, where copies went."""
+    """Return the highest version of removed records, the decision, and where jobs were copied."""
     records = yield from _stored(dialect, [change.id.text for change in changes])
     [(highest, copied_to)] = yield Rows(dialect.sql("records_highest"))
     return highest, decide(changes, records, highest=highest, now_us=now_us), copied_to
 
 
 def _lines_gone(dialect: Dialect, folded: Folded) -> Steps[tuple[int, ...]]:
-    """Those of the lines to be folded that are not there."""
+    """Return the lines to be folded that do not exist."""
     if not folded.line_ids:
         return ()
     asked = {"group": folded.group.text, "ids": dialect.many(folded.line_ids)}
@@ -195,7 +195,7 @@ def _lines_gone(dialect: Dialect, folded: Folded) -> Steps[tuple[int, ...]]:
 
 
 def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
-    """Remove lines that are there, and append others."""
+    """Remove the folded lines, and append the carried ones."""
     if folded.line_ids:
         gone = (dialect.many(folded.line_ids),)
         yield dialect.write(dialect.sql("journal_remove"), gone)
@@ -206,16 +206,16 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
 
 
 def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation) -> Steps[None]:
-    """Keep a job that was not let in as a dead letter, without its keys and its lines.
+    """Store a refused job as a dead letter, without its keys and lines.
 
-    If its id belongs to another job, that one stays as it is.
+    A job that has its id already stays as it is.
     """
     level.go_alone()
     now_us: int = yield NOW
     dead = rejected(job, refused.code, refused.reason, now_us)
     try:
         payload_text(dead.job)
-    except PayloadError:  # what no text can hold is not kept
+    except PayloadError:  # a binary payload cannot be stored
         dead = rejected(
             msgspec.structs.replace(job, payload=b"null"), refused.code, refused.reason, now_us
         )
@@ -223,7 +223,7 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation)
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:
         return
-    # It was stored dead, and the trigger tells of changes only.
+    # The trigger writes lines for updates only, and this job was inserted as dead.
     told = (job.id, member.node, JobStatus.DEAD, JobStatus.PENDING)
     line = JournalLine(0, Group.of(member.group), *told)
     yield dialect.write(dialect.sql("journal_add"), _line(line))
@@ -231,7 +231,7 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation)
 
 
 def _stay() -> Steps[None]:
-    """A dead job goes before no other."""
+    """Do nothing: a dead job takes no place before others."""
     yield from ()
 
 
@@ -290,14 +290,14 @@ def _columns(record: Record) -> dict[str, Any]:
 
 
 def expired_records(dialect: Dialect, limit: int) -> Steps[list[str]]:
-    """The ids of some records that are not there any more."""
+    """Return the names of at most `limit` expired records."""
     asked = {"now": (yield NOW), "limit": limit}
     rows = yield Rows(dialect.sql("records_expired"), asked)
     return [name for (name,) in rows]
 
 
 def forget_records(dialect: Dialect, limit: int) -> Steps[None]:
-    """Remove records that have expired; first of its plan, as the order of locks wants it."""
+    """Remove expired records; first in its plan, to keep the order of locks."""
     names = yield from expired_records(dialect, limit)
     if not names:
         return

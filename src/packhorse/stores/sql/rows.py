@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a job stands in its row: status codes, lanes, ranks; and queues as a submit sees them."""
+"""The rows of jobs and queues: status codes, lanes, ranks, and how columns are read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from packhorse.stores.requests import QueueSettings, Totals, WorkerRecord
 STATUS: Final = tuple(JobStatus)
 CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATUS)})
 
-#: Virtual times stay below this for centuries.
+#: Above every virtual time for centuries.
 PASSES: Final = 2**56
 #: Above every rank by priority, so that a queue that begins to age keeps the order it had.
 AGED: Final = (max(Priority) + 1) * PASSES
@@ -42,8 +42,8 @@ AGED: Final = (max(Priority) + 1) * PASSES
 NO_BOUND: Final = 2**62
 #: Lines of history kept from each end.
 HISTORY_EACH_END: Final = 25
-#: Column of a record: whether attempts have attached something. Jobs say so in their options only
-#: once an attempt has ended otherwise than well, which spares the others a write of their row.
+#: Column of a record: whether attempts have attached something. The options of a job say so only
+#: after an attempt that did not complete, which spares other jobs a write of their row.
 ATTACHED: Final = (
     "case when job.fence > 0 then (select 1 from {attachments} as kept "
     "where kept.seq = job.seq and kept.name <> '' limit 1) end"
@@ -52,7 +52,7 @@ _KINDS: Final = 16
 
 
 class Lane(IntEnum):
-    """Where an unfinished or dead job stands; see the schema."""
+    """The lane of an unfinished or dead job; see the schema."""
 
     READY = 0
     SUSPECT = 1
@@ -63,7 +63,7 @@ class Lane(IntEnum):
     BLOCKED = 6
 
 
-#: The code of the status that all jobs of a lane have; in the lane of waiting ones they are mixed.
+#: The status code of all jobs of a lane; the lane of waiting jobs has several.
 STATUS_OF: Final = MappingProxyType(
     {
         **dict.fromkeys(
@@ -73,14 +73,14 @@ STATUS_OF: Final = MappingProxyType(
         Lane.DEAD: CODE[JobStatus.DEAD],
     }
 )
-#: Jobs of each lane of a queue that a count with a bound looks at, however many lanes there are.
+#: Jobs of each lane of a queue that a bounded count reads at least.
 COUNTED_MIN: Final = 500
 #: Lanes of jobs that wait for a worker.
 UNCLAIMED: Final = (Lane.READY, Lane.SUSPECT, Lane.PARKED, Lane.WAITING, Lane.BLOCKED)
 
 
 class Extra(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What few jobs have, kept in one column; a store may have columns for some of it."""
+    """Rare fields of a job, kept in one column; a store may have columns for some of them."""
 
     tags: tuple[str, ...] = ()
     options: JobOptions | None = None
@@ -101,17 +101,17 @@ _error: Final = msgspec.json.Decoder(AttemptError)
 
 
 def settled_mark(fence: int, kind: int) -> int:
-    """What is remembered of a settlement, to know it when it comes again."""
+    """Return the mark by which a repeated settlement is recognised."""
     return fence * _KINDS + kind
 
 
 def json_text(value: object) -> str:
-    """A value as JSON text, for a column or as a parameter."""
+    """Return a value as JSON text, for a column or a parameter."""
     return msgspec.json.encode(value).decode()
 
 
 def payload_text(job: NewJob) -> str:
-    """The payload's column; a payload is JSON, so it is text."""
+    """Return the payload as text; refuse one that is not UTF-8."""
     try:
         return job.payload.decode()
     except UnicodeDecodeError as error:
@@ -121,17 +121,17 @@ def payload_text(job: NewJob) -> str:
 
 
 def read_extra(text: str | None) -> Extra:
-    """What few jobs have, from its column."""
+    """Return the rare fields of a job from their column."""
     return _NO_EXTRA if text is None else _extra.decode(text)
 
 
 def read_options(text: str | None) -> JobOptions | None:
-    """What a call decided for its job alone, from its column."""
+    """Return the options of a job from their column."""
     return None if text is None else _options.decode(text)
 
 
 def trace_of(job: NewJob) -> str | None:
-    """The trace id's column: a trace id made from the job's id takes no room."""
+    """Return the column of the trace id: null if it is made from the job's id."""
     return None if job.trace_id == job.id.replace("-", "") else job.trace_id
 
 
@@ -148,7 +148,7 @@ def decode_error(text: str | None) -> AttemptError | None:
 def record_of(
     values: Mapping[str, Any], extra: Extra, now_us: int, *, bodies: bool = True
 ) -> JobRecord:
-    """A job from its columns, by name; without `bodies`, payload and result stay out."""
+    """Return a job from its columns by name; without `bodies`, leave out payload and result."""
     options = extra.options
     if values["attached"]:
         options = msgspec.structs.replace(options or JobOptions(), attached=True)
@@ -196,7 +196,7 @@ def record_of(
 
 
 def both_ends(lines: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:
-    """The lines of a history that are kept."""
+    """Return the lines of a history that are kept: the first and the last ones."""
     first, rest = lines[:HISTORY_EACH_END], lines[HISTORY_EACH_END:]
     return (*first, *rest[-HISTORY_EACH_END:])
 
@@ -222,7 +222,7 @@ def read_attempt(row: Sequence[Any]) -> AttemptRecord:
 def read_worker(
     listed: Callable[[Any], tuple[str, ...]], row: Sequence[Any], now_us: int
 ) -> WorkerRecord:
-    """The worker as it is shown, from `workers`."""
+    """Return a worker from a row of `workers`."""
     names = ("worker", "host", "pid", "version", "queues", "tasks", "concurrency", "quiet")
     values: dict[str, Any] = dict(zip(names, row, strict=False))
     values["queues"] = listed(values["queues"])
@@ -249,17 +249,17 @@ class QueueRow(NamedTuple):
 
     settings: QueueSettings
     closed: bool
-    tenanted: bool  #: jobs with tenants were submitted to it, so passes are dealt
+    tenanted: bool  #: jobs with tenants were submitted to it, so it deals passes
     shelf: bool  #: it is some queue's dead-letter shelf
-    limited_tasks: bool  #: some task has limits of its own
-    last: int = 0  #: the last number given out, as sequence or place, where the store keeps it here
-    lined: bool = False  #: jobs that gates may hold back were submitted to it, where that matters
-    #: The bytes that all jobs of the store may have; NO_BOUND for one that is let in anyway.
+    limited_tasks: bool  #: some task has limits
+    last: int = 0  #: the highest number used as sequence or place; SQLite only
+    lined: bool = False  #: jobs that gates may block were submitted to it; PostgreSQL only
+    #: The bytes that all jobs of the store may have; NO_BOUND to count bytes and refuse nothing.
     store_bytes: int | None = None
 
     @property
     def constraints(self) -> Constraint:
-        """What the queue adds to the constraints of its jobs."""
+        """The constraints that the queue adds to its jobs."""
         return queue_constraints(
             self.settings,
             closed=self.closed,
@@ -271,17 +271,17 @@ class QueueRow(NamedTuple):
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether those of its jobs are counted."""
+        """Whether the bytes of its jobs are counted."""
         return self.settings.max_bytes is not None or self.store_bytes is not None
 
     @property
     def ranks_specially(self) -> bool:
-        """Whether more than its priority decides where a job stands, or whether it stands."""
+        """Whether ranks depend on more than the priority, or jobs may be dropped."""
         return self.tenanted or self.settings.ageing_us is not None or self.drops
 
     @property
     def gates_every_job(self) -> bool:
-        """Whether jobs without keys may be held back too, so that they form lines."""
+        """Whether gates may block jobs without keys too, so that they form lines."""
         return self.limited_tasks or self.settings.tenant_rate is not None
 
     @property
@@ -291,7 +291,7 @@ class QueueRow(NamedTuple):
         return bounded and settings.on_full == "drop"
 
     def unbounded(self) -> QueueRow:
-        """For a job that is let in however many wait, and though the queue is closed."""
+        """Return the row for jobs that neither bounds nor a closed queue refuse."""
         settings = msgspec.structs.replace(self.settings, max_depth=None, max_bytes=None)
         counted = NO_BOUND if self.counts_bytes else None
         return self._replace(settings=settings, closed=False, store_bytes=counted)
@@ -303,7 +303,7 @@ class QueueRow(NamedTuple):
 
 @lru_cache(maxsize=DECODED_MAX)
 def queue_settings(name: str, text: str | None) -> QueueSettings:
-    """Settings from their column; an undeclared queue has the defaults."""
+    """Return the settings of a queue from their column; null: the defaults."""
     if text is None:
         return QueueSettings(name)
     return msgspec.json.decode(text, type=QueueSettings)
@@ -311,10 +311,10 @@ def queue_settings(name: str, text: str | None) -> QueueSettings:
 
 @lru_cache(maxsize=DECODED_MAX)
 def is_limited(text: str | None) -> bool:
-    """Whether a limit of its own may hold back the jobs of a queue with these settings."""
+    """Whether a queue with these settings has a limit that may block its jobs."""
     return queue_settings("", text).limited
 
 
 def retention_of(text: str | None) -> Retention:
-    """How long a queue with these settings keeps what is over."""
+    """Return how long a queue with these settings keeps finished jobs."""
     return queue_settings("", text).retention or Retention()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Jobs that a filter means, newest first, and how far a look for them goes.
+"""Search jobs by a filter, newest first, reading a bounded number of jobs.
 
-A filter that few jobs fit would have a store read all of them. So a look with a bound is told
-which jobs it is about before it reads any: the newest of those that an index has (dead ones, those
-with a tag, unfinished ones while they are few), or else the newest of all.
+A filter that few jobs match would make the store read all of them. So a bounded search first finds
+its window: the newest jobs that an index has (dead ones, those with a tag, unfinished ones while
+they are few), or else the newest of all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import CODE, Lane
 from packhorse.stores.sql.statements import NOW, Rows
 
-#: What a `JobFilter` asks for, by the name of its field, which is also the parameter's.
+#: The conditions of a `JobFilter` by field, which is also the name of the parameter.
 CONDITIONS: Final = MappingProxyType(
     {
         "queue": "job.queue = :queue",
@@ -44,11 +44,11 @@ _FIELDS: Final = (
     *("queue", "task", "tenant", "tag", "created_by", "dead_reason", "dead_letter"),
     *("created_before_us", "id_part"),
 )
-#: Above every number of a job.
+#: Above every job number.
 _ABOVE: Final = 2**63 - 1
-#: Dead letters of each queue that are looked at, however many queues have some.
+#: Dead letters of each queue that are read at least.
 _EACH_MIN: Final = 50
-#: Where unfinished jobs of a status stand.
+#: The lanes of unfinished jobs by status.
 _LANES: Final = MappingProxyType(
     {
         JobStatus.PENDING: (Lane.WAITING,),
@@ -61,7 +61,7 @@ _LANES: Final = MappingProxyType(
 
 
 class _Window(NamedTuple):
-    """The jobs that a look is about: those in a list, or those from a number on; else all."""
+    """The jobs that a search reads: a list of them, those from a number on, or all."""
 
     given: dict[str, Any]
     looked: int = 0
@@ -71,7 +71,7 @@ class _Window(NamedTuple):
 def search_steps(
     dialect: Dialect, chosen: JobFilter, *, limit: int, below: int | None, most: int | None
 ) -> Steps[Page]:
-    """A page of jobs, newest first; see `InspectionStore.search`."""
+    """Return a page of jobs, newest first; see `InspectionStore.search`."""
     now_us = yield NOW
     window = _Window({})
     if most is not None and limit > 0:
@@ -79,7 +79,7 @@ def search_steps(
             dialect, chosen, limit, _ABOVE if below is None else below, most
         )
     given = _given(dialect, chosen) | window.given
-    if window.given and "tag" in given:  # those with the tag may be many more
+    if window.given and "tag" in given:  # more jobs may have the tag than are in the window
         given["tagged"] = given.pop("tag")
     if below is not None:
         given["below"] = below
@@ -100,7 +100,7 @@ def _window(
     statuses = frozenset(chosen.statuses)
     if chosen.dead_reason or chosen.dead_letter or statuses == {JobStatus.DEAD}:
         queue = chosen.queue
-        if chosen == JobFilter(queue=queue, statuses=chosen.statuses):  # every one of them fits
+        if chosen == JobFilter(queue=queue, statuses=chosen.statuses):  # all dead letters match
             most = min(most, limit + 1)
         return (yield from _dead(dialect, queue, below, most, newest=True))
     if chosen.tag is not None:
@@ -150,7 +150,7 @@ def _dead(
 def _standing(
     dialect: Dialect, statuses: frozenset[JobStatus], queue: str | None, most: int
 ) -> Steps[list[int] | None]:
-    """All jobs of the lanes that these statuses stand in; None: there are too many."""
+    """Return all jobs in the lanes of these statuses; None: there are too many."""
     lanes = sorted({lane for status in statuses for lane in _LANES[status]})
     text = dialect.sql(
         "search_standing", conditions="true" if queue is None else CONDITIONS["queue"]
@@ -165,7 +165,7 @@ def _standing(
 def chosen_finished(
     dialect: Dialect, chosen: JobFilter, limit: int, behind: int, most: int
 ) -> Steps[tuple[list[int], int | None]]:
-    """Finished jobs among so many behind a number, oldest first, and where to go on."""
+    """Return finished jobs that match after a number, oldest first, and where to go on."""
     window = yield from _oldest(dialect, chosen, behind, most)
     given = _given(dialect, chosen) | window.given
     if "tag" in given:
@@ -177,7 +177,7 @@ def chosen_finished(
 
 
 def _oldest(dialect: Dialect, chosen: JobFilter, behind: int, most: int) -> Steps[_Window]:
-    """The jobs that a look is about that goes on behind a number; see `_window`."""
+    """Return the window of a search for the oldest jobs after a number; see `_window`."""
     asked = {"after": behind, "most": most}
     if chosen.dead_reason or chosen.dead_letter or chosen.statuses == (JobStatus.DEAD,):
         return (yield from _dead(dialect, chosen.queue, behind, most, newest=False))

@@ -32,13 +32,13 @@ from packhorse.stores.sql.rows import (
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
-#: Of unconstrained jobs nothing else can wait for the end.
+#: Only callers can wait for the end of unconstrained jobs.
 _WAITERS: Final = Needs(awaited=True)
 _COMPLETED: Final = SettlementKind.COMPLETED
 
 
 class _Held(NamedTuple):
-    """A job about to be settled, as `settle_rows` sees it."""
+    """A job about to be settled: a row of `settle_rows`."""
 
     id: str
     seq: int
@@ -76,9 +76,9 @@ def settle_in_order(
     *,
     stashed: bool | None = None,
 ) -> Steps[tuple[Verdict, ...]]:
-    """All in one go, unless each may change what the next one comes to.
+    """Settle together, unless a settlement may affect the next one.
 
-    It may where jobs are `stashed` until one of these ends, or one of them takes a new place.
+    It may if jobs are `stashed` until one of these ends, or if one of them takes a new place.
     """
     needs: Needs | None = None
     if stashed is None:
@@ -102,15 +102,15 @@ def _settle_all(
     dialect: Dialect, settlements: Sequence[Settlement], level: Isolation, needs: Needs | None
 ) -> Steps[tuple[Verdict, ...]]:
     now_us: int = yield NOW
-    # What goes with others in one statement, as nearly always all of them.
+    # Completions without counts share one statement; nearly always that is all of them.
     plain = [one.kind is _COMPLETED and one.counted is None for one in settlements]
     completed = list(compress(settlements, plain))
     others = [one for one, goes in zip(settlements, plain, strict=True) if not goes]
     if len({one.job_id for one in settlements}) < len(settlements):
-        others = list(settlements)  # one job twice: only one by one is the order kept
+        others = list(settlements)  # a job that comes twice is settled in order
     elif completed:
         applied = yield from dialect.complete(completed, now_us)
-        if applied < len(completed):  # some are stale, cancelled or repeated: find out which
+        if applied < len(completed):  # some are stale, cancelled or repeated: look at each
             others = list(settlements)
     each = (yield from settle_each(dialect, others, now_us)) if others else []
     needs = _WAITERS if level.unconstrained else needs
@@ -132,7 +132,7 @@ def settle_each(
     *,
     by_owner: bool = True,
 ) -> Steps[list[Verdict]]:
-    """One by one, as `lifecycle.resolve` says. What is not `by_owner` is not remembered as his."""
+    """Settle one by one through `lifecycle.resolve`; unless `by_owner`, keep the settled mark."""
     ids = dialect.many([one.job_id for one in settlements])
     rows = yield Rows(dialect.sql("settle_rows"), (ids,))
     held = {row[0]: _Held(*row) for row in rows}
@@ -180,7 +180,7 @@ def _applies(one: Settlement, job: _Held, now_us: int) -> bool:
 
 
 def _verdict_unapplied(one: Settlement, job: _Held | None) -> Verdict:
-    """The same settlement sent again is answered as before; anything else is stale."""
+    """Return applied for a repeated settlement, stale for any other."""
     repeated = (
         job is not None
         and one.kind is not SettlementKind.RESCUED
@@ -240,7 +240,7 @@ def _standing(
     *,
     suspect: bool,
 ) -> Steps[dict[str, Any]]:
-    """Where the job stands from now on."""
+    """Return the lane, rank, place and times that the job gets."""
     status = resolved.status
     if status is JobStatus.DEAD:
         return _stand(job, Lane.DEAD, rank=job.seq, place=0)
@@ -262,7 +262,7 @@ def _standing(
 
 
 def _stand(job: _Held, lane: Lane | None, **changed: int) -> dict[str, Any]:
-    """The columns that say where a job stands; what is not named stays as it is."""
+    """Return the columns of a job's place; those not `changed` keep their values."""
     before = {"rank": job.rank, "place": job.place, "due_us": job.due_us, "ready_us": job.ready_us}
     return {
         "lane": None if lane is None else int(lane),
@@ -279,7 +279,7 @@ def _holds_line(job: _Held, status: JobStatus) -> bool:
 
 
 def _ending(one: Settlement, job: _Held, status: JobStatus, now_us: int) -> dict[str, Any]:
-    """The lifetimes of a job that ends here; none of one that goes on."""
+    """Return the lifetimes of a job that ends; null for one that goes on."""
     if status not in TERMINAL:
         return dict.fromkeys(("finished_us", "expires_us", "record_until_us", "result_until_us"))
     keep_us = one.dead_keep_us if status is JobStatus.DEAD else one.keep_us
@@ -300,7 +300,7 @@ def _write(dialect: Dialect, changes: Sequence[dict[str, Any]]) -> Steps[None]:
     yield ChangeMany(dialect.sql("settle_one"), changes)
     completed = CODE[JobStatus.COMPLETED]
     others = [one for one in changes if one["status"] != completed]
-    if others:  # while an attempt runs, only its attachments tell of themselves
+    if others:  # only now, which spares completed jobs a write of their row
         seqs = dialect.many([one["seq"] for one in others])
         yield dialect.write(dialect.sql("attached_mark"), (seqs,))
     lines = [one for one in others if one["ended"]]
@@ -316,6 +316,6 @@ def _write(dialect: Dialect, changes: Sequence[dict[str, Any]]) -> Steps[None]:
 
 
 def _topics(changes: Iterable[dict[str, Any]]) -> list[str]:
-    """Workers are told when a job becomes ready, or due at a time they do not know of."""
+    """Return the topics of queues in which a job became ready or due."""
     terminal = {CODE[status] for status in TERMINAL}
     return [f"queue:{one['queue']}" for one in changes if one["status"] not in terminal]

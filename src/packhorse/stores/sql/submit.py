@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Storing new jobs: who is refused, where each stands, and what is kept for its limits."""
+"""Store new jobs: refuse some, give the others their rank and place, and keep their keys."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
 
-#: Jobs of a bounded line that are ready at least, and lines looked at in one submit.
+#: Jobs of a bounded line that stay ready at least, and lines that one submit caps.
 _LINE_READY_MIN: Final = 32
 _LINES_CAPPED_MAX: Final = 50
-#: Jobs that are looked at together for those a full queue gives up.
+#: Jobs that are read at once to find those that a full queue sheds.
 _SHED_PAGE: Final = 100
 _PENDING: Final = CODE[JobStatus.PENDING]
 _QUEUED: Final = CODE[JobStatus.QUEUED]
@@ -39,7 +39,7 @@ _WAITING: Final = int(Lane.WAITING)
 def store_all(
     dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], level: Isolation
 ) -> Steps[tuple[Submitted, ...]]:
-    """Store jobs that want no keys of their own, unless their queues refuse them."""
+    """Store jobs whose keys no other job has taken, unless their queues refuse them."""
     now_us: int = yield NOW
     known = yield from known_jobs(dialect, [job.id for job in jobs])
     fresh = _first_of_each(jobs, known)
@@ -51,7 +51,7 @@ def store_all(
 
 
 def _first_of_each(jobs: Sequence[NewJob], known: dict[str, JobStatus]) -> list[NewJob]:
-    """Those that will be stored: whose id is new, and has not come before in this call."""
+    """Return the jobs to store: those whose id is new, the first of each id."""
     first: dict[str, NewJob] = {}
     for job in jobs:
         if job.id not in known:
@@ -62,7 +62,7 @@ def _first_of_each(jobs: Sequence[NewJob], known: dict[str, JobStatus]) -> list[
 def refuse_queues(
     dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow]
 ) -> Steps[None]:
-    """New jobs go to no shelf and no closed queue, and are not too heavy."""
+    """Refuse jobs for a shelf or a closed queue, and jobs that are too heavy."""
     for job in jobs:
         row = queues[job.queue]
         if row.shelf:
@@ -84,9 +84,9 @@ def refuse_full(
     stored: bool = False,
     held: Mapping[str, int] | None = None,
 ) -> Steps[None]:
-    """Refuse what does not fit into a queue that does not drop; some have it `stored` already.
+    """Refuse jobs that do not fit into queues that do not drop; `stored`: they are counted already.
 
-    `held` are the bytes that there were before, where that was asked.
+    `held` has the bytes of queues that were read before the jobs were stored.
     """
     jobs = list(jobs)
     for queue, arriving in Counter(job.queue for job in jobs).items():
@@ -108,7 +108,7 @@ def refuse_full(
 
 
 def _byte_bounds(queues: Mapping[str, QueueRow]) -> dict[str, int]:
-    """How many bytes these queues may have, and last the store, as far as they are bounded."""
+    """Return the byte bounds of these queues, and last that of the store."""
     bounds = {queue: row.settings.max_bytes for queue, row in queues.items()}
     bounds[THE_STORE] = next((row.store_bytes for row in queues.values()), None)
     return {name: limit for name, limit in bounds.items() if limit is not None}
@@ -117,15 +117,15 @@ def _byte_bounds(queues: Mapping[str, QueueRow]) -> dict[str, int]:
 def note_bytes(
     dialect: Dialect, queues: Mapping[str, QueueRow], held: dict[str, int]
 ) -> Steps[None]:
-    """Add what these queues and the store hold, as far as they are bounded and not noted yet."""
+    """Add to `held` the bytes of bounded queues, and of the store, that are not there yet."""
     for name in _byte_bounds(queues).keys() - held.keys():
         held[name] = yield from bytes_of(dialect, name)
 
 
 def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
-    """How many jobs of a queue wait, without those that wait in a step of their handler.
+    """Return how many jobs of a queue wait, without those that wait in a step of their handler.
 
-    Where no more than `enough` wait in all, these are counted too: they are not in the index.
+    If no more than `enough` wait in all, these are counted too, since no index has them.
     """
     [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
     if depth <= enough:
@@ -137,7 +137,7 @@ def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
 def least_urgent(
     dialect: Dialect, queue: str, jobs: int, size: int
 ) -> Steps[list[tuple[Any, ...]]]:
-    """Rows of those that a queue gives up until so many jobs and bytes have gone."""
+    """Return the rows of jobs to shed so that a queue loses so many jobs and bytes."""
     found: list[tuple[Any, ...]] = []
     page = max(jobs, _SHED_PAGE)
     while jobs > 0 or size > 0:
@@ -166,7 +166,7 @@ def insert_jobs(
     now_us: int,
     level: Isolation,
 ) -> Steps[int]:
-    """Add those whose id is new; says how many those were."""
+    """Insert the jobs whose id is new; return how many."""
     if any(job.tenant for job in jobs):
         newcomers = [_newcomer(job) for job in jobs]
         queues = yield from mark_tenanted(dialect, queues, newcomers, level)
@@ -186,12 +186,12 @@ def insert_jobs(
 
 
 def is_keyed(job: NewJob) -> bool:
-    """Whether a job wants a key that belongs to one job at a time."""
+    """Whether a job has a unique or idempotency key."""
     return bool(job_constraints(job) & Constraint.KEY)
 
 
 def has_keys(job: NewJob) -> bool:
-    """Whether a job may have gates of its own."""
+    """Whether a job has keys or a weight that gates depend on."""
     return bool(job_constraints(job) & (Constraint.ORDER | Constraint.LIMIT))
 
 
@@ -206,7 +206,7 @@ def _special_places(
     seqs: Sequence[int],
     now_us: int,
 ) -> Steps[list[tuple[int, int, int]]]:
-    """As `place_of`, where more than priority decides about those that become ready at once."""
+    """Do as `place_of` for queues where ranks depend on more than priority."""
     doomed = yield from _doomed(dialect, jobs, queues, seqs)
     due = [due_us_of(job, now_us) for job in jobs]
     where = [(_PENDING, _WAITING, due_us) for due_us in due]
@@ -223,7 +223,7 @@ def _special_places(
 def _doomed(
     dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], seqs: Sequence[int]
 ) -> Steps[frozenset[str]]:
-    """Arrivals that a full queue will drop at once: they take no place and no pass."""
+    """Return new jobs that a full queue will drop at once: they take no place and no pass."""
     doomed: set[str] = set()
     for queue, row in queues.items():
         if not row.drops:
@@ -245,7 +245,7 @@ def _doomed(
 def room_in(
     dialect: Dialect, queue: str, settings: QueueSettings, arriving: int
 ) -> Steps[tuple[int, int]]:
-    """How many more jobs and bytes may wait; below `arriving`, the former may be too small."""
+    """Return how many more jobs and bytes fit; a number of jobs below `arriving` may be too low."""
     jobs = size = NUMBER_MAX
     if settings.max_depth is not None:
         depth = yield from depth_of(dialect, queue, settings.max_depth - arriving)
@@ -256,7 +256,7 @@ def room_in(
 
 
 def known_jobs(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, JobStatus]]:
-    """The status of those that are there."""
+    """Return the statuses of these jobs that are stored."""
     rows = yield Rows(dialect.sql("known"), (dialect.many(list(job_ids)),))
     return {job_id: STATUS[status] for job_id, status in rows}
 
@@ -272,7 +272,7 @@ def refuse_known(
 
 
 def known_as(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, KnownJob]]:
-    """What those are that are there."""
+    """Return what a submit compares of these jobs that are stored."""
     ids = dialect.many(list(dict.fromkeys(job_ids)))
     rows = yield Rows(dialect.sql("known_as"), (ids,))
     return {
@@ -282,12 +282,12 @@ def known_as(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, KnownJ
 
 
 def due_us_of(job: NewJob, now_us: int) -> int:
-    """When a new job is due."""
+    """Return when a new job is due."""
     return now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
 
 
 def place_of(job: NewJob, now_us: int) -> tuple[int, int, int]:
-    """Status, lane and rank of a new job, where nothing but its priority decides."""
+    """Return status, lane and rank of a new job by its priority alone."""
     due_us = due_us_of(job, now_us)
     if due_us <= now_us:
         return _QUEUED, _READY, job.priority * PASSES
@@ -301,7 +301,7 @@ def _keep_keys(
     seqs: Sequence[int],
     level: Isolation,
 ) -> Steps[None]:
-    """Gates: the keys of jobs that have some, and where those stand that are ready."""
+    """Write the keys and lines of jobs that gates may block, and block the ready ones behind."""
     tasks: dict[str, TaskSettings] = {}
     if any(row.limited_tasks for row in queues.values()):
         tasks = yield from task_settings(dialect, dict.fromkeys([job.task for job in jobs]))
@@ -328,7 +328,7 @@ def _cap_lines(
     queues: dict[str, QueueRow],
     tasks: dict[str, TaskSettings],
 ) -> Steps[None]:
-    """Of a line that one key bounds, only so many are ready as could run; so claims stay short."""
+    """Keep only as many jobs of a bounded line ready as could run, so that claims stay short."""
     bounded: dict[str, tuple[str, int]] = {}
     for job in jobs:
         task = tasks.get(job.task)
@@ -342,7 +342,7 @@ def _cap_lines(
 
 
 def fresh_answer(job: NewJob, now_us: int) -> Submitted:
-    """What is said of a job that was stored."""
+    """Return the answer for a job that was stored."""
     return Submitted(
         job.id, deduplicated=False, status=status_at_submit(due_us_of(job, now_us), now_us)
     )
@@ -351,7 +351,7 @@ def fresh_answer(job: NewJob, now_us: int) -> Submitted:
 def answered(
     jobs: Sequence[NewJob], known: dict[str, JobStatus], now_us: int
 ) -> tuple[Submitted, ...]:
-    """Some were there already, or came twice in this call."""
+    """Return the answers; jobs that were known or repeated in this call are deduplicated."""
     seen = dict(known)
     answers = []
     for job in jobs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Carrying jobs and settings from one store to another: how they are read and written."""
+"""Read and write jobs that are carried from one store to another."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from packhorse.stores.transfer import (
     keys_of,
 )
 
-#: What `carry_out` says after the columns of a record.
+#: The columns of `carry_out` after those of a record.
 _KEPT_NAMES: Final = (
     *("rank", "place", "kept_rank", "kept_place", "ready_us", "suspect", "expires_us"),
     *("order_line", "line_no", "took_unique", "took_idempotency", "stashed"),
@@ -57,7 +57,7 @@ _KEPT_NAMES: Final = (
 
 
 class SqlTransfer:
-    """See `TransferStore`. `go_back`: what a store does when jobs come in before others."""
+    """See `TransferStore`. `go_back` runs when jobs take places that claims have passed."""
 
     def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
         self._dialect = dialect
@@ -143,7 +143,7 @@ def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[Carrie
 
 
 def _may_have(record: JobRecord) -> bool:
-    """Whether something may be attached: it says so, or ran and waits, perhaps for a signal."""
+    """Whether a job may have attachments, or wait for a signal."""
     options = record.options
     attached = options is not None and (options.attached or options.member is not None)
     return attached or (record.status is JobStatus.PENDING and record.fence > 0)
@@ -180,7 +180,7 @@ def _carried(
 
 
 def _standing(values: dict[str, Any], priority: int, *, queued: bool) -> Standing | None:
-    """Where it stands, or where a rescued job will stand again."""
+    """Return the place of a ready job, or the place that a rescued job will take again."""
     rank, place = values["rank"], values["place"]
     if not queued:
         rank, place = values["kept_rank"], values["kept_place"]
@@ -191,7 +191,7 @@ def _standing(values: dict[str, Any], priority: int, *, queued: bool) -> Standin
     return Standing(place, values["ready_us"], rank - priority * PASSES)
 
 
-#: Columns that are called as what is in them.
+#: Columns with the names of fields of `NewJob`, and of `CarriedJob`.
 _AS_GIVEN: Final = (
     *("id", "task", "queue", "timeout_us", "deadline_us", "tenant", "ordering_key"),
     *("concurrency_key", "rate_key", "weight"),
@@ -205,7 +205,7 @@ _AS_CARRIED: Final = (
 def carry_in_steps(
     dialect: Dialect, jobs: Sequence[CarriedJob], go_back: Callable[[], Steps[None]]
 ) -> Steps[tuple[CarryAnswer, ...]]:
-    """All that are new, in one go; see `TransferStore.carry_in`. Some `go_back` before others."""
+    """Store all new jobs together; see `TransferStore.carry_in`."""
     level = yield from dialect.go_alone()
     answers: tuple[CarryAnswer, ...] = yield from _decide(dialect, jobs)
     pairs = zip(jobs, answers, strict=True)
@@ -264,7 +264,7 @@ def _held(dialect: Dialect, keys: Sequence[tuple[str, Identity]]) -> Steps[bool]
 def _rows(
     dialect: Dialect, jobs: Sequence[CarriedJob], queues: dict[str, QueueRow]
 ) -> Steps[list[dict[str, Any]]]:
-    """Their rows, with numbers behind all that were given out."""
+    """Return the rows of jobs, with numbers above all that were used."""
     seqs = yield from dialect.take_places(len(jobs))
     names = {one.job.task: None for one in jobs}
     tasks: dict[str, TaskSettings] = yield from task_settings(dialect, names)
@@ -276,7 +276,7 @@ def _rows(
 
 
 def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
-    """The row of a job that comes from elsewhere."""
+    """Return the row of a carried job."""
     job, dead = carried.job, carried.status is JobStatus.DEAD
     standing = carried.standing
     in_line = carried.line_number is not None
@@ -300,7 +300,7 @@ def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
 
 
 def _where(carried: CarriedJob, seq: int) -> dict[str, int | None]:
-    """Lane, rank and place."""
+    """Return lane, rank and place of a carried job."""
     standing = carried.standing
     if carried.status is JobStatus.DEAD:
         return {"lane": Lane.DEAD, "rank": seq, "place": seq, "kept_rank": None, "kept_place": None}
@@ -320,7 +320,7 @@ def _rank(priority: int, standing: Standing) -> int:
 
 
 def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) -> Steps[None]:
-    """What few jobs have, and the histories."""
+    """Write rare fields, histories, attachments and stashed jobs."""
     yield from dialect.index_rare([one.job for one in jobs], seqs)
     lines = [
         {
@@ -347,7 +347,7 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
 
 
 def _pass_on_passes(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[None]:
-    """Queues that deal passes go on behind those that are carried here."""
+    """Raise the last passes of tenants to those of the carried jobs."""
     dealing = [one for one in jobs if deals_passes(one)]
     for queue in dict.fromkeys(one.job.queue for one in dealing):
         yield dialect.write(dialect.sql("queue_tenanted"), (queue,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Upkeep of a SQL store. Each verb looks with a read before it takes a lock to write."""
+"""Upkeep of a SQL store. Each verb reads first, and locks only if there is something to do."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from packhorse.stores.sql.records import expired_records, forget_records
 from packhorse.stores.sql.rows import Lane
 from packhorse.stores.sql.statements import NOW, Change, Rows
 
-#: How far down a queue jobs of unknown tasks are looked for; deeper ones do no harm yet.
+#: Ready jobs of a queue that are searched for unknown tasks; deeper ones do no harm yet.
 _PARK_WINDOW: Final = 10_000
-#: Gates that are tried in one run of upkeep, and lines of order.
+#: Gates, and lines of order, that one run of upkeep tries.
 _GATES_TRIED_MAX: Final = 100
-#: Deadlines that bind no job any more and are forgotten in one run of upkeep.
+#: Obsolete deadlines that one run of upkeep removes.
 _DEADLINES_MAX: Final = 10_000
-#: Closings that are over and are forgotten in one run of upkeep.
+#: Closings that are over and that one run of upkeep removes.
 _CLOSINGS_MAX: Final = 1000
 
 
 class SqlUpkeep:
-    """See `UpkeepStore`. `go_back`: what a store does when jobs go back before others."""
+    """See `UpkeepStore`. `go_back` runs when jobs return to places that claims have passed."""
 
     def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
         self._dialect = dialect
@@ -114,9 +114,9 @@ def _queues_due(dialect: Dialect) -> Steps[list[str]]:
 
 
 def _try_gates(dialect: Dialect) -> Steps[None]:
-    """Let the first job under each gate try again: should a wake-up ever be missed, none stays.
+    """Unblock the first job of each gate, in case a wake-up was missed.
 
-    The next claim holds those back again that find the gate closed.
+    The next claim blocks it again if the gate is closed.
     """
     lines = yield Rows(dialect.sql("order_lines"), (_GATES_TRIED_MAX,))
     if lines:
@@ -173,7 +173,7 @@ def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
 
 
 def _forget_ghosts(dialect: Dialect, limit: int) -> Steps[int]:
-    """A renewal waits for no lock, so the lease is judged once more where the record is removed."""
+    """Remove ghosts; renewals take no lock, so the delete checks the lease once more."""
     rows = yield from _found(dialect, "ghosts", limit, age_us=GHOST_US)
     if not rows:
         return 0

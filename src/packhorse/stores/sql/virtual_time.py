@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where jobs that become ready stand: by priority and virtual time, or by age; then by place."""
+"""Ranks of jobs that become ready: by priority and virtual time, or by age; then by place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Newcomer(NamedTuple):
 def mark_tenanted(
     dialect: Dialect, queues: dict[str, QueueRow], jobs: Iterable[Newcomer], level: Isolation
 ) -> Steps[dict[str, QueueRow]]:
-    """From the first job with a tenant on, a queue deals passes; what is ready gets them now."""
+    """Let queues deal passes from their first job with a tenant on; ready jobs get passes now."""
     first = {job.queue for job in jobs if job.tenant and not queues[job.queue].tenanted}
     if not first:
         return queues
@@ -44,7 +44,7 @@ def mark_tenanted(
 def rank_of(
     dialect: Dialect, newcomer: Newcomer, queues: dict[str, QueueRow], now_us: int
 ) -> Steps[int]:
-    """As `ranks_of`, for one."""
+    """Return the rank of one job; see `ranks_of`."""
     [rank] = yield from ranks_of(dialect, [newcomer], queues, now_us)
     return rank
 
@@ -52,7 +52,7 @@ def rank_of(
 def ranks_of(
     dialect: Dialect, newcomers: Sequence[Newcomer], queues: dict[str, QueueRow], now_us: int
 ) -> Steps[list[int]]:
-    """The first part of each newcomer's order of claiming: `policies.fairness`."""
+    """Return the first part of each newcomer's order of claiming; see `policies.fairness`."""
     ranks = [_plain_rank(job, queues[job.queue], now_us) for job in newcomers]
     groups: dict[tuple[str, int], list[int]] = {}
     for index, job in enumerate(newcomers):
