@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the reference store keeps with jobs."""
+"""Attachments in the reference store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Hand ready jobs to one worker alone, as far as their limits allow.
 
-Each claim looks at held-back jobs again and passes over them: that is simple, and slow behind many
-of them. A store that is to be fast keeps them apart.
+Each claim checks blocked jobs again and skips them: simple, and slow if there are many. The other
+stores keep blocked jobs apart.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from packhorse.stores.requests import Claimed, ClaimRequest, knows
 
 
 def gates_for(access: Access, row: JobRow) -> tuple[Gate, ...]:
-    """The gates a job has, as things are set now; none for most."""
+    """Return the gates of a job by the current settings; none for most."""
     state, new = access.state, row.new
     return gates_of(new, state.settings(new.queue), state.tasks.get(new.task), state.shut)
 
 
 def state_of(access: Access, gate: Gate, row: JobRow) -> GateState:
-    """How one gate of a job stands."""
+    """Return the state of one gate of a job."""
     state = access.state
     queue, task = state.settings(row.new.queue), state.tasks.get(row.new.task)
     until_us = state.shut.get(gate, 0)
@@ -79,16 +79,16 @@ class Turnstile:
     """Lets jobs through one after another, and counts each against the next."""
 
     def __init__(self, access: Access, *, allowance_us: int = 0) -> None:
-        self.rated: set[str] = set()  # ids of those that a rate limit let go
-        self.logs: dict[Gate, RateLog] = {}  # with the grants of this claim; to be written
+        self.rated: set[str] = set()  # ids of jobs that a rate limit admitted
+        self.logs: dict[Gate, RateLog] = {}  # with the grants of this claim, not written yet
         self.reopens_us: int | None = None  # the first instant at which time opens a gate
         self._access = access
         self._allowance_us = allowance_us
-        self._closed: set[Gate] = set()  # refused a job in this claim
+        self._closed: set[Gate] = set()  # blocked a job in this claim
         self._taken: Counter[Gate] = Counter()
 
     def lets(self, row: JobRow) -> bool:
-        """Whether a job may go; if so it counts from now on."""
+        """Whether the gates admit a job; if so, count it."""
         gates = gates_for(self._access, row)
         if not gates:
             return True
@@ -108,7 +108,7 @@ class Turnstile:
 
     def _state(self, gate: Gate, row: JobRow) -> GateState:
         state = state_of(self._access, gate, row)
-        # What is current is written even when nothing is granted; see `rate_limit.current`.
+        # The current log is written even if nothing is granted; see `rate_limit.current`.
         log = self.logs.setdefault(gate, state.log) if state.rule is not None else ()
         return msgspec.structs.replace(
             state,
@@ -144,7 +144,7 @@ _PROMOTED_MAX: Final = 1000
 
 
 def claim(access: Access, request: ClaimRequest) -> Claimed:
-    """Promote what is due, then give the first of what is ready and not held back."""
+    """Promote due jobs, then hand over the first ready ones that no gate blocks."""
     if access.lease_gone(request.worker):
         return Claimed(jobs=(), now_us=access.now_us, lease_lost=True)
     queues = open_queues(access, request.queues)
@@ -175,14 +175,14 @@ def claim(access: Access, request: ClaimRequest) -> Claimed:
 
 
 def open_queues(access: Access, queues: Iterable[str]) -> tuple[str, ...]:
-    """Those that are not paused, each once, in the order in which they are served."""
+    """Return the queues that are not paused, each once, in the order of service."""
     state = access.state
     unpaused = [queue for queue in dict.fromkeys(queues) if queue not in state.paused]
     return queue_order(unpaused, {queue: state.settings(queue).priority for queue in unpaused})
 
 
 def runnable(access: Access, index: Index, queue: str, tasks: Collection[str]) -> Iterator[JobRow]:
-    """Jobs of one queue and these tasks in the index's order, save those past their deadline."""
+    """Yield jobs of a queue and these tasks in index order, except those past their deadline."""
     lines = [keys for (name, task), keys in index.items() if name == queue and knows(tasks, task)]
     for *_, job_id in merge(*lines):
         row = access.state.jobs[job_id]
@@ -191,7 +191,7 @@ def runnable(access: Access, index: Index, queue: str, tasks: Collection[str]) -
 
 
 def _wanted(access: Access, index: Index, queue: str, request: ClaimRequest) -> Iterator[JobRow]:
-    """Jobs of one queue that a request may be given, in the index's order."""
+    """Return the jobs of a queue that a request may claim, in index order."""
     rows = runnable(access, index, queue, request.tasks)
     if not request.narrow:
         return rows

@@ -98,7 +98,7 @@ def _search(
 
 
 def _oldest_ready(access: Access) -> dict[str, dict[int, int]]:
-    """Per queue and priority, since when the first ready job waits; those set aside are not."""
+    """Return since when the oldest ready job waits, by queue and priority; parked ones excluded."""
     oldest: dict[str, dict[int, int]] = {}
     for index in (access.state.ready, access.state.suspects):
         for (queue, _), keys in index.items():
@@ -134,7 +134,7 @@ def _retries(
 
 
 def _could_run(access: Access, queue: str, tasks: Sequence[str]) -> Iterator[JobRow]:
-    """What a claim would look at once it had promoted what is due, held back or not."""
+    """Yield the jobs that a claim would check after promoting due ones, blocked or not."""
     for index in (access.state.ready, access.state.suspects):
         yield from runnable(access, index, queue, tasks)
     keys = access.state.due.group(queue)
@@ -153,7 +153,7 @@ def _orphaned(access: Access, queues: Sequence[str], tasks: Sequence[str]) -> bo
 
 
 def facts_of(access: Access, row: JobRow, tenant: str | None) -> JobFacts:
-    """The facts about one job; a tenant is not told the names of other tenants' jobs."""
+    """Return the facts about one job, without the ids of other tenants' jobs."""
     facts = JobFacts(
         record=as_summary(row, access.now_us),
         now_us=access.now_us,
@@ -191,7 +191,7 @@ def _named(access: Access, gate: Gate, tenant: str | None) -> tuple[str, ...]:
 
 
 def _in_the_way(access: Access, gate: Gate) -> Iterator[str]:
-    """The head of the line, or those who run, in order of submission."""
+    """Yield the head of the line, or the running jobs in order of submission."""
     state = access.state
     if gate.kind is GateKind.ORDER:
         yield from islice(state.lines.group(*gate.name).ids, 1)
@@ -203,7 +203,7 @@ def _in_the_way(access: Access, gate: Gate) -> Iterator[str]:
 
 
 def _ahead(access: Access, row: JobRow) -> int:
-    """How many ready jobs of its queue rank before it; of a suspect, how many suspects."""
+    """Return how many ready jobs of its queue rank before it; of a suspect, how many suspects."""
     if row.status is not JobStatus.QUEUED or row.parked_us is not None:
         return 0
     own = (*row.rank, row.new.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Submit, in two steps: decide about every job first, then store; so errors leave no trace."""
+"""Submit in two steps: decide about every job, then store; so an error changes nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
 
 
 def admit_each(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted | RefusedJob, ...]:
-    """Store each that nothing but depth or a closed queue refuses; see `RecordStore.change`."""
+    """Store each job that only depth or a closed queue would refuse; see `RecordStore.change`."""
     answers: list[Submitted | RefusedJob] = []
     for new in jobs:
         intake = _Intake(access, unbounded=True)
@@ -111,7 +111,7 @@ class _Arrive(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A waiting holder is given the payload of a newcomer, and perhaps its due."""
+    """A waiting holder gets the payload of a new job, and perhaps its due time."""
 
     holder_id: str
     new: NewJob
@@ -119,18 +119,18 @@ class _Change(NamedTuple):
 
 
 class _Stash(NamedTuple):
-    """A job waits until the holder of its key ends; None forgets the one there is."""
+    """A job waits until the holder of its key ends; None drops the stashed one."""
 
     identity: Identity
     new: NewJob | None
 
 
-#: What is done to one job after another, in the order in which they were given.
+#: One change; they are made in the order of the submitted jobs.
 _Deed = _Arrive | _Change | _Stash
 
 
 class _Intake:
-    """What a submit will do, once all of it has been decided."""
+    """Collects the changes of a submit, and makes them once all are decided."""
 
     def __init__(self, access: Access, *, unbounded: bool = False) -> None:
         """With `unbounded`, neither depth nor a closed queue refuses or drops a job."""
@@ -147,14 +147,14 @@ class _Intake:
     # ------------------------------------------------------------------------------- deciding
 
     def consider(self, new: NewJob) -> None:
-        """Decide about the next job, in view of those before it."""
+        """Decide about the next job, given those before it."""
         holder = self._answering(new)
         if holder is None:
             self._admit(new)
         self.answers.append(_Answer(holder or new.id, deduplicated=holder is not None))
 
     def _answering(self, new: NewJob) -> str | None:
-        """The job that answers for a new one, if one does."""
+        """Return the id of the job that answers for a new one, if any."""
         if new.id in self._arrivals or new.id in self._access.state.jobs:
             return new.id
         self._refuse_shelf(new)
@@ -180,7 +180,7 @@ class _Intake:
         check_weight(new.weight, (queue.rate, queue.tenant_rate, task.rate if task else None))
 
     def _same(self, new: NewJob) -> str | None:
-        """The holder of the idempotency key, which must be about the same payload."""
+        """Return the holder of the idempotency key; refuse the job if its payload differs."""
         identity = idempotency_identity(new)
         if identity is None:
             return None
@@ -193,7 +193,7 @@ class _Intake:
         return holder.id
 
     def _rival(self, new: NewJob) -> str | None:
-        """The holder of the unique key, once it has been dealt with as the new job's rule says."""
+        """Apply the new job's rule to the holder of its unique key; return its id."""
         identity, rule = unique_identity(new), new.unique
         if identity is None or rule is None:
             return None
@@ -227,7 +227,7 @@ class _Intake:
             self._idempotent[idempotency] = new.id
 
     def refuse_full(self) -> None:
-        """Refuse what does not fit, unless the queue is to drop something for it."""
+        """Refuse jobs that do not fit into a queue that does not drop."""
         state, arriving = self._access.state, self._arriving()
         for queue, news in arriving.items():
             settings, depth = state.settings(queue), state.depth(queue)
@@ -250,7 +250,7 @@ class _Intake:
     # -------------------------------------------------------------------------------- storing
 
     def store(self) -> tuple[str, ...]:
-        """Do what was decided, in the order given; then give up what is too much, and say what."""
+        """Make the decided changes in order; then shed from full queues; return the ids shed."""
         numbered = {job_id: self._access.state.next_sequence() for job_id in self._arrivals}
         doomed, away = self._too_many(numbered)
         for deed in self._deeds:
@@ -267,7 +267,7 @@ class _Intake:
         return doomed
 
     def _too_many(self, numbered: dict[str, int]) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Of the queues that drop: who has to go, and of these who takes no place at all."""
+        """Return jobs that queues have to drop, and which of these are new and take no place."""
         doomed: list[str] = []
         away: set[str] = set()
         state = self._access.state
@@ -319,7 +319,7 @@ def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> Non
 
 
 def _change(access: Access, change: _Change) -> None:
-    """Give a waiting holder the newcomer's payload; with a new due, it loses its place."""
+    """Give a waiting holder the new payload; if it is rescheduled, it loses its place."""
     row, now_us = access.state.jobs[change.holder_id], access.now_us
     with access.state.changing(row, now_us):
         row.new = msgspec.structs.replace(row.new, payload=change.new.payload)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What queues and tasks are set to, what is paused or closed, and how much waits."""
+"""Settings of queues and tasks; pausing, closing, and the depth of a queue."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _refuse_shelves_as_queues(configured: Mapping[str, QueueSettings]) -> None:
 
 
 def _wake_if_changed(access: Access, before: QueueSettings) -> None:
-    """Other settings may let jobs go, or let some in."""
+    """Wake workers and producers if the settings in effect have changed."""
     if access.state.settings(before.name) != before:
         access.wake(f"queue:{before.name}")
         access.wake(f"room:{before.name}")

@@ -102,7 +102,7 @@ _RECORD_FIELDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker's last word, and until when it counts."""
+    """The last renewal of a worker, and when its lease expires."""
 
     renewal: Renewal
     totals: Totals
@@ -116,7 +116,7 @@ class WorkerRow:
 
 
 def as_worker(row: WorkerRow, now_us: int, *, running: int) -> WorkerRecord:
-    """The worker as it is shown."""
+    """Return the record of a worker."""
     return WorkerRecord.of(
         row.renewal,
         running=running,
@@ -129,7 +129,7 @@ def as_worker(row: WorkerRow, now_us: int, *, running: int) -> WorkerRecord:
 
 
 def as_claimed(row: JobRow) -> Job:
-    """The job as its new holder is given it."""
+    """Return the job as its worker gets it."""
     new, counters = row.new, row.counters
     return Job(
         id=new.id,
@@ -171,7 +171,7 @@ def as_record(row: JobRow, now_us: int) -> JobRecord:
 
 
 def as_summary(row: JobRow, now_us: int) -> JobRecord:
-    """The job as it is shown in a list: without payload and result."""
+    """Return the job as a list shows it: without payload and result."""
     return msgspec.structs.replace(as_record(row, now_us), payload=b"", result=None)
 
 
@@ -182,7 +182,7 @@ def _result_expired(row: JobRow, now_us: int) -> bool:
 
 
 def chosen_by(chosen: JobFilter, row: JobRow) -> bool:
-    """Whether every part of the filter that is given fits the job."""
+    """Whether a job matches every given part of a filter."""
     new = row.new
     return (
         chosen.queue in (None, new.queue)

@@ -25,7 +25,7 @@ from packhorse.stores.plan import Named, Plan, Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.stores.transfer import Copied
 
-#: What comes first, what breaks ties, and the id of the job.
+#: The sort key, tie breakers, and the id of the job.
 Key = tuple[int, *tuple[int, ...], str]
 
 #: Keys in one chunk before it is halved: small enough to shift, large enough to have few.
@@ -122,12 +122,12 @@ class MemoryState:
         self.tasks: dict[str, TaskSettings] = {}
         self.copied: Copied | None = None
         self.records: dict[RecordId, Record] = {}
-        self.highest_version = 0  # of the records that are gone
+        self.highest_version = 0  # of removed records
         self.journal: dict[int, JournalLine] = {}  # in order of their ids
         self.next_line_id = count(1).__next__
-        self.journaled = False  # a line was appended, and those who listen are not woken yet
+        self.journaled = False  # a line was appended, and its listeners are not woken yet
         self.paused: set[str] = set()
-        #: Queues that a job with a tenant was submitted to: from then on they deal passes.
+        #: Queues that have had a job with a tenant: they deal passes from then on.
         self.tenanted: set[str] = set()
         self.closed: set[str] = set()
         self.counts: Counter[tuple[str, JobStatus]] = Counter()  # no zeros in it
@@ -140,8 +140,8 @@ class MemoryState:
         self._begin_limits()
 
     def _begin_indexes(self) -> None:
-        # Ready jobs by (queue, task): those to be run among others, those to be run alone, and
-        # those set aside because no worker knows their task.
+        # Ready jobs by (queue, task): normal ones, suspects that run alone, and parked ones whose
+        # task no worker knows.
         self.ready = Index()
         self.suspects = Index()
         self.parked = Index()
@@ -161,13 +161,13 @@ class MemoryState:
         self.passes = Index()
 
     def _begin_limits(self) -> None:
-        # Gates closed on request: until an instant, or (None) until they are opened.
+        # Shut gates: until an instant, or (None) until they are opened.
         self.shut: dict[Gate, int | None] = {}
         self.grants: dict[Gate, RateLog] = {}
         # By (queue, priority): each tenant's last pass, and the highest of all.
         self.last_passes: dict[tuple[str, int], dict[str, int]] = {}
         self.highest_pass: Counter[tuple[str, int]] = Counter()
-        # Who took each key last, and the job that waits outside until that one ends.
+        # The last job that took each key, and the job stashed until that one ends.
         self.unique: dict[Identity, str] = {}
         self.idempotent: dict[Identity, str] = {}
         self.stashed: dict[Identity, NewJob] = {}
@@ -178,15 +178,15 @@ class MemoryState:
         return {*self.declared, *self.overrides}
 
     def settings(self, queue: str) -> QueueSettings:
-        """What holds for a queue: an operator's word, the newest declaration, or the defaults."""
+        """Return the settings in effect: an operator's, the newest declared, or the defaults."""
         return self.overrides.get(queue) or self.declared.get(queue) or QueueSettings(queue)
 
     def depth(self, queue: str) -> int:
-        """How many jobs wait in a queue, those that wait in a step not among them."""
+        """Return how many jobs wait in a queue, without those that wait in a step."""
         return sum(self.counts[queue, status] for status in WAITING) - self.suspended[queue]
 
     def held_bytes(self, queue: str) -> int:
-        """How many bytes the payloads of a queue's unfinished jobs have, or of the store's."""
+        """Return the payload bytes of the unfinished jobs of a queue, or of the store."""
         return self.bytes.total() if queue == THE_STORE else self.bytes[queue]
 
     def insert(self, row: JobRow) -> None:
@@ -208,7 +208,7 @@ class MemoryState:
 
     @contextmanager
     def changing(self, row: JobRow, now_us: int) -> Iterator[None]:
-        """The one way to change a job: its indexes follow what is done inside."""
+        """Change a job only inside this: afterwards its indexes are updated."""
         was = row.status
         self._leave(row)
         row.updated_us = now_us
@@ -221,7 +221,7 @@ class MemoryState:
                 self.append_line(row, member, was)
 
     def append_line(self, row: JobRow, member: Member, was: JobStatus) -> None:
-        """Tell in the journal that a member has ended, or goes on."""
+        """Append a journal line: a member has ended, or is unfinished again."""
         line_id, group = self.next_line_id(), Group.of(member.group)
         told = (row.new.id, member.node, row.status, was, *row.attached.counted)
         self.journal[line_id] = JournalLine(line_id, group, *told)
@@ -249,7 +249,7 @@ class MemoryState:
             index.remove(group, key)
 
     def _entries(self, row: JobRow) -> Iterator[Entry]:
-        """Where a job is to be found, as it stands."""
+        """Yield the index entries of a job."""
         job_id, sequence = row.new.id, row.sequence
         if row.status is JobStatus.PROCESSING:
             yield self.held, (row.worker or "",), (sequence, 0, job_id)
@@ -274,7 +274,7 @@ class MemoryState:
             yield self.lines, line, (row.line_number, job_id)
 
     def lane_of(self, row: JobRow) -> Index:
-        """Where a queued job stands: ready, to be run alone, or set aside."""
+        """Return the index of a queued job: ready, suspects or parked."""
         if row.parked_us is not None:
             return self.parked
         return self.suspects if row.suspect else self.ready

@@ -136,7 +136,7 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
 
 
 def reject(access: Access, job: NewJob, refused: RefusedJob) -> None:
-    """Keep a member that was not let in as a dead letter, and tell of it in the journal."""
+    """Store a refused member as a dead letter, and append its journal line."""
     member = member_of(job.options)
     answer = _take_over(access, rejected(job, refused.code, refused.reason, access.now_us))
     if member is not None and answer is CarryAnswer.CARRIED:
@@ -218,7 +218,7 @@ def _rank(priority: int, standing: Standing) -> Rank:
 
 
 def _pass_on_numbers(access: Access, carried: CarriedJob) -> None:
-    """Places, numbers in line and passes go on behind those that are carried here."""
+    """Raise places, line numbers and passes above those of the carried job."""
     state, new, standing = access.state, carried.job, carried.standing
     if carried.line_number is not None:
         first = max(state.next_line_number(), carried.line_number + 1)

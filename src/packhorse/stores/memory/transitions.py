@@ -37,7 +37,7 @@ def due_us(new: NewJob, now_us: int) -> int:
 
 
 def enter(access: Access, new: NewJob, sequence: int, *, ready: bool = True) -> JobRow:
-    """Keep a new job, at the end of its line; unless `ready`, it takes no place even if due."""
+    """Store a new job at the end of its line; unless `ready`, it takes no place even if due."""
     now_us = access.now_us
     due = due_us(new, now_us)
     row = JobRow(
@@ -61,7 +61,7 @@ def enter(access: Access, new: NewJob, sequence: int, *, ready: bool = True) -> 
 
 
 def take_place(access: Access, row: JobRow) -> None:
-    """Stand behind all that are ready already, or, in a fair queue, where one's tenant may."""
+    """Give a job the last place of its queue, or in a fair queue its tenant's next turn."""
     settings = access.state.settings(row.new.queue)
     priority, place = row.new.priority, access.state.next_place()
     row.place, row.ready_us = place, access.now_us
@@ -73,7 +73,7 @@ def take_place(access: Access, row: JobRow) -> None:
 
 
 def begin_to_deal(access: Access, queue: str) -> None:
-    """From the first job with a tenant on, a queue deals passes; what is ready gets them now."""
+    """Let a queue deal passes from its first job with a tenant on; ready jobs get passes now."""
     state, settings = access.state, access.state.settings(queue)
     if queue in state.tenanted:
         return
@@ -152,8 +152,8 @@ def idempotency_holder(access: Access, identity: Identity | None) -> JobRow | No
 def enter_stashed(access: Access, ended: JobRow) -> None:
     """Submit the job that waited until the holder of its key ended.
 
-    It was let in when it came, so neither depth nor a closed queue keeps it out now. One that
-    came in some other way meanwhile, by its id or its idempotency key, is there already.
+    It was admitted when it came, so neither depth nor a closed queue refuses it now. A job that was
+    stored in another way since, by its id or idempotency key, is skipped.
     """
     identity = unique_identity(ended.new)
     if identity is None or access.state.unique.get(identity) != ended.new.id:
@@ -165,12 +165,12 @@ def enter_stashed(access: Access, ended: JobRow) -> None:
         enter(access, new, access.state.next_sequence())
 
 
-#: Settlements that leave open whether the job takes its worker down.
+#: Settlements that do not show whether the job crashes its worker.
 _PROVE_NOTHING = frozenset({SettlementKind.RELEASED, SettlementKind.RESCUED})
 
 
 def apply(access: Access, row: JobRow, settlement: Settlement) -> Verdict:
-    """Write a settlement that has been found to count."""
+    """Apply a settlement whose fence is current."""
     settlement = signalled(settlement, row.attached.delivered)
     resolved = lifecycle.resolve(
         settlement,
@@ -198,7 +198,7 @@ def apply(access: Access, row: JobRow, settlement: Settlement) -> Verdict:
 
 
 def promote(access: Access, queue: str, *, limit: int) -> int:
-    """Make due jobs of a queue ready, in (due, sequence) order; says how many."""
+    """Make due jobs of a queue ready, in (due, sequence) order; return how many."""
     rows = access.rows(access.state.due.group(queue).up_to(access.now_us, limit=limit))
     for row in rows:
         with access.state.changing(row, access.now_us):
@@ -222,7 +222,7 @@ def finish_waiting(
 
 
 def forget(access: Access, row: JobRow) -> None:
-    """Remove a finished job, with its history; a line it held goes on."""
+    """Remove a finished job with its history, and wake workers if it held a line."""
     access.state.forget(row)
     if row.holds_line:
         access.wake_queue(row)
@@ -242,7 +242,7 @@ def release_held(access: Access, rows: Iterable[JobRow]) -> int:
 
 
 def _close_gate(access: Access, row: JobRow, settlement: Settlement) -> None:
-    """The limit of another system was met: close the job's rate gate for a time."""
+    """Close the job's rate gate for a time after it met a limit of another system."""
     if settlement.kind is not SettlementKind.LIMITED:
         return
     gate = rate_gate(row.new)
@@ -251,7 +251,7 @@ def _close_gate(access: Access, row: JobRow, settlement: Settlement) -> None:
 
 
 def _wake_held_back(access: Access, row: JobRow) -> None:
-    """Wake the workers whose jobs a job that ran until now may have held back."""
+    """Wake the workers of jobs that this job may have blocked while it ran."""
     new = row.new
     if new.ordering_key is not None or access.state.settings(new.queue).concurrency is not None:
         access.wake_queue(row)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Leases of workers, and what keeps the store tidy: promote, expire, park, prune."""
+"""Leases of workers, and upkeep: promote, expire, park, prune."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MemoryLeases:
 
 
 def _move_holds(access: Access, worker: str, step_us: int) -> None:
-    """What was given before the clock was set forward may be held as much longer."""
+    """Extend the holds of jobs that were claimed before the clock was set forward."""
     if step_us <= 0:
         return
     for row in _held(access, worker):
@@ -115,7 +115,7 @@ def _orphans(access: Access, workers: Collection[str], limit: int) -> tuple[Orph
 
 
 def _lost(access: Access, workers: Collection[str]) -> Iterator[JobRow]:
-    """Each once: first what was held too long, then what else the expired workers hold."""
+    """Yield each orphan once: jobs held too long, then other jobs of expired workers."""
     held_too_long = access.state.holds.group().up_to(access.now_us, limit=len(access.state.jobs))
     yield from access.rows(held_too_long)
     for worker in workers:
@@ -143,7 +143,7 @@ def _orphan(access: Access, row: JobRow) -> Orphan:
     )
 
 
-#: (queue, task): what some live worker serves and knows.
+#: A queue that a live worker serves, and a task that it knows.
 Line = tuple[str, ...]
 
 
@@ -198,7 +198,7 @@ def _ready_again(access: Access, known: Collection[Line], limit: int) -> None:
 
 
 def _give_up(access: Access, known: Collection[Line], after_us: int, limit: int) -> tuple[str, ...]:
-    """End jobs that no worker has known for too long; the others only wait for their turn."""
+    """End parked jobs whose task no worker has known for too long."""
     latest_us = access.now_us - after_us
     parked = (
         access.state.jobs[job_id]
@@ -266,7 +266,7 @@ def _kept_for_group(access: Access, row: JobRow) -> bool:
 
 
 def _forget_ghosts(access: Access, limit: int) -> int:
-    """Workers that went long ago; one that holds a job is kept for its rescue."""
+    """Remove workers that left long ago, except those that hold a job to be rescued."""
     workers = access.state.workers
     gone = [
         (row.expires_us, worker)
@@ -280,7 +280,7 @@ def _forget_ghosts(access: Access, limit: int) -> int:
 
 
 def _forget_gates(access: Access) -> None:
-    """Closings that are over, and logs in which nothing counts by any rule there is."""
+    """Remove closings that are over, and logs in which no grant counts by any rule."""
     state, now_us = access.state, access.now_us
     state.shut = {
         gate: until_us

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Opening a SQLite file the way Packhorse wants it, and saying what went wrong with it."""
+"""Open a SQLite file with the right settings, and translate its errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from packhorse.core.durations import microseconds
 from packhorse.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 
-#: Of a file, whatever it is called.
+#: Device and inode of a file, whatever its name.
 Identity = tuple[int, int]
 
-#: What SQLite says when another connection has held the lock beyond the busy timeout.
+#: The message of SQLite when another connection holds the lock beyond the busy timeout.
 LOCKED: Final = "database is locked"
 
-#: What is raised for a value that SQLite, or its driver, can never hold.
+#: Errors for a value that SQLite or its driver can never store.
 _REFUSED: Final = (sqlite3.DataError, OverflowError, UnicodeError)
-#: What is raised when a statement fails.
+#: Errors of a statement that fails.
 FAILURES: Final = (sqlite3.Error, *_REFUSED)
 
 #: RETURNING and UPDATE FROM.
@@ -32,19 +32,19 @@ _VERSION_MIN: Final = (3, 35, 0)
 _SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
 #: Between two tries to turn the write-ahead log on.
 _LOG_RETRY_S: Final = 0.02
-#: Enough for all there are, and for one a task.
+#: Enough for all statements, and for some per task.
 _STATEMENTS_CACHED: Final = 2048
-#: Of pages, for each connection: what is hot is small, and the rest would only look like a leak.
+#: Page cache of each connection: the hot pages are few, and more would look like a leak.
 _CACHE_KIBIBYTES: Final = 4000
 #: A commit that was written and then could not be made safe may still be found after a crash.
 _IN_DOUBT: Final = "SQLITE_IOERR_FSYNC"
-#: SQLite counts milliseconds in 32 bits, and takes what overflows for no patience at all.
+#: SQLite keeps milliseconds in 32 bits, and does not wait at all if they overflow.
 _BUSY_TIMEOUT_S_MAX: Final = 1_000_000.0
 
 
 _CANNOT_OPEN: Final = "unable to open database file"
 _FOLDER: Final = "it is a folder; name a file in it, such as {path}/jobs.db"
-#: What may pass, by what SQLite says of it, and what to do.
+#: Messages of SQLite for problems that may pass, and the advice for each.
 _UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
     {
         LOCKED: "another process has held its write lock for too long; "
@@ -60,7 +60,7 @@ _RESCUE: Final = (
     "it is damaged: stop all that use it, and bring back a backup, or save what can be read with "
     "'sqlite3 {path} .recover'"
 )
-#: What does not, likewise.
+#: The same for problems that do not pass.
 _DAMAGED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "file is not a database": "something else has written it: check the path in the URL, and "
@@ -113,9 +113,9 @@ def connect(
     patient: bool = True,
     kind: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode; transactions are begun by hand.
+    """Open a connection in autocommit mode; transactions are begun explicitly.
 
-    One that is not patient fails at once when another connection has the lock.
+    Unless `patient`, a statement fails at once when another connection has the lock.
     """
     if sqlite3.sqlite_version_info < _VERSION_MIN:
         raise ConfigError(
@@ -145,7 +145,7 @@ def connect(
 
 
 def file_at(path: Path) -> Identity | None:
-    """Which file is there now; None: none, or it may not be read."""
+    """Return which file is there now; None: there is none, or it may not be read."""
     try:
         found = os.stat(path)  # noqa: PTH116 - asked again and again, and this costs half as much
     except OSError:
@@ -168,7 +168,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection, settings: SqliteSetting
 
 
 def translated(error: Exception, path: Path) -> StoreError:
-    """The same trouble in Packhorse's words: what happened, and what to do."""
+    """Return an error of Packhorse that says what happened and what to do."""
     text = str(error)
     if isinstance(error, _REFUSED):
         return StoreRefused(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SQLite's own ways of what the SQL stores do alike. There is one writer, so no plan waits here."""
+"""The dialect of SQLite. It has one writer, so plans need no locks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from packhorse.stores.sqlite.rows import (
 from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
-#: Rows that one statement writes: so many, or a half, a quarter ... of it, each a text of its own.
+#: Rows of one statement: this many, or a half, a quarter ... of it, to have few statement texts.
 _ROWS_MAX: Final = 64
 _held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
 _TAKEN: Final = (
@@ -55,7 +55,7 @@ _TAKEN: Final = (
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
-    """Hand over the next jobs of a queue; no gate is asked."""
+    """Hand over the next jobs of a queue without checking gates."""
     tasks = merged_tasks(request, chosen["lane"])
     if tasks:
         following = merged(queries, "claim_ready_of_task", len(tasks), _TAKEN)
@@ -92,7 +92,7 @@ def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
 
 
 def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
-    """One statement for all of the same fence and lifetimes, nearly always one; says how many."""
+    """Complete jobs with one statement per fence and lifetimes; return how many."""
     groups: dict[tuple[int, int | None, int | None], dict[str, str | None]] = {}
     for one in completed:
         group = groups.setdefault((one.fence, one.keep_us, one.result_keep_us), {})
@@ -105,18 +105,18 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
     return applied
 
 
-#: SQLite groups by sorting, in memory that grows with what it counts. So what is unfinished is
-#: read in the order of its index, where groups lie together, and what is finished in pages.
-#: Entries of an index that are grouped in one go: about three megabytes.
+#: SQLite groups by sorting, in memory that grows with the rows. So unfinished jobs are read in the
+#: order of their index, where groups are adjacent, and finished jobs in pages of this many index
+#: entries: about three megabytes.
 _PAGE: Final = 50_000
-#: The statuses of unfinished jobs, as the statement has them.
+#: The statuses of unfinished jobs, in the order of the columns of `counts`.
 _UNFINISHED: Final = (0, 1, 2, 4, 6)
-#: Before every job that is not kept for ever.
+#: Below every index entry of a job that expires.
 _FIRST: Final = (-1, "", -1, -1)
 
 
 def _counted_jobs() -> Steps[list[tuple[str, int, int]]]:
-    """Queue, status and number of jobs, where there are any."""
+    """Return queue, status and number of jobs, where there are any."""
     found: Counter[tuple[str, int]] = Counter()
     for queue, *numbers in (yield Rows(sql("counts"))):
         for status, number in zip(_UNFINISHED, numbers, strict=True):
@@ -145,14 +145,14 @@ def _counted_some(most: int) -> Steps[list[tuple[str, int, int, bool]]]:
     for name in ("counts_newest", "counts_lasting"):
         rows = yield Rows(sql(name), {"most": most})
         more = sum(number for _, _, number in rows) >= most
-        # Dead ones stand in a lane, and were counted there.
+        # Dead jobs were counted in their lane.
         found += [(*row, more) for row in rows if row[1] != CODE[JobStatus.DEAD]]
     return found
 
 
-#: How many of a queue's ready jobs of a priority are looked at for the one that waits longest.
+#: Ready jobs of a queue and priority among which the longest-waiting one is searched.
 _OLDEST_WINDOW: Final = 10_000
-#: The same where a bound is asked for.
+#: The same for a bounded count.
 _OLDEST_SOME: Final = 500
 
 
@@ -162,7 +162,7 @@ def nothing() -> Steps[None]:
 
 
 class _OneWriter:
-    """A transaction that writes has everything for itself."""
+    """A transaction that writes has the whole store for itself."""
 
     alone = True
     unconstrained = False
@@ -227,7 +227,7 @@ class _Sqlite:
         return ChangeMany(text, rows)
 
     def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
-        """Many to a statement, which costs half as much."""
+        """Write many rows per statement, which costs half as much."""
         left, most = list(rows), _ROWS_MAX
         while left:
             while most > len(left):
@@ -271,7 +271,7 @@ class _Sqlite:
         return range(last + 1, last + 1 + len(jobs))
 
     def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
-        del seqs  # found by their ids
+        del seqs  # the statements find jobs by id
         return index_rare(jobs)
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
@@ -294,7 +294,7 @@ class _Sqlite:
         }
         rows = yield Rows(sql("oldest_ready"), asked)
         oldest: dict[str, dict[int, int]] = {}
-        for queue, level, *dates in rows:  # among those ranked by priority, and by age
+        for queue, level, *dates in rows:  # of jobs ranked by priority, and by age
             known = [since_us for since_us in dates if since_us is not None]
             if known:
                 oldest.setdefault(queue, {})[level] = min(known)
@@ -303,7 +303,7 @@ class _Sqlite:
     # ------------------------------------------------------------------------------------ moves
 
     def back_in_place(self) -> Steps[None]:
-        yield from ()  # claims look from the front
+        yield from ()  # claims always begin at the first place
 
     def promote(self, jobs: Sequence[Promoted], now_us: int) -> ChangeMany:
         rows = [
@@ -319,7 +319,7 @@ class _Sqlite:
         return ChangeMany(sql("promote"), rows)
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
-        del task  # the gate names it
+        del task  # the name of the gate has it
         yield Change(sql("shut_until"), (gate, until_us))
 
     # ------------------------------------------------------------------------------------- ends
@@ -332,18 +332,18 @@ class _Sqlite:
         return Rows(sql("aftermath", column=column), (json_text(list(values)),))
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """In one statement, however many."""
+        """Use one statement, however many jobs there are."""
         given = {**ORDER_LINE, "values": json_text(list(values))}
         rows = yield Rows(sql("order_advance_after", column=column), given)
         yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
-        del tasks  # jobs that wait for them stand under a gate
+        del tasks  # jobs that wait for them are blocked by a gate
         rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (json_text(gates),))
         return rows
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        del column, values  # those who are waited for are written down
+        del column, values  # a table has the jobs that callers wait for
         ended = yield Rows(sql("interests_ended"))
         for (job_id,) in ended:
             if job_id is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What users' transactions put into the intake of a SQLite file.
+"""Requests of users' transactions in the intake of a SQLite file.
 
-The runner admits it as it unloads the intake, before the first step of every other plan. So no
-plan meets it there, and no worker has to look for it.
+The runner admits them when it unloads the intake, before the first step of every other plan. So no
+plan sees them there, and no worker has to look for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packhorse.stores.sqlite.statements import sql
 
 
 class SqliteIntake:
-    """See `Intake`. `send`: tell workers, after a commit."""
+    """See `Intake`. `send` wakes workers after a commit."""
 
     family: Literal["sqlite"] = "sqlite"
     admits_by_itself = True
@@ -44,7 +44,7 @@ class SqliteIntake:
         return None
 
     def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
-        del own  # a file is known by its place
+        del own  # a file is identified by its path
         [(file, ready)] = answer
         theirs = file_at(Path(file)) if file else None
         if theirs is None or theirs != file_at(self._path):
@@ -69,12 +69,12 @@ class SqliteIntake:
         return None
 
     def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
-        """The runner has done it before the first step."""
+        """Do nothing: the runner admits before the first step of every plan."""
         del wait, limit
         return Plan("admit", _nothing_left, writes=False)
 
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
-        """The runner has done that too."""
+        """Do nothing: the runner rejects what cannot be admitted."""
         del reason, keep
         return Plan("give_up", _nothing, writes=False)
 

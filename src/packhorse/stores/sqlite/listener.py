@@ -31,7 +31,7 @@ _TRIES: Final = 100
 
 
 class ListenerSocket:
-    """What the listeners of one event loop share; it goes when the last of them does."""
+    """The socket and poll that listeners of one event loop share; closed with the last one."""
 
     def __init__(
         self, settings: SqliteSettings, folder: Path, gone: Callable[[ListenerSocket], None]
@@ -46,7 +46,9 @@ class ListenerSocket:
         self._timer: asyncio.TimerHandle | None = None
         self._lock = threading.RLock()  # a fork closes the connection
         self._connection: sqlite3.Connection | None = connect(settings)
-        self._file: Identity | None = file_at(settings.path)  # the one it is open on
+        self._file: Identity | None = file_at(
+            settings.path
+        )  # the file that the connection has open
         self._version = 0
         self._has_changed()
         self._address = folder / new_id()[-_NAME_LENGTH:]
@@ -147,11 +149,11 @@ class ListenerSocket:
                 listener.hear((ANYTHING,))  # each finds out for itself what has changed
 
     def _has_changed(self) -> bool:
-        """Whether another connection has committed since the last time, as far as can be told."""
+        """Whether another connection may have committed since the last call."""
         with self._lock, suppress(sqlite3.Error, StoreError):
             file = file_at(self._settings.path)
             if file is None:
-                return True  # who looks now finds out
+                return True  # the next plan reports that it is gone
             if file != self._file:
                 self.disconnect()
             opened = self._connection is None
@@ -159,17 +161,19 @@ class ListenerSocket:
                 self._connection, self._file = connect(self._settings), file
             before = self._version
             self._version = self._connection.execute("pragma data_version").fetchone()[0]
-            return opened or self._version != before  # each connection counts for itself
+            return (
+                opened or self._version != before
+            )  # the number is one of the connection, not of the file
         return False
 
 
 def is_trusted(folder: os.stat_result, path: Path) -> bool:
-    """Whether a folder of sockets is ours or the file's owner's: any user may make one like it."""
+    """Whether this user or the file's owner made the folder of sockets: any user could."""
     return folder.st_uid == os.getuid() or folder.st_uid == path.stat().st_uid
 
 
 def _bind(address: Path, path: Path) -> socket.socket | None:
-    """A socket at the address, or None where there can be none: polling must do."""
+    """Bind a socket to the address; None if that fails: then polling must do."""
     try:
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     except (OSError, AttributeError):
@@ -177,7 +181,7 @@ def _bind(address: Path, path: Path) -> socket.socket | None:
     bound.setblocking(False)
     for _ in range(_TRIES):
         try:
-            with suppress(FileExistsError):  # `exist_ok` would look again, and find it gone
+            with suppress(FileExistsError):  # `exist_ok` would check it again, when it may be gone
                 address.parent.mkdir(mode=0o700)
             if not is_trusted(address.parent.stat(), path):
                 break

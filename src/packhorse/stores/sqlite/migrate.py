@@ -18,13 +18,13 @@ def known_version() -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> int:
-    """Bring the schema up to date; safe from many processes at once. Says its version."""
+    """Bring the schema up to date, safely from many processes at once; return its version."""
     version = _version(connection)
     if version == known_version():
         return version
     connection.execute("begin immediate")
     try:
-        version = _version(connection)  # another process may have been faster
+        version = _version(connection)  # another process may have migrated it
         _refuse_newer(version, path)
         for number, text in enumerate(_migrations()[version:], start=version + 1):
             for statement in _statements(text):
@@ -39,7 +39,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def is_migrated(path: Path) -> bool:
-    """Whether a file has a schema of ours, or trouble that opening it will tell."""
+    """Whether a file has a schema of Packhorse, or cannot be read, which opening it reports."""
     if not path.exists():
         return False
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A job's row in SQLite: its columns, and how rows are added."""
+"""The row of a job in SQLite: its columns, and how rows are inserted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RECORD_COLUMNS: Final = _COLUMNS_AS_THEY_LIE.replace(" payload,", " {payload},")
 
 
 def extra_of(job: NewJob) -> str | None:
-    """The column for what few jobs have; None for most."""
+    """Return the column for rare fields; None for most jobs."""
     if not (
         job.tags
         or job.options
@@ -52,7 +52,7 @@ def extra_of(job: NewJob) -> str | None:
 
 
 def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
-    """A job from `RECORD_COLUMNS`; without `bodies`, payload and result stay out."""
+    """Return a job from `RECORD_COLUMNS`; without `bodies`, leave out payload and result."""
     values = dict(zip(_RECORD_NAMES, row, strict=True))
     return record_of(values, read_extra(values["extra"]), now_us, bodies=bodies)
 
@@ -65,7 +65,7 @@ _COLUMNS: Final = 19
 
 
 def queue_rows(queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-    """The queues of these names, known or not."""
+    """Return the queues of these names, declared or not."""
     rows = yield Rows(sql("queue_rows"), (json_text(list(queues)),))
     return {
         name: QueueRow(
@@ -87,7 +87,7 @@ def insert_rows(
     where: Sequence[tuple[int, int, int]],
     now_us: int,
 ) -> Steps[int]:
-    """Add those whose id is new; says how many."""
+    """Insert the jobs whose id is new; return how many."""
     rows = [
         (
             *(seq, job.id, job.task, job.queue, *stands, seq, job.priority, due_us_of(job, now_us)),

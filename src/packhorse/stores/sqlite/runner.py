@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Runs SQLite plans on a connection: one in a transaction of its own, or several in one.
+"""Run SQLite plans on a connection, each in its own transaction or several in one.
 
 SQLite has one writer at a time and pays for a commit with an fsync, so plans that wait together
 share a transaction. If one of them fails, the group is run again with a savepoint around each, so
-that no connection suffers from another.
+that one failure does not affect the others.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ Send = Callable[[Sequence[str]], None]
 #: Runs a plan inside a transaction, and notes what to send after it.
 _Run = Callable[[sqlite3.Connection, Plan[Any], list[str]], Any]
 
-#: Between two tries to get the lock: a commit takes about as long as the first, with an fsync.
+#: Pauses between attempts to get the lock: a commit with an fsync takes about as long as the first.
 _PAUSE_S, _PAUSE_GROWTH, _PAUSE_S_MAX = 0.0002, 1.05, 0.002
-#: How often it is looked whether the file is still there.
+#: How often a runner checks that its file is still there.
 _LOOK_AGAIN_S: Final = 0.1
-#: A signal handler, say, that came in the middle of a plan.
+#: Such as from a signal handler that interrupted a plan.
 _NESTED: Final = "a plan was run inside another one of the same thread; run it after"
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerParts:
-    """What all runners of a store share."""
+    """What the runners of a store share."""
 
     settings: SqliteSettings
     clock: Clock
     send: Send
-    send_new: Callable[[str], None]  #: as `send`, to the workers of a queue
+    send_new: Callable[[str], None]  #: wakes the workers of a queue
     connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
-    #: Writers of one process queue here, rather than try again and again. A signal handler that
-    #: submits may come while its own thread has the turn.
+    #: Writers of one process wait here, instead of retrying. Reentrant, since a signal handler may
+    #: submit while its thread holds it.
     turn: threading.RLock = field(default_factory=threading.RLock)
 
 
 class PlanRunner:
-    """Runs plans on a connection of its own, opened when needed; one plan or group at a time."""
+    """Runs one plan or group at a time on its own connection, which it opens when needed."""
 
     def __init__(self, parts: RunnerParts) -> None:
         self._parts = parts
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._cursor: sqlite3.Cursor | None = None  # of that connection, for the short ways
-        self._file: Identity | None = None  # the one it is open on
-        self._time: Clock = SystemClock()  # the machine's, whatever the store judges by
+        self._cursor: sqlite3.Cursor | None = None  # of that connection, for fast submits
+        self._file: Identity | None = None  # that the connection has open
+        self._time: Clock = SystemClock()  # of the machine, even if the store has another
         self._looked_s = 0.0
 
     def run(self, plan: Plan[T]) -> T:
-        """Run one plan in a transaction of its own."""
+        """Run one plan in its own transaction."""
         with self._lock:
             try:
                 self._connected()
@@ -85,12 +85,12 @@ class PlanRunner:
                 raise self._translated(error) from error
 
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        """Run plans in one shared transaction; an answer or an exception for each."""
+        """Run plans in one shared transaction; return an answer or an exception for each."""
         with self._lock:
-            self._connected()  # what cannot be opened is tried once, not by each
+            self._connected()  # once for all plans, in case the file cannot be opened
             if len(plans) == 1:
                 return [self._answer(self._one, plans[0])]
-            # Where one of them has to write anyway, the others need not find out whether they do.
+            # If one of them has to write, the reads that look first would be wasted.
             if any(plan.writes and plan.look is None for plan in plans):
                 return self._written(plans)
             answers = [self._answer(self._look, plan) for plan in plans]
@@ -101,7 +101,7 @@ class PlanRunner:
             return answers
 
     def begin(self, *, patient: bool) -> sqlite3.Connection:
-        """Begin a transaction that the caller ends, once the lock lets us; or at once, or not."""
+        """Begin a transaction that the caller ends; unless `patient`, fail if the lock is taken."""
         connection = self._connected()
         if patient:
             self._patiently(lambda: connection.execute("begin immediate"))
@@ -112,7 +112,7 @@ class PlanRunner:
     def inside(
         self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]]
     ) -> tuple[T, list[str]]:
-        """Take steps in a transaction that `begin` began; also what to send once it is over."""
+        """Run steps in a transaction that `begin` began; also return topics to wake afterwards."""
         wakes: list[str] = []
         return self._take(connection, steps, wakes), wakes
 
@@ -133,9 +133,9 @@ class PlanRunner:
             self._lock.release()
 
     def _connected(self) -> sqlite3.Connection:
-        """The connection, opened when needed; an error, once, when its file is gone.
+        """Return the connection, opened when needed; raise once if its file is gone.
 
-        That is checked now and then: no other process would see what is written there.
+        The file is checked now and then: no other process would see writes to a removed file.
         """
         now_s, path = self._time.monotonic(), self._parts.settings.path
         if self._connection is None:
@@ -157,7 +157,7 @@ class PlanRunner:
         return translated(error, self._parts.settings.path)
 
     def _answer(self, run: Callable[[Plan[Any]], Any], plan: Plan[Any]) -> Any:
-        """What `run` returns, or the exception it raised in Packhorse's words."""
+        """Return what `run` returns, or the translated exception it raised."""
         try:
             return run(plan)
         except FAILURES as error:
@@ -166,9 +166,9 @@ class PlanRunner:
             return error
 
     def _look(self, plan: Plan[T]) -> T | None:
-        """Ask the cheap question first, if the plan has one; None when it must be run.
+        """Run the plan's `look`, if it has one; None: the plan must be run.
 
-        To a plan that would write, a loaded intake is something to do.
+        A plan that writes must be run if the intake has jobs.
         """
         look, connection = plan.look, self._connection or self._connected()
         if look is None:
@@ -182,7 +182,7 @@ class PlanRunner:
         )
 
     def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        """Together; with savepoints if one of them failed; each alone if all of it failed."""
+        """Run plans together; with savepoints if that fails; each alone if that fails too."""
         if len(plans) > 1:
             for run in (self._steps, self._guarded):
                 answers = self._together(run, plans)
@@ -191,7 +191,7 @@ class PlanRunner:
         return [self._answer(self._one, plan) for plan in plans]
 
     def _one(self, plan: Plan[T]) -> T:
-        """In a transaction of its own, unless a look or the short way will do."""
+        """Run a plan in its own transaction, unless its look or fast path answers."""
         answer: T | None = None if plan.look is None else self._look(plan)
         if answer is None and plan.short is not None:
             answer = self._shortly(plan.short)
@@ -206,7 +206,7 @@ class PlanRunner:
         return answer
 
     def _together(self, run: _Run, plans: Sequence[Plan[Any]]) -> list[Any] | None:
-        """All in one transaction, or None when it was rolled back."""
+        """Run all in one transaction; None if it was rolled back."""
         wakes: list[str] = []
         try:
             answers = self._transact(
@@ -214,22 +214,22 @@ class PlanRunner:
                 writes=any(plan.writes for plan in plans),
             )
         except sqlite3.Error as error:
-            # Each alone would wait for the same lock again, one after the other.
+            # Running each alone would wait for the same lock again.
             locked = LOCKED in str(error)
             return [self._translated(error) for _ in plans] if locked else None
-        except Exception:  # noqa: BLE001 - found again, and then told to the one it belongs to
+        except Exception:  # noqa: BLE001 - raised again for the plan it belongs to
             return None
         self._parts.send(wakes)
         return answers
 
     def _shortly(self, short: IntakeSubmit) -> Any:
-        """The common case, in the transaction that one statement is; None when it is not that."""
+        """Try the fast path, one statement that is its own transaction; None: it does not apply."""
         parts = self._parts
         cursor = self._cursor or self._connected().cursor()
         connection = cursor.connection
         if connection.in_transaction:
             raise StoreError(_NESTED)
-        self._cursor = None  # a signal handler that submits as well takes one of its own
+        self._cursor = None  # a signal handler that submits takes another one
         turn = parts.turn
         try:
             if not (turn.acquire(False) or turn.acquire(timeout=parts.settings.busy_timeout_s)):
@@ -253,7 +253,7 @@ class PlanRunner:
             return None
         parts.send_new(short.job.queue)
         if number >= INTAKE_MAX:
-            # The job is stored whatever becomes of this; the next plan tries it again.
+            # The job is stored even if this fails; then the next plan unloads.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
                 self._transact(
@@ -263,7 +263,7 @@ class PlanRunner:
         return answer
 
     def _steps(self, connection: sqlite3.Connection, plan: Plan[T], wakes: list[str]) -> T:
-        """All of a plan, inside a transaction."""
+        """Run a plan inside a transaction."""
         short = plan.short
         if short is not None:
             parameters, answer = short.at(self._parts.clock.now_us())
@@ -281,7 +281,7 @@ class PlanRunner:
     def _take(
         self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]], wakes: list[str]
     ) -> T:
-        """Take steps once all jobs that came before have their places."""
+        """Run steps after unloading the intake."""
         if is_loaded(connection):
             unload(connection, partial(self._admit, connection, wakes))
         return answered(connection, steps(), self._parts.clock, wakes)
@@ -289,7 +289,7 @@ class PlanRunner:
     def _admit(
         self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]
     ) -> None:
-        """Do what users' transactions asked for; what cannot be done must not stop all plans."""
+        """Admit requests of users' transactions; reject what fails, so that plans go on."""
         own = list(wakes)
         connection.execute("savepoint admission")
         admitting = admit_requests(SQLITE, requests, ONE_WRITER)
@@ -297,7 +297,7 @@ class PlanRunner:
             answered(connection, admitting, self._parts.clock, own)
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001 - found again, and then kept with the job
+        except Exception as error:  # noqa: BLE001 - retried one by one, then kept with the job
             connection.execute("rollback to admission")
             if len(requests) > 1:
                 for one in requests:
@@ -311,19 +311,21 @@ class PlanRunner:
         connection.execute("release admission")
 
     def _guarded(self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]) -> Any:
-        """Run a plan inside a transaction; if it fails, only its own part is undone."""
+        """Run a plan inside a transaction with a savepoint; a failure undoes this plan only."""
         own = list(wakes)
         connection.execute("savepoint plan")
         answer = self._answer(lambda plan: self._steps(connection, plan, own), plan)
         if isinstance(answer, Exception):
-            connection.execute("rollback to plan")  # fails if SQLite has given up all of it
+            connection.execute(
+                "rollback to plan"
+            )  # fails if SQLite has rolled back the whole transaction
         else:
             wakes[:] = own
         connection.execute("release plan")
         return answer
 
     def _transact(self, body: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
-        """Who reads, and finds that jobs stand in the intake, writes as well."""
+        """Run `body` in a transaction; a read writes too if the intake has to be unloaded."""
         turn = self._parts.turn
         if not writes:
             read = self._patiently(
@@ -331,19 +333,19 @@ class PlanRunner:
             )
             if read is not None:
                 return read[0]
-        try:  # inside, since what interrupts us may come as soon as the turn is ours
+        try:  # around the acquire, since a signal may come right after it
             if not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
                 raise sqlite3.OperationalError(LOCKED)
             return self._patiently(lambda: self._within("begin immediate", body))
         finally:
-            with suppress(RuntimeError):  # not ours: something interrupted us while we waited
+            with suppress(RuntimeError):  # not acquired: a signal interrupted the wait
                 turn.release()
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Do it once the lock of another process lets us.
+        """Retry while another process has the lock.
 
-        SQLite would sleep longer and longer between two tries, up to a tenth of a second, and never
-        come in between processes that write one job after the other.
+        SQLite itself would sleep longer and longer between two attempts, up to a tenth of a second,
+        and would starve beside processes that write one job after the other.
         """
         settings, until_s, pause_s = self._parts.settings, None, _PAUSE_S
         while True:
@@ -365,7 +367,7 @@ class PlanRunner:
             connection.execute(begin)
             answer = body(connection)
             connection.execute("commit")
-        except BaseException:  # also what interrupts the wait for the lock, once it is there
+        except BaseException:  # also a signal that comes once the transaction has begun
             self._undo(connection)
             raise
         return answer
@@ -375,7 +377,7 @@ class PlanRunner:
             if connection.in_transaction:
                 connection.execute("rollback")
         except sqlite3.Error:
-            self.close()  # a connection that cannot even do that must not keep its lock
+            self.close()  # a connection that cannot roll back must not keep its lock
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a SQLite plan may ask for, what answers it, and the queries."""
+"""Run the steps of a SQLite plan, and render its queries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "bytes": "{0}",
         "created_by": "json_extract({0}.extra, '$.created_by')",
         "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
-        # That of a large job lies beside the row, where the payload is empty.
+        # A large payload is in the table of bodies, and empty in the row.
         "payload": (
             "case payload when '' then (select body from packhorse_bodies where job_seq = seq) "
             "else payload end"
@@ -63,7 +63,7 @@ sql: Final = queries.text
 
 
 def answered(connection: sqlite3.Connection, steps: Steps[T], clock: Clock, wakes: list[str]) -> T:
-    """Do what each step asks for, and send it the answer. No plan outlives what fails here."""
+    """Run each step of a plan and send it the answer; an error ends the plan."""
     answer: Any = None
     now_us = 0
     while True:

@@ -59,7 +59,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self.intake = SqliteIntake(settings.path, self._clock, self.wakeups.send)
         self._left_to_parent: list[object] = []
-        self._migrated: Identity | None = None  # the file that is known to be
+        self._migrated: Identity | None = None  # the file whose schema is up to date
         self._set_up()
         _at_fork(self)
 
@@ -128,7 +128,7 @@ class SqliteStore:
         self.transactions = SqliteTransactions(parts, self._connect)
 
     def _connect(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-        """A connection to a file whose schema is up to date."""
+        """Open a connection after bringing the schema up to date."""
         with self._migrating:
             if self._migrated is None or self._migrated != file_at(self._settings.path):
                 self.migrate()
@@ -151,8 +151,8 @@ class SqliteStore:
     def forget(self) -> None:
         """After a fork, in the child: threads did not come along, and locks may be theirs.
 
-        A process that forks behind Python's back may have left connections open. To close them
-        here would disturb the parent, so they are kept, unused.
+        A fork that Python does not know of may have left connections open. Closing them here would
+        disturb the parent, so they are kept, unused.
         """
         sockets = self.wakeups.forget()
         ours = (self._local, self._writer, self._reader, self.transactions)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Submit on SQLite: the fast path of unconstrained jobs through the intake, and the general one.
 
-A submit that is a transaction by itself pays for the pages it writes to the log: its row, its id
-and its lane are three, the end of the intake is one. Every other plan begins by unloading the
-intake, in its own transaction, so that each job has its number and its place before any plan asks
-for one, in the order of submitting. Only a look for one job by its id finds it in the intake.
+The cost of a submit in its own transaction is the pages it writes to the log: the row, its id and
+its lane are on three pages, the end of the intake is one. Every other plan first unloads the intake
+in its own transaction, so that each job has its number and place, in the order of submitting,
+before any plan reads them. Only a read of one job by its id looks into the intake.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _store_alike(batch: Alike, *, ids_are_new: bool) -> Steps[tuple[Submitted, .
     return tuple([Submitted(job_id, False, status) for job_id in batch.ids])
 
 
-#: Rows in one insert: enough to spread the cost of a statement.
+#: Rows of one insert: enough to spread the cost of a statement.
 _ROWS_MAX: Final = 100
 _QUEUED: Final = (CODE[JobStatus.QUEUED], int(Lane.READY))
 _PENDING: Final = (CODE[JobStatus.PENDING], int(Lane.WAITING))
@@ -85,10 +85,10 @@ class Alike(NamedTuple):
     first: NewJob
     ids: list[str]
     payloads: list[str]
-    trace_id: str | None  #: of all of them; None: each made from its id
+    trace_id: str | None  #: of all jobs; None: made from the id of each
 
     def inserts(self, now_us: int, last: int) -> Iterator[Change]:
-        """The statements that add them, with numbers from `last` on."""
+        """Yield the statements that insert the jobs, with numbers above `last`."""
         job = self.first
         due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
         ready = due_us <= now_us
@@ -126,7 +126,7 @@ def alike(jobs: Sequence[NewJob]) -> Alike | None:
 
 @cache
 def _insert(rows: int) -> str:
-    """What rows share are the parameters 1 to 11; each adds its id and its payload."""
+    """Return the insert of so many rows: they share parameters 1 to 11; each has id and payload."""
     values = [
         f"(?1 + {row}, ?{12 + 2 * row}, ?2, ?3, ?4, ?5, ?6, ?1 + {row}, ?7, ?8, ?9, ?9, ?9, "
         f"?10, null, '', ?11, null, ?{13 + 2 * row})"
@@ -135,8 +135,8 @@ def _insert(rows: int) -> str:
     return sql("submit", rows=", ".join(values))
 
 
-#: The submit that puts down this many unloads them: enough to spread the cost, few enough that the
-#: next plan does not wait.
+#: A submit that finds this many jobs in the intake unloads them: enough to spread the cost, few
+#: enough that the next plan does not wait long.
 INTAKE_MAX: Final = 256
 
 _PLACES: Final = (
@@ -146,9 +146,9 @@ _PLACES: Final = (
 
 
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
-    """The fast path: one statement, a transaction by itself, puts one job down whose id is new.
+    """The fast path: one statement inserts one job with a new id into the intake.
 
-    It adds no row if the job's queue or task has constraints; then the plan's steps are taken.
+    It inserts nothing if the job's queue or task has constraints; then the plan's steps are run.
     """
 
     text: ClassVar[str] = sql("intake_add")
@@ -158,14 +158,16 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
     def at(self, now_us: int) -> tuple[Parameters, tuple[Submitted, ...]]:
         """Return the statement's parameters, and the verb's answer if it adds a row."""
         job, job_id, due_us = self.job, self.job.id, due_us_of(self.job, now_us)
-        timeout_us = -1 if job.timeout_us is None else job.timeout_us  # null costs the driver more
+        timeout_us = (
+            -1 if job.timeout_us is None else job.timeout_us
+        )  # the driver is slow to bind null
         own = (job_id, now_us, payload_text(job), job.task, job.queue, job.priority)
         rest = (timeout_us, due_us, job.trace_id, extra_of(job) or "")
         return (*own, *rest), (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
 
 
 def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
-    """The row of a job that waits in the intake, in the columns of a record."""
+    """Return the row of a job in the intake, in the columns of a record."""
     text = sql("intake_job", columns=RECORD_COLUMNS)
     rows = yield Rows(text, (job_id, *_PLACES[:2]))
     return rows[0] if rows else None
@@ -176,7 +178,7 @@ def unload(
 ) -> None:
     """Give the jobs of the intake their numbers and places; inside a transaction that writes.
 
-    What users' transactions ask for is handed to `admit` behind them.
+    Then pass the requests of users' transactions to `admit`.
     """
     unload_jobs(connection)
     requests = connection.execute(sql("intake_waiting")).fetchall()
@@ -186,7 +188,7 @@ def unload(
 
 
 def unload_jobs(connection: sqlite3.Connection) -> None:
-    """As `unload`, without what users' transactions ask for."""
+    """Do as `unload`, without the requests of users' transactions."""
     (last,) = connection.execute(sql("intake_last")).fetchone()
     connection.execute(sql("intake_unload"), (*_PLACES, last))
     connection.execute(sql("intake_empty"))

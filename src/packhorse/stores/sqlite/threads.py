@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Who runs plans: each thread its own, or an owner thread those of event loops, in groups.
+"""Runners per thread for sync callers, and an owner thread that runs plans of event loops.
 
-Nothing of SQLite may be open while a process forks: the child would inherit SQLite's own notes of
-the locks its parent holds, believe them, and write into files that others think unused. So all is
-held and closed before a fork, and opens again by itself on both sides of it.
+No SQLite connection may be open while a process forks: the child would inherit SQLite's record of
+the locks its parent holds, and write to files that it has not locked. So all connections are closed
+before a fork, and opened again on both sides when needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Presence:
 
 
 class _Own(threading.local):
-    """What each thread has of its own, made when it first asks."""
+    """The runner of each thread, made when the thread first needs it."""
 
     def __init__(self, make: Callable[[_Presence], PlanRunner]) -> None:
         self.presence = _Presence()
@@ -101,14 +101,14 @@ class OwnerThread:
 
     async def run(self, plan: Plan[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._lock:  # a ticket must not come behind the word that ends the thread
+        with self._lock:  # no ticket may follow the one that ends the thread
             if self._thread is None:
                 self._thread = self._start()
             self._tickets.put((plan, future))
         return await future
 
     def close(self) -> None:
-        """Serve those who wait, then end the thread and its connection."""
+        """Run the waiting plans, then end the thread and close its connection."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -118,7 +118,7 @@ class OwnerThread:
 
     def hold(self) -> None:
         """Before a fork: finish what runs, and close every connection."""
-        self._runner.hold()  # may take its time, during which event loops may still put tickets
+        self._runner.hold()  # may take long, and event loops may go on putting tickets
         self._lock.acquire()
 
     def let_go(self) -> None:
@@ -145,9 +145,9 @@ class OwnerThread:
         while (group := _next_group(tickets)) is not None:
             try:
                 answers = runner.run_group([plan for plan, _ in group])
-            except PackhorseError as error:  # the file cannot be opened: tell all, try again later
+            except PackhorseError as error:  # the file cannot be opened: fail all, try again later
                 answers = [error] * len(group)
-            except BaseException as error:  # noqa: BLE001 - the thread must outlive any trouble
+            except BaseException as error:  # noqa: BLE001 - the thread must survive any error
                 answers = [StoreUnavailable(f"the SQLite store failed: {error!r}")] * len(group)
             _deliver(group, answers)
         runner.close()
@@ -167,7 +167,7 @@ def _next_group(tickets: _Tickets) -> list[_Ticket] | None:
         except Empty:
             return group
     if group:
-        tickets.put(None)  # asked to end: first serve those who came before
+        tickets.put(None)  # end after the plans that came before
         return group
     return None
 
@@ -180,7 +180,7 @@ def _deliver(group: Sequence[_Ticket], answers: Sequence[object]) -> None:
     for loop, results in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, results)
-        except RuntimeError:  # the loop was closed meanwhile: no caller is left to answer
+        except RuntimeError:  # the loop is closed: no caller is left
             continue
 
 

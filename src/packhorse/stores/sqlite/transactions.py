@@ -49,19 +49,19 @@ class _Cursor(sqlite3.Cursor):
         return self
 
     def _while_open(self, parameters: Iterable[Any]) -> Iterator[Any]:
-        for each in parameters:  # the timer waits for the guard, which this call has
+        for each in parameters:  # the timer cannot roll back while this call holds the guard
             self.connection.require_open()
             yield each
 
 
 class _Connection(sqlite3.Connection):
-    """What users get: it can write rows and savepoints, and neither commit nor roll back."""
+    """The connection of a user's block: it can neither commit nor roll back."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.guard = threading.RLock()  #: of each statement against the timer
-        self.expired = ""  #: why it is to be rolled back, once the statement that runs lets us
-        self.why_over = ""  #: why it has been
+        self.guard = threading.RLock()  #: held during each statement, so that the timer waits
+        self.expired = ""  #: why it will be rolled back after the running statement
+        self.why_over = ""  #: why it was rolled back
         self.ends = True  #: it may end its transaction
         self.set_authorizer(self._authorized)
 
@@ -109,7 +109,7 @@ class _Open:
                 applied, wakes = self._runner.inside(connection, steps)
                 connection.execute("commit" if applied else "rollback")
         except sqlite3.IntegrityError:
-            raise  # of the user's rows, which SQLite looked at when they were to be committed
+            raise  # deferred constraints of the user's rows are checked at the commit
         except sqlite3.Error as error:
             raise translated(error, self._owner.parts.settings.path) from error
         finally:
@@ -177,7 +177,7 @@ class SqliteTransactions:
         until_s = self._time.monotonic() + self.parts.settings.busy_timeout_s
         runner = PlanRunner(self.parts)
         try:
-            # SQLite gives no signal when its lock is free.
+            # SQLite cannot notify when its lock is free.
             while (begun := self._begun_at_once(runner, lease_s, until_s)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(_PAUSE_S)
         except BaseException:

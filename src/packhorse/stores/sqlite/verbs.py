@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What SQLite does in its own way about jobs, leases, records and inspection."""
+"""The verbs that SQLite implements itself, for jobs, leases, records and inspection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SqliteJobs(SqlJobs):
         )
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
-        """An empty store is left without taking the write lock."""
+        """Look first, so that a claim from empty queues takes no write lock."""
         return Plan(
             "claim",
             lambda: claim_steps(SQLITE, request, ONE_WRITER),
@@ -108,7 +108,7 @@ class SqliteInspection(SqlInspection):
     """See `InspectionStore`."""
 
     def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
-        """Look in both places first: a look for one job need not unload the intake."""
+        """Look in the table and in the intake first, to find one job without unloading."""
         plan = super().job(job_id, tenant=tenant)
 
         def look() -> Steps[JobRecord | None]:
@@ -129,6 +129,6 @@ class SqliteRecords(SqlRecords):
         super().__init__(SQLITE, lambda _: ONE_WRITER)
 
     def records(self, kind: str | None, **asked: Any) -> Plan[RecordPage]:
-        """No record is in the intake, so a look need not unload it, nor wait for who writes."""
+        """Read without unloading the intake, which has no records, or waiting for a writer."""
         plan = super().records(kind, **asked)
         return Plan(plan.verb, plan.steps, writes=False, look=plan.steps)

@@ -28,9 +28,9 @@ from packhorse.stores.sqlite.listener import TOPIC_BYTES_MAX, ListenerSocket, is
 
 #: Socket paths may have about 108 bytes; the rest is for the name in the folder.
 _FOLDER_BYTES_MAX: Final = 80
-#: A folder or socket that changed so short ago may change again without a new time stamp.
+#: A folder or socket that changed this recently may change again with the same time stamp.
 _FRESH_NS: Final = 1_000_000_000
-#: A thread that submits one job after the other looks for new workers only so often.
+#: How often a thread that submits one job after the other looks for new workers.
 _LOOK_AGAIN_S: Final = 0.002
 
 
@@ -41,7 +41,7 @@ class SqliteWakeups:
         self._settings = settings
         self._folder = _folder(settings.path)
         self._folder_name = str(self._folder)  # asked for at every submit
-        self._time: Clock = SystemClock()  # that of the file system, whatever the store judges by
+        self._time: Clock = SystemClock()  # of the file system, even if the store has another
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._sockets: dict[asyncio.AbstractEventLoop, ListenerSocket] = {}
@@ -166,9 +166,12 @@ class SqliteWakeups:
                 self._remove_stale(path)
 
     def _remove_stale(self, path: str) -> None:
-        """Remove a dead socket; not one just being bound, nor a file that is none of ours."""
+        """Remove a dead socket; not one that is just being bound, nor another kind of file."""
         dead = Path(path).name
-        self._known = (-1, [name for name in self._known[1] if name != dead])  # others live on
+        self._known = (
+            -1,
+            [name for name in self._known[1] if name != dead],
+        )  # the others are alive
         with suppress(OSError):
             found = os.lstat(path)
             if stat.S_ISSOCK(found.st_mode) and not self._is_fresh(found.st_mtime_ns):
