@@ -1,6 +1,7 @@
 -- name: claim_candidates
--- The next ready jobs of a queue that this worker knows, after a rank and place, with what their
--- gates depend on. In the ready lane only heads of lines stand; in others that is asked.
+-- The next ready jobs of a queue that this worker knows, after a rank and place, with the columns
+-- that their gates depend on. In the ready lane all jobs are heads of their lines; in other lanes
+-- that is checked.
 select
     seq, id, weight, line, order_line, rank, place,
     queue, task, tenant, ordering_key, concurrency_key, rate_key
@@ -20,9 +21,9 @@ order by rank, place
 limit :limit
 
 -- name: claim_survey
--- Each queue asked for, in the order of service: its settings, is it paused, has it ready jobs and
--- suspects, when is its next waiting job due; until when the worker's lease runs; and whether any
--- limits are set beside those of queues, and when time next opens a gate.
+-- Each queue of a claim, in the order of service: its settings, whether it is paused, whether it has
+-- ready jobs and suspects, when its next waiting job is due; also when the worker's lease expires,
+-- whether tasks have limits or gates are shut, and when time next opens a gate.
 select
     asked.value,
     queue.settings,

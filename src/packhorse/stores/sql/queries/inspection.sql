@@ -1,9 +1,9 @@
 -- name: job
--- One job, all that is known of it.
+-- All columns of one job.
 select <columns> from {jobs} as job where id = ?
 
 -- name: history
--- The attempts of a job that ended otherwise than well, then the good end if it had one.
+-- The attempts of a job that did not complete it, then the one that did.
 select attempt, status, started_us, finished_us, worker, will_retry, error
 from {attempts}
 where seq = (select seq from {jobs} where id = :id)
@@ -13,14 +13,14 @@ from {jobs} where id = :id and status = {status.completed}
 order by 1
 
 -- name: search
--- Jobs that a filter means, newest first; the runner adds the conditions that were given.
+-- Jobs that match a filter, newest first; the caller adds the conditions.
 select <columns> from {jobs} as job
 where <conditions>
 order by seq desc
 limit :limit
 
 -- name: search_floor
--- How far down a look goes that reads so many jobs, newest first.
+-- The lowest job that a search reads, newest first.
 select seq from {jobs} where seq < :below order by seq desc limit 1 offset :most - 1
 
 -- name: search_tagged
@@ -31,7 +31,7 @@ order by tag desc, seq desc
 limit :most
 
 -- name: search_standing
--- Some jobs of a lane; the runner adds the queue where one was given.
+-- Some jobs of a lane; the caller adds the queue, if one is given.
 select seq from {jobs} as job
 where lane = :lane and <conditions>
 order by queue, rank, place
@@ -59,32 +59,32 @@ order by rank desc
 limit :most
 
 -- name: search_ceiling
--- How far up a look goes that reads so many jobs, oldest first.
+-- The highest job that a search reads, oldest first.
 select seq from {jobs} where seq > :after order by seq limit 1 offset :most - 1
 
 -- name: oldest_tagged
--- The oldest jobs with a tag behind a number; see `search_tagged`.
+-- The oldest jobs with a tag after a number; see `search_tagged`.
 select seq from {tags}
 where tag <= :tag and (tag, seq) > (:tag, :after)
 order by tag, seq
 limit :most
 
 -- name: oldest_dead
--- The oldest dead letters of a queue behind a number; see `search_dead`.
+-- The oldest dead letters of a queue after a number; see `search_dead`.
 select rank from {jobs}
 where lane = {lane.dead} and queue = :queue and rank > :after
 order by rank
 limit :most
 
 -- name: chosen_finished
--- Finished jobs that a filter means, oldest first; the runner adds the conditions.
+-- Finished jobs that match a filter, oldest first; the caller adds the conditions.
 select seq from {jobs} as job
 where finished_us is not null and seq > :after and <conditions>
 order by seq
 limit :limit
 
 -- name: explain_row
--- What there is to see of a job, besides its record.
+-- What explains the state of a job, besides its record.
 select
     job.suspect, coalesce(queue.paused, {false}), job.lane, job.hold_us,
     job.seq, job.id, job.weight, job.line, job.order_line, job.rank, job.place,
@@ -94,7 +94,7 @@ left join {queues} as queue on queue.name = job.queue
 where job.id = ?
 
 -- name: outlook_candidates
--- Jobs of a lane that a worker knows, with the head of the line of order they stand in.
+-- Jobs of a lane that a worker knows, with the heads of their lines of order.
 select
     (
         select head.id from {jobs} as head
@@ -112,7 +112,7 @@ order by job.rank, job.place
 limit :limit
 
 -- name: outlook_orphaned
--- Is some job these tasks could run held by a worker whose lease is gone?
+-- Whether a worker whose lease has expired holds a job of these tasks.
 select exists (
     select 1 from {jobs} as job
     left join {workers} as worker on worker.worker = job.worker

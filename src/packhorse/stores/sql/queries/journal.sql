@@ -1,5 +1,5 @@
 -- name: journal_groups
--- Groups with lines, that of the oldest first, among so many of the oldest lines.
+-- Groups with lines among the oldest lines, that of the oldest line first.
 select group_name
 from (select id, group_name from {journal} order by id limit :looked_at) as oldest
 group by group_name
@@ -14,32 +14,32 @@ order by id
 limit :limit
 
 -- name: journal_there
--- Those of some lines of a group that are there; they are locked until they are removed.
+-- Lock and return those of these lines of a group that exist.
 select id from {journal} as line
 where group_name = :group and id {in_numbers :ids}
 order by id
 {lock line}
 
 -- name: journal_remove
--- These lines are gone.
+-- Remove lines.
 delete from {journal} where id {in_numbers ?}
 
 -- name: journal_add
--- A line that comes from another store.
+-- Add a line.
 insert into {journal} (group_name, job, node, status, was, items, failed)
 values (:group, :job, :node, :status, :was, :items, :failed)
 
 -- name: counted_keep
--- Keep what a member counted when it ended: `number` -1 items, -2 those that failed.
+-- Keep the counts of a member that ends: `number` -1 is items, -2 failed.
 insert into {attachments} (seq, name, number, value)
 select job.seq, '', {number :number}, {bytes :value} from {jobs} as job
 where job.seq = :seq and {member job} is not null
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: counted_forget
--- An end was taken back, and what was counted with it.
+-- Remove the counts of an end that was taken back.
 delete from {attachments} where seq = ? and name = '' and number < 0
 
 -- name: member_keep
--- Members whose groups are still there are looked at again later.
+-- Keep members whose groups still exist a while longer.
 update {jobs} set expires_us = :now where seq {each :seq}

@@ -6,7 +6,7 @@ where seq = (select seq from {keys} where kind = ? and tenant = ? and task = ? a
 {lock job}
 
 -- name: key_take
--- A job takes a key.
+-- Make a job the holder of a key.
 insert into {keys} (kind, tenant, task, key, seq)
 select ?, ?, ?, ?, seq from {jobs} where id = ?
 on conflict (kind, tenant, task, key) do update set seq = excluded.seq
@@ -16,23 +16,23 @@ on conflict (kind, tenant, task, key) do update set seq = excluded.seq
 select 1 from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?} limit 1
 
 -- name: payload_replace
--- A waiting holder is given the payload of a newcomer, of so many bytes.
+-- Give a waiting holder the payload of a new job.
 update {jobs} set
     payload = :payload, updated_us = :now,
     bytes = case when bytes is not null then {number :bytes} end
 where seq = :seq
 
 -- name: stash_forget
--- No job waits behind a holder any more.
+-- Drop the job stashed behind a holder.
 delete from {stash} where seq = ?
 
 -- name: stash_keep
--- A job waits behind a running holder of its key; the newest wins.
+-- Stash a job behind the running holder of its key; the newest wins.
 insert into {stash} (seq, job) values (?, ?)
 on conflict (seq) do update set job = excluded.job
 
 -- name: stash_outdated
--- A job that waited behind the last holder of a unique key is outdated.
+-- Drop the job stashed behind the last holder of a unique key.
 delete from {stash}
 where seq = (
     select seq from {keys}
@@ -40,7 +40,7 @@ where seq = (
 )
 
 -- name: stash_take
--- The jobs that waited behind these, if these still hold their keys.
+-- Take the jobs stashed behind these, if these still hold their keys.
 delete from {stash} as stashed
 where
     seq {in_numbers ?}
@@ -52,7 +52,7 @@ where
 returning seq, job
 
 -- name: reschedule
--- A waiting job is due at another time, and loses its place.
+-- Reschedule a waiting job, which loses its place.
 update {jobs}
 set
     status = :status, lane = :lane, rank = :rank, place = :place, due_us = :due_us,

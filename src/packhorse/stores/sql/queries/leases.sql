@@ -9,20 +9,20 @@ order by expires_us, worker
 limit :limit
 
 -- name: ghosts_forget
--- Forget workers, unless they have come back.
+-- Remove workers, unless they have renewed since.
 delete from {workers} where worker {in_texts :workers} and expires_us <= :latest
 
 -- name: holds_move
--- What a worker was given before the clock was set forward may be held as much longer.
+-- Extend the holds of jobs that a worker claimed before the clock was set forward.
 update {jobs} set hold_us = hold_us + :step_us
 where lane = {lane.held} and worker = :worker and started_us + :step_us <= :now
 
 -- name: lease_leave
--- A worker goes, and its lease with it.
+-- End the lease of a worker.
 delete from {workers} where worker = ?
 
 -- name: leases_expired
--- Owners of running jobs whose lease has run out, or that are not known at all.
+-- Workers that hold jobs and whose lease has expired, or that are not known.
 select held.worker, coalesce(worker.expires_us, 0), coalesce(worker.lease_us, 0)
 from (select distinct worker from {jobs} where lane = {lane.held}) as held
 left join {workers} as worker on worker.worker = held.worker
@@ -30,13 +30,13 @@ where coalesce(worker.expires_us, 0) <= :now
 order by held.worker
 
 -- name: cancelled_of
--- What a worker holds that is to be cancelled.
+-- Jobs of a worker that are to be cancelled.
 select id from {jobs}
 where lane = {lane.held} and worker = ? and cancel_requested = {true}
 order by {unsorted seq}
 
 -- name: held_rows
--- What a worker holds, and how long its queue keeps what is over.
+-- Jobs that a worker holds, with the settings of their queues.
 select job.id, job.fence, queue.settings
 from {jobs} as job
 left join {queues} as queue on queue.name = job.queue
@@ -44,7 +44,7 @@ where job.lane = {lane.held} and job.worker = ?
 order by {unsorted job.seq}
 
 -- name: orphans
--- Running jobs whose worker has lost them.
+-- Running jobs whose lease or hold limit has expired.
 select
     job.id, job.fence, job.crashes, job.lone_crashes, job.alone, job.worker,
     {least}(

@@ -1,14 +1,14 @@
 -- name: gates_holding
--- Those of these gates that hold jobs back.
+-- Those of these gates that block jobs.
 select asked.value from {texts ? as asked}
 where exists (select 1 from {jobs} where blocked_by = asked.value {apart})
 
 -- name: blocked_any
--- Is any job held back?
+-- Whether any job is blocked.
 select exists (select 1 from {jobs} where lane = {lane.blocked})
 
 -- name: blocked_heavy
--- Jobs under a gate that weigh more than others, so that the others might pass them.
+-- Blocked jobs of a gate with a weight above 1, which lighter jobs might pass.
 select
     seq, id, weight, line, order_line, rank, place,
     queue, task, tenant, ordering_key, concurrency_key, rate_key
@@ -21,12 +21,12 @@ order by queue, rank, place
 limit :limit
 
 -- name: blocked_ready
--- Jobs that were held back are ready again.
+-- Make blocked jobs ready again.
 update {jobs} set lane = {lane.ready}, blocked_by = null
 where seq {each :seq} and {unindexed lane} = {lane.blocked}
 
 -- name: block
--- Hold back a ready job under a gate.
+-- Block a ready job under a gate.
 update {jobs} set lane = {lane.blocked}, blocked_by = ?
 where seq = ? and {unindexed lane} = {lane.ready}
 
@@ -64,11 +64,11 @@ select log from {rates} where gate = ?
 select gate, log from {rates} where gate > :behind order by gate limit :limit
 
 -- name: reopen_forget
--- Time has opened a gate.
+-- Forget when a gate opens, since it is open.
 delete from {reopens} where gate = ?
 
 -- name: reopen_keep
--- Remember when time opens a gate, and since when that is known.
+-- Keep when time opens a gate, and when that was computed.
 insert into {reopens} as known (gate, at_us, since_us) values (?, ?, ?)
 on conflict (gate) do update set
     at_us = case
@@ -78,11 +78,11 @@ on conflict (gate) do update set
     since_us = excluded.since_us
 
 -- name: reopens_due
--- Gates that time has opened; and those written down before the clock was set back.
+-- Gates that time has opened, and those written before the clock was set back.
 select gate from {reopens} where at_us <= :now or since_us > :now
 
 -- name: reopens_next
--- When time next opens a gate that holds back a job of these queues and tasks.
+-- When time next opens a gate that blocks a job of these queues and tasks.
 select min(at_us) from {reopens} as reopening
 where exists (
     select 1 from {jobs} as job
@@ -94,27 +94,27 @@ where exists (
 )
 
 -- name: shut
--- Shut a gate by hand; no row when it is shut already.
+-- Shut a gate until it is opened; no row if it is shut already.
 insert into {shut} (gate, queue) values (?, ?) on conflict do nothing
 
 -- name: shut_forget
--- Forget that gates were shut for a time.
+-- Remove closings that are over.
 delete from {shut} where gate {in_texts ?}
 
 -- name: shut_gates
--- Gates that are shut: by hand, or for a time that has not passed.
+-- Gates that are shut, for a time or until they are opened.
 select gate, until_us from {shut} where until_us is null or until_us > ?
 
 -- name: shut_open
--- Open a gate that was shut by hand.
+-- Open a gate that was shut.
 delete from {shut} where gate = ?
 
 -- name: shut_passed
--- Gates that were shut for a time that has passed.
+-- Closings that are over.
 select gate from {shut} where until_us <= :now order by until_us limit :limit
 
 -- name: blocked_first
--- The first jobs of a queue and a task under a gate, save those whose deadline has passed.
+-- The first blocked jobs of a gate, a queue and a task, except those past their deadline.
 select seq from {jobs}
 where
     blocked_by = :gate and queue = :queue and task = :task and {unindexed lane} = {lane.blocked}

@@ -1,5 +1,5 @@
 -- name: line_rejoin
--- A job that had finished stands at the end of its line.
+-- Put a job that had finished at the end of its line.
 update {jobs} set line = ?, order_line = ?, line_no = ? where seq = ?
 
 -- name: lines_held
@@ -8,7 +8,7 @@ select queue, task, tenant, ordering_key, concurrency_key, rate_key from {jobs}
 where seq {in_numbers ?} and coalesce(order_line, '') <> ''
 
 -- name: order_first
--- The head of a line, and whose it is.
+-- The head of a line, and its tenant.
 select id, tenant from {jobs} where order_line = ? order by line_no limit 1
 
 -- name: pass_lasts
@@ -19,8 +19,8 @@ where
     and tenant {in_texts :tenants}
 
 -- name: pass_level
--- The ranks of the first ready job of a priority and of the last that runs, and the highest pass
--- given there.
+-- The ranks of the first ready and the last running job of a priority, and the highest pass
+-- there.
 select
     (
         select min(first.rank) from (
@@ -40,7 +40,7 @@ select
     ), 0)
 
 -- name: pass_redealt
--- The last passes of those without a tenant, who were alone until now.
+-- Keep the last pass of jobs without a tenant, which had the queue alone until now.
 insert into {passes} (queue, priority, tenant, pass)
 select queue, priority, '', {least}(count(*) - 1, :most) * :stride from {jobs}
 where lane in ({lane.ready}, {lane.blocked}) and queue = :queue

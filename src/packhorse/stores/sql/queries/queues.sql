@@ -12,7 +12,7 @@ where coalesce((select <flag> from {queues} where name = :queue), {false}) <> :o
 on conflict (name) do update set <flag> = excluded.<flag>
 
 -- name: queue_hold
--- Keep what is declared and overridden about a queue, and what holds.
+-- Keep the declared, the overridden and the effective settings of a queue.
 insert into {queues} (
     name, priority, dead_letter, limited, special, declared, overridden, settings
 ) values (
@@ -25,15 +25,15 @@ on conflict (name) do update set
     overridden = excluded.overridden, settings = excluded.settings
 
 -- name: queue_known
--- Settings of a queue: declared, overridden, and those that hold.
+-- Settings of a queue: declared, overridden and effective.
 select declared, overridden, settings from {queues} where name = ?
 
 -- name: queue_settings
--- What queues are set to.
+-- The effective settings of all queues.
 select settings from {queues} where settings is not null
 
 -- name: queue_tenanted
--- A queue has its first job with a tenant.
+-- Mark a queue that has its first job with a tenant.
 insert into {queues} (name, tenanted) values (?, {true})
 on conflict (name) do update set tenanted = {true}
 
@@ -52,7 +52,7 @@ order by asked.key
 select gate from {shut} where queue is not null
 
 -- name: task_forget
--- A task has no limits any more.
+-- Remove the limits of a task.
 delete from {tasks} where name = ?
 
 -- name: task_keep
@@ -65,7 +65,7 @@ on conflict (name) do update set settings = excluded.settings
 select settings from {tasks} where name = ?
 
 -- name: task_settings
--- The limits of tasks: of all, or of some.
+-- The limits of all tasks, or of some.
 select name, settings from {tasks} where ? or name {in_texts ?}
 
 -- name: tasks

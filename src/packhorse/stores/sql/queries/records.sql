@@ -11,7 +11,7 @@ select name, document, version, order_no, expires_us, counters, writers
 from {records} where name = :name and (expires_us is null or expires_us > :now)
 
 -- name: records_by_id
--- Some records behind one, in the order of their ids.
+-- A page of records by id.
 select name, document, version, order_no, expires_us, counters, writers
 from {records}
 where
@@ -21,7 +21,7 @@ order by name
 limit :limit
 
 -- name: records_by_order
--- Some records of a kind behind one, in the order of their numbers.
+-- A page of records of a kind by their order.
 select name, document, version, order_no, expires_us, counters, writers
 from {records}
 where
@@ -32,11 +32,11 @@ order by order_no, name
 limit :limit
 
 -- name: records_expired
--- Some records that are not there any more.
+-- Some expired records.
 select name from {records} where expires_us <= :now order by expires_us, name limit :limit
 
 -- name: record_put
--- A record as it is from now on.
+-- Insert or replace a record.
 insert into {records} (
     name, kind, document, version, order_no, expires_us, counters, writers
 ) values (:name, :kind, :document, :version, :order_no, :expires_us, :counters, :writers)
@@ -45,15 +45,15 @@ on conflict (name) do update set
     expires_us = excluded.expires_us, counters = excluded.counters, writers = excluded.writers
 
 -- name: records_remove
--- These records are gone.
+-- Remove records.
 delete from {records} where name {in_texts ?}
 
 -- name: records_highest
--- The highest version of all records that are gone, and where to the store was copied.
+-- The highest version of removed records, and the store that the jobs were copied to.
 select coalesce(max(highest), 0), (select max(carried_to) from {copied}) from {removed_records}
 
 -- name: records_highest_keep
--- Keep it.
+-- Keep the highest version of removed records.
 insert into {removed_records} (only_row, highest) values (1, ?)
 on conflict (only_row) do update
 set highest = {greatest}({removed_records}.highest, excluded.highest)

@@ -41,7 +41,7 @@ insert into {attempts} (
 ) values (:seq, :attempt, :attempt_status, :started_us, :now, :worker, :will_retry, :error)
 
 -- name: attempt_keep
--- The good end of a job that is about to run again becomes a line of its history.
+-- Add the completed attempt of a job that is redriven to its history.
 insert into {attempts} (
     seq, attempt, status, started_us, finished_us, worker, will_retry, error
 )
@@ -77,7 +77,7 @@ set
 where seq = :seq
 
 -- name: progress
--- Keep the newest progress of a job that is still this owner's.
+-- Keep the newest progress of a job whose fence is current.
 update {jobs} set progress = :progress, updated_us = :now
 where id = :id and fence = :fence and status = {status.processing}
 
@@ -95,12 +95,12 @@ where job.id = ?
 {lock job}
 
 -- name: cancel_running
--- A running job is flagged; the flag wins over any later settlement.
+-- Flag a running job as to be cancelled; the flag wins over any later settlement.
 update {jobs} set cancel_requested = {true}, updated_us = :now
 where seq = :seq and cancel_requested = {false}
 
 -- name: redrive
--- A finished or waiting job is ready now with fresh budgets; id, fence and history stay.
+-- Make a finished or waiting job ready with fresh budgets; id, fence and history stay.
 update {jobs}
 set
     status = {status.queued},
@@ -114,7 +114,7 @@ set
 where seq = :seq
 
 -- name: redrive_row
--- What must be known of a job to redrive it.
+-- What a redrive has to know of a job.
 select
     id, seq, status, priority, extra,
     queue, task, tenant, ordering_key, concurrency_key, rate_key

@@ -1,5 +1,5 @@
 -- name: submit_keys
--- Keep the keys of a job just added; order_line and line_no make it stand in its line of order.
+-- Keep the keys of a job just inserted, and its number in its line of order.
 update {jobs}
 set
     ordering_key = ?, concurrency_key = ?, rate_key = ?, weight = ?, line = ?, order_line = ?,
@@ -39,11 +39,11 @@ update {jobs} set bytes = {payload_bytes} where id {in_texts ?}
 update {jobs} set bytes = {payload_bytes} where id = ? and bytes is not null
 
 -- name: depth
--- Jobs of a queue that wait: ready or held back, suspect, parked and not yet due.
+-- Waiting jobs of a queue: ready, blocked, suspect, parked or not yet due.
 select count(*) from {jobs} where lane in ({lanes.unclaimed}) and queue = ?
 
 -- name: depth_in_steps
--- Those of them that wait in a step of their handler, which are marked with their fence.
+-- How many of them wait in a step of their handler, which their fence marks.
 select count(*) from {jobs} as job
 where job.lane = {lane.waiting} and job.queue = ? and job.attempts > 0 and ( -- see `shed`
     select 1 from {attachments} as kept
@@ -51,7 +51,7 @@ where job.lane = {lane.waiting} and job.queue = ? and job.attempts > 0 and ( -- 
 ) is not null
 
 -- name: counts_in_steps
--- The same of the first waiting jobs of a queue.
+-- The same among the first waiting jobs of a queue.
 select count(*)
 from (
     select seq, attempts, fence from {jobs}
@@ -65,9 +65,9 @@ where job.attempts > 0 and (
 ) is not null
 
 -- name: known
--- Status of the jobs that are there among these ids.
+-- Statuses of the stored jobs among these ids.
 select id, status from {jobs} where id {in_texts ?}
 
 -- name: known_as
--- What the jobs with these ids are, to tell a job that is submitted again from another.
+-- What tells a repeated submit of these ids from another job.
 select id, task, tenant, {payload}, extra from {jobs} where id {in_texts ?}

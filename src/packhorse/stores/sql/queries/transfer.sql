@@ -6,7 +6,7 @@ where seq {in_numbers ?}
 order by seq, attempt
 
 -- name: carry_out
--- Jobs that wait or are dead, with all that is known of them, in order of submission.
+-- Jobs that wait or are dead, with all that the store knows of them, in order of submission.
 select
     <columns>, rank, place, kept_rank, kept_place, ready_us, suspect, expires_us,
     order_line, line_no,
@@ -28,25 +28,25 @@ order by seq
 limit :limit
 
 -- name: copied
--- Where the jobs of this store were carried to, if they were.
+-- The store that the jobs of this store were carried to.
 select carried_to, at_us from {copied}
 
 -- name: copied_forget
--- This store is in use, wherever its jobs were carried to.
+-- Use this store again, wherever its jobs were carried to.
 delete from {copied}
 
 -- name: copied_keep
--- The jobs of this store were carried to another one.
+-- Keep that the jobs of this store were carried to another one.
 insert into {copied} (carried_to, at_us) values (?, ?)
 
 -- name: exchange_job
--- Put another text in the place of one in the result or the error of a job.
+-- Replace a text in the result and the error of a job.
 update {jobs} set
     result = replace(result, :old, :new),
     error = replace(error, :old, :new)
 where id = :id
 
 -- name: exchange_history
--- The same in the errors of its attempts.
+-- Replace a text in the errors of its attempts.
 update {attempts} set error = replace(error, :old, :new)
 where seq = (select seq from {jobs} where id = :id)

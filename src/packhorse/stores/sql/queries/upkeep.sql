@@ -1,6 +1,6 @@
 -- name: expired_records
--- Finished jobs of which something may go: the whole record, or only the result. Members are kept
--- while the records of their groups are there, unless they ended before `latest`.
+-- Finished jobs whose record or result has expired. Members are kept while the records of their
+-- groups exist, unless they ended before `latest`.
 select
     seq, record_until_us is not null and record_until_us <= :now as whole,
     finished_us > :latest and exists (
@@ -15,11 +15,11 @@ order by job.expires_us, job.seq
 limit :limit
 
 -- name: result_drop
--- The lifetime of results has passed; the records stay a while.
+-- Remove results that have expired; the records stay.
 update {jobs} set result = null, expires_us = record_until_us where seq {each :seq}
 
 -- name: park
--- Set jobs aside, held back or not.
+-- Park ready or blocked jobs.
 update {jobs} set lane = {lane.parked}, blocked_by = null, parked_us = :now, updated_us = :now
 where seq {each :seq}
 
@@ -39,7 +39,7 @@ order by {unsorted job.seq}
 limit :limit
 
 -- name: parked_ready
--- Parked jobs are ready again, in their old places.
+-- Make parked jobs ready again, in their old places.
 update {jobs}
 set
     lane = case when suspect = {true} then {lane.suspect} else {lane.ready} end,
@@ -47,7 +47,7 @@ set
 where seq {each :seq}
 
 -- name: parked_too_long
--- Jobs that no worker has known for too long.
+-- Jobs that were parked too long ago, and whose task no worker knows.
 select job.seq, queue.settings, job.id
 from {jobs} as job
 left join {queues} as queue on queue.name = job.queue

@@ -24,8 +24,8 @@ select
 from (<next> order by rank, place limit :limit)
 
 -- name: claim_next
--- The jobs of a queue that this worker may run. In the ready lane only heads of lines stand; in others
--- that is asked.
+-- The jobs of a queue that this worker may run. In the ready lane all jobs are heads of their lines;
+-- in other lanes that is checked.
 select <columns> from {jobs} as job
 where
     lane = :lane and queue = :queue
@@ -73,7 +73,7 @@ from (
 )
 
 -- name: promote
--- A due job becomes ready, in its place; one that kept its place has been ready before.
+-- Make a due job ready, in its place; one that kept its place keeps its time too.
 update {jobs}
 set
     status = {status.queued}, lane = :lane, rank = :rank, place = :place, updated_us = :now,
@@ -82,7 +82,7 @@ set
 where seq = :seq
 
 -- name: queues_waiting
--- Queues that have a job due: from queue to queue, looking only at the first that waits in each.
+-- Queues that have a due job: goes from queue to queue, reading the first waiting job of each.
 with recursive waiting (queue) as (
     select min(queue) from {jobs} where lane = {lane.waiting}
     union all

@@ -16,7 +16,7 @@ left join {queues} as queue on queue.name = known.name
 order by known.name
 
 -- name: counts_stands
--- Where unfinished and dead jobs stand, lane and queue: one look into the index for each.
+-- The lanes and queues that have unfinished or dead jobs: one index lookup for each.
 with recursive heads (seq) as (
     select (
         select seq from {jobs} indexed by {lanes} where lane is not null order by lane, queue limit 1
@@ -45,7 +45,7 @@ from (
 group by status
 
 -- name: counts_newest
--- Of finished jobs those that are kept longest, per queue and status.
+-- Finished jobs that are kept longest, per queue and status.
 select queue, status, count(*)
 from (
     select queue, status from {jobs} indexed by {finished}
@@ -95,7 +95,7 @@ from (
 group by queue, status
 
 -- name: counts_page_end
--- The last job of a page of the index of finished ones; none, if there is not a whole page left.
+-- The last job of a page of finished ones; no row if there is no full page left.
 select expires_us, queue, status, seq from {jobs} indexed by {finished}
 where
     finished_us is not null
@@ -105,7 +105,7 @@ limit 1 offset :size - 1
 
 -- name: oldest_ready
 -- Since when the longest-waiting of the next ready jobs of each queue and priority waits: of those
--- that rank by priority, and of those that rank by age, where all priorities stand mixed.
+-- ranked by priority, and of those ranked by age, which mixes all priorities.
 select
     queue.value,
     level.value,
@@ -131,7 +131,7 @@ select
 from json_each(:queues) as queue, json_each(:levels) as level
 
 -- name: explain_ahead
--- Ready jobs of its queue that rank before a job, held back or not; of a suspect, suspects.
+-- Ready or blocked jobs of its queue that rank before a job; of a suspect, suspects.
 select count(*)
 from (
     select 1
@@ -148,7 +148,7 @@ from (
 )
 
 -- name: outlook_ready
--- Has some open queue a ready job of these tasks, held back or not, or one that is due?
+-- Whether an open queue has a ready, blocked or due job of these tasks.
 select exists (
     select 1 from {jobs} as job
     where

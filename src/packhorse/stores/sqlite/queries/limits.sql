@@ -1,6 +1,5 @@
 -- name: gates_held
--- The gates under which jobs are held back, the first of them: from gate to gate. Lines of order are
--- not among them.
+-- The first gates that block jobs, without lines of order: goes from gate to gate.
 with recursive held (gate) as (
     select min(blocked_by) from {jobs} where blocked_by is not null
     union all
@@ -14,7 +13,7 @@ with recursive held (gate) as (
 select gate from held where gate is not null
 
 -- name: blocked_kinds
--- The queues and tasks with jobs under a gate: from one to the next.
+-- The queues and tasks of jobs that a gate blocks: goes from one to the next.
 with recursive kind (queue, task) as (
     select * from (
         select queue, task from {jobs} where blocked_by = :gate order by queue, task limit 1
@@ -32,12 +31,12 @@ with recursive kind (queue, task) as (
 select queue, task from kind
 
 -- name: blocked_of
--- Jobs that are held back for another reason than their line of order, of which something is asked.
+-- Jobs that a gate blocks, not their line of order, with a condition.
 select seq, queue from {jobs}
 where lane = {lane.blocked} and blocked_by is not null and <condition> = ?
 
 -- name: block_line
--- Hold back the rest of a line that shares all its gates, save those about to be handed over.
+-- Block the rest of a line that shares all its gates, except the jobs just picked.
 update {jobs} set lane = {lane.blocked}, blocked_by = :gate
 where seq in (
     select seq from {jobs}
@@ -47,17 +46,17 @@ where seq in (
 )
 
 -- name: rate_forget
--- Forget the log of a rate gate, unless it has changed since it was read.
+-- Remove the log of a rate gate, unless it has changed since it was read.
 delete from {rates} where gate = :gate and log = :log
 
 -- name: shut_until
--- Close a gate for a time; never make an earlier closing shorter.
+-- Close a gate until an instant; never shorten an earlier closing.
 insert into {shut} (gate, until_us) values (?, ?)
 on conflict (gate) do update set until_us = max(until_us, excluded.until_us)
 
 -- name: line_behind
--- Of jobs that just became ready, hold back those that stand behind one of their line that is held
--- back, under the same gate; who comes before all of these asks the gate.
+-- Block jobs that just became ready behind a blocked job of their line, under the same gate; a job
+-- that ranks before all of these is checked by the claim.
 update {jobs}
 set lane = {lane.blocked}, blocked_by = (
     select ahead.blocked_by from {jobs} as ahead
@@ -79,7 +78,7 @@ where
     )
 
 -- name: line_cap
--- Hold back under a gate what stands behind the first jobs of a line.
+-- Block all but the first jobs of a line under a gate.
 update {jobs} set lane = {lane.blocked}, blocked_by = ?1
 where seq in (
     select seq from {jobs} where line = ?2 and lane = {lane.ready} order by rank, place
@@ -87,8 +86,8 @@ where seq in (
 )
 
 -- name: order_advance
--- The heads of lines are ready, if they were held back only because they were not the heads.
--- The plus signs keep the planner from looking through all that is held back.
+-- Make the heads of lines ready, if only their line blocked them. The plus signs keep the planner
+-- from scanning all blocked jobs.
 update {jobs} set lane = {lane.ready}
 where
     seq in (
@@ -102,8 +101,7 @@ where
 returning queue
 
 -- name: order_advance_after
--- Jobs whose attempt or waiting is over: the next in the lines they have left become their heads, as
--- order_advance.sql has it.
+-- Make the next jobs ready in the lines of order that ended jobs have left; see `order_advance`.
 update {jobs} set lane = {lane.ready}
 where
     seq in (
@@ -123,8 +121,8 @@ where
 returning queue
 
 -- name: order_behind
--- Of jobs that just became ready, hold back those that are not the head of their line of order. No
--- gate is written down for them: their line says it, and one more index would be kept for each.
+-- Block jobs that just became ready and are not the heads of their lines of order. No gate is
+-- written for them: their line names it, and each would cost one more index entry.
 update {jobs}
 set lane = {lane.blocked}
 where
@@ -136,7 +134,7 @@ where
     )
 
 -- name: order_lines
--- The lines of order there are, the first of them: from line to line.
+-- The first lines of order: goes from line to line.
 with recursive known (line) as (
     select min(order_line) from {jobs} where order_line is not null
     union all
@@ -150,13 +148,13 @@ with recursive known (line) as (
 select line from known where line is not null
 
 -- name: pass_keep
--- Remember a tenant's last pass.
+-- Keep a tenant's last pass.
 insert into {passes} (queue, priority, tenant, pass)
 values (:queue, :priority, :tenant, :pass)
 on conflict (queue, priority, tenant) do update set pass = excluded.pass
 
 -- name: pass_redeal
--- A queue begins to deal passes: what is ready gets them in the order it has.
+-- Give passes to the ready jobs of a queue that begins to deal them, in their order.
 update {jobs}
 set rank = {jobs}.priority * :passes + min(numbered.number, :most) * :stride
 from (

@@ -1,6 +1,6 @@
 -- name: settle_completed
--- Complete a batch in one go: those still processing under their fence and not to be cancelled.
--- Given as one JSON object of results by id: taking arrays apart costs as much as the update.
+-- Complete the jobs of a batch that are processing with this fence and not to be cancelled. The
+-- parameter is one JSON object of results by id: reading arrays would cost as much as the update.
 update {jobs}
 set
     status = {status.completed}, lane = null,
@@ -16,7 +16,7 @@ where
     and {jobs}.seq not in (select seq from {keys})
 
 -- name: aftermath
--- Jobs whose attempt or waiting is over: has it ended, and does it leave its line?
+-- Jobs whose attempt or waiting is over: whether they have ended, and whether they leave their line.
 select
     job.seq, job.finished_us is not null, job.finished_us is not null and job.order_line is null,
     queue.settings, job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key,
@@ -27,9 +27,8 @@ left join {queues} as queue on queue.name = job.queue
 order by asked.key
 
 -- name: aftermath_needed
--- What waits for attempts to end: jobs that are held back, by their lines of order or by other gates;
--- jobs behind the holders of their keys; workers or producers that wait for room; those who wait for
--- a job.
+-- Whether anything waits for attempts to end: jobs blocked by their lines of order or by gates,
+-- stashed jobs, workers or producers that wait for room, callers that wait for a job.
 select
     exists (select 1 from {jobs} where lane = {lane.blocked}),
     exists (select 1 from {jobs} where blocked_by is not null),
@@ -38,13 +37,13 @@ select
     exists (select 1 from {interests})
 
 -- name: await_finish
--- A caller waits for this job's end, unless it has ended already.
+-- Note that a caller waits for the end of a job that has not ended.
 insert into {interests} (seq)
 select seq from {jobs} where id = ? and finished_us is null
 on conflict do nothing
 
 -- name: interests_ended
--- Those who are waited for and have finished; asked for and forgotten at once.
+-- Take the finished jobs that callers wait for.
 delete from {interests}
 where seq in (
     select interest.seq from {interests} as interest
@@ -58,12 +57,12 @@ returning (select id from {jobs} where seq = {interests}.seq)
 delete from {bodies} where job_seq in (select value from json_each(?))
 
 -- name: remove
--- Remove jobs, or what belongs to them.
+-- Remove rows of jobs from a table.
 delete from {<table>} where seq in (select value from json_each(?))
 
 -- name: attaching_held
--- Those of some jobs that are processing with these fences: number, and how much is attached. As one
--- JSON document, since between two rows others may take the turn.
+-- Those of these jobs that are processing with these fences: number, and how much is attached. As
+-- one JSON document, since another thread could get its turn between two rows.
 select json_group_array(json_array(
     job.id, job.seq, (select count(*) from {attachments} as kept where kept.seq = job.seq)
 ))
@@ -72,12 +71,12 @@ join {jobs} as job on job.id = asked.key
 where job.status = {status.processing} and job.fence = asked.value
 
 -- name: attach_rows
--- Keep values with jobs.
+-- Attach values to jobs.
 insert into {attachments} (seq, name, number, value) values <kept>
 on conflict (seq, name, number) do update set value = excluded.value
 
 -- name: attached_mark
--- Those of some jobs that have something attached, and do not say so yet, say so when they are claimed.
+-- Mark jobs that have attachments and no mark yet, for the next claim.
 update {jobs} as job
 set extra = json_set(coalesce(extra, '{}'), '$.options.attached', json('true'))
 where

@@ -1,5 +1,5 @@
 -- name: submit
--- Add jobs; one whose id is known is left as it is. The runner repeats the row of values.
+-- Insert jobs; skip those whose id is known. The caller repeats the row of values.
 insert into {jobs} (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, deadline_us, tenant, trace_id, extra, payload
@@ -7,14 +7,14 @@ insert into {jobs} (
 on conflict (id) do nothing
 
 -- name: submit_deadlines
--- Remember the deadlines of jobs just added.
+-- Index the deadlines of jobs just inserted.
 insert into {deadlines} (deadline_us, seq)
 select deadline_us, seq from {jobs}
 where id in (select value from json_each(?)) and deadline_us is not null
 on conflict do nothing
 
 -- name: submit_tags
--- Index the tags of jobs just added.
+-- Index the tags of jobs just inserted.
 insert into {tags} (tag, seq)
 select distinct tag.value, job.seq
 from {jobs} as job, json_each(job.extra, '$.tags') as tag
@@ -22,20 +22,20 @@ where job.id in (select value from json_each(?))
 on conflict do nothing
 
 -- name: payloads_cut
--- Empty the payloads of large jobs just added, which `body_keep` puts beside their rows. They stay while a
--- worker lives whose release does not read them there.
+-- Empty the large payloads of jobs just inserted; `body_keep` stores them beside their rows. Not while
+-- a worker lives whose release does not look for them there.
 update {jobs} set payload = ''
 where
     id in (select value from json_each(:ids)) and length(payload) > :size
     and not exists (select 1 from {workers} where schema < 3 and expires_us > :now)
 
 -- name: body_keep
--- Keep a large payload beside the row of its job, if it was cut there.
+-- Store a large payload beside the row of its job, if `payloads_cut` emptied it.
 insert or replace into {bodies} (job_seq, body)
 select seq, ? from {jobs} where id = ? and payload = ''
 
 -- name: queue_rows
--- Queues as a submit sees them, and the last number given out as sequence or place.
+-- Queues as a submit needs them, and the highest number used as sequence or place.
 select
     asked.value,
     queue.settings,
@@ -52,16 +52,16 @@ from json_each(?) as asked
 left join {queues} as queue on queue.name = asked.value
 
 -- name: next_places
--- Take some places behind all numbers ever given out; answers the last one taken.
+-- Take places above all numbers ever used; returns the last one taken.
 update {sequence}
 set value = max(value, coalesce((select max(seq) from {jobs}), 0)) + ?
 returning value
 
 -- name: intake_add
--- Put one unconstrained job down whose id is new. If its queue or its task has limits, or the
--- store was copied, its task is null, which is ignored: then no row was added, and the general way
--- tells why. Other nulls are made here, since the driver takes long to hand one over: of a timeout
--- of -1, a trace made from the id, an empty extra.
+-- Insert one unconstrained job with a new id into the intake. If its queue or task has limits, or the
+-- store was copied, its task becomes null and `or ignore` skips the row: then the general path runs.
+-- Other nulls are made here, since the driver is slow to bind them: of a timeout of -1, a trace made
+-- from the id, an empty extra.
 insert or ignore into {intake} (
     id, created_us, payload, task, queue, priority, timeout_us, due_us, trace_id, extra
 ) values (
@@ -81,15 +81,15 @@ insert or ignore into {intake} (
 )
 
 -- name: intake_any
--- Whether jobs stand in the intake, or users' transactions ask for something.
+-- Whether the intake has jobs, or requests of users' transactions.
 select 1 where exists (select 1 from {intake}) or exists (select 1 from {requests})
 
 -- name: intake_empty
--- Once they have their places.
+-- Remove all jobs from the intake.
 delete from {intake}
 
 -- name: intake_job
--- One job of the intake, as it will stand among the others.
+-- One job of the intake, with the columns it will have in its row.
 select <columns>
 from (
     select
@@ -109,7 +109,7 @@ from (
 ) as job
 
 -- name: intake_last
--- The last number given out as sequence or place.
+-- The highest number used as sequence or place.
 select
     max(
         coalesce((select max(seq) from {jobs}), 0),
@@ -117,15 +117,15 @@ select
     )
 
 -- name: intake_waiting
--- What committed transactions ask for, in order.
+-- Requests of committed transactions, in order.
 select at_us, request from {requests} order by number
 
 -- name: intake_admitted
--- Once it was done.
+-- Remove the admitted requests.
 delete from {requests}
 
 -- name: intake_append
--- Add what a user's transaction asks for, unless the store was copied to another one.
+-- Add requests of a user's transaction, unless the store was copied to another one.
 insert into {requests} (at_us, request)
 select ?, one.value
 from json_each(?) as one
@@ -133,21 +133,21 @@ where not exists (select 1 from {copied})
 order by one.key
 
 -- name: intake_append_one
--- As `intake_append`, for one request.
+-- Add one request; see `intake_append`.
 insert into {requests} (at_us, request)
 select ?, ?
 where not exists (select 1 from {copied})
 
 -- name: intake_probe
--- The file that a connection has as its main database, and whether the intake there is ready.
+-- The file of a connection's main database, and whether it has the table of requests.
 select
     (select file from pragma_database_list where name = 'main'),
     exists (select 1 from pragma_table_info('{requests}', 'main'))
 
 -- name: intake_unload
--- Give every job of the intake its number and its place, behind the last one: that is asked for
--- before, since what reads the table it adds to goes through a temporary one. Their ids were new;
--- one that is there all the same was put down again after a commit in doubt.
+-- Insert every job of the intake, with numbers above the last one. That is read before, since an
+-- insert that reads its own table uses a temporary one. A known id was submitted again after a commit
+-- in doubt, and is skipped.
 insert into {jobs} (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, tenant, trace_id, extra, payload

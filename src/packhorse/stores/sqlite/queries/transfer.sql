@@ -1,12 +1,12 @@
 -- name: exchange_attached
--- Put another text in the place of one in what is kept with a job.
+-- Replace a text in the attachments of a job.
 update {attachments} set value = cast(replace(cast(value as text), :old, :new) as blob)
 where
     seq = (select seq from {jobs} where id = :id)
     and instr(value, cast(:old as blob)) > 0
 
 -- name: exchange_job
--- The same in its row, which has no payload where that is large.
+-- Replace a text in its row, whose payload is empty if it is large.
 update {jobs} set
     payload = replace(payload, :old, :new),
     result = replace(result, :old, :new),
@@ -14,6 +14,6 @@ update {jobs} set
 where id = :id
 
 -- name: exchange_payload
--- The same in a large payload.
+-- Replace a text in a large payload.
 update {bodies} set body = replace(body, :old, :new)
 where job_seq = (select seq from {jobs} where id = :id)

@@ -1,10 +1,9 @@
 -- name: lease_expires
--- Until when a worker's lease runs.
+-- When a worker's lease expires.
 select expires_us from {workers} where worker = ?
 
 -- name: lease_renew
--- Begin or extend a worker's lease.
--- Column `running` is older releases': jobs are counted where they are. They leave `schema` as it is.
+-- Begin or extend a worker's lease. Only older releases read `running`, and they leave `schema` as it is.
 insert into {workers} (
     worker, lease_us, expires_us, started_us, renewed_us, host, pid, version, concurrency,
     running, quiet, queues, tasks, succeeded, failed, execution_us, schema
@@ -22,7 +21,7 @@ on conflict (worker) do update set
     execution_us = max({workers}.execution_us, excluded.execution_us), schema = excluded.schema
 
 -- name: deadline_forget
--- Deadlines that have passed and bind no unfinished job any more, so many at most.
+-- Remove passed deadlines that bind no unfinished job any more.
 delete from {deadlines}
 where (deadline_us, seq) in (
     select deadline.deadline_us, deadline.seq from {deadlines} as deadline
@@ -39,7 +38,7 @@ where (deadline_us, seq) in (
 )
 
 -- name: deadlines_passed
--- Waiting jobs whose deadline has passed. Cross, so that deadlines are walked and not the backlog.
+-- Waiting jobs past their deadline. A cross join, so that deadlines are scanned and not the backlog.
 select deadline.seq, queue.settings, job.id
 from {deadlines} as deadline
 cross join {jobs} as job
@@ -50,7 +49,7 @@ order by deadline.deadline_us, deadline.seq
 limit :limit
 
 -- name: park_unknown
--- Ready jobs of a served queue that no live worker of that queue knows, among those next to go.
+-- The next ready jobs of a served queue whose task no live worker of that queue knows.
 with head as (
     select seq, queue, task from {jobs}
     where lane = :lane and queue = :queue
@@ -69,7 +68,7 @@ order by head.seq
 limit :limit
 
 -- name: carry_behind
--- A job that came in before the heads of some lines of order takes their turn.
+-- Block heads of lines of order that a carried job has replaced.
 update {jobs}
 set lane = {lane.blocked}
 where
@@ -81,7 +80,7 @@ where
     )
 
 -- name: carry_in
--- Add a job that comes from another store, as it was there.
+-- Insert a job carried from another store.
 insert into {jobs} (
     seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
     ready_us, timeout_us, deadline_us, tenant, trace_id, extra, payload, fence, suspect,
@@ -99,11 +98,11 @@ insert into {jobs} (
 )
 
 -- name: carry_numbers
--- Numbers are given out behind this one from now on.
+-- Give out numbers above this one from now on.
 update {sequence} set value = max(value, ?)
 
 -- name: carry_passes
--- A tenant's last pass is at least this one.
+-- Raise a tenant's last pass to at least this one.
 insert into {passes} (queue, priority, tenant, pass)
 values (:queue, :priority, :tenant, :pass)
 on conflict (queue, priority, tenant) do update set pass = max(pass, excluded.pass)
