@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The intake: what users' transactions ask for lies there until the store admits it.
+"""The intake: requests of users' transactions, until the store admits them.
 
-A user's transaction only appends rows, on its own connection: it reads no row of ours and takes no
-lock. Once it has committed, the store takes the rows out in a transaction of its own, and does what
-they ask for. Rows are taken by deleting those that are visible, never by a position: one that
-commits late is not passed over.
+A user's transaction only appends rows, on its own connection: it reads none of the store's rows and
+takes no lock. Once it has committed, the store takes the rows out in its own transaction and admits
+them. It deletes the rows that are visible, and keeps no position, so that a transaction that
+commits late is not skipped.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ T = TypeVar("T")
 
 #: Requests admitted in one transaction of the store.
 ADMITTED_MAX: Final = 500
-#: Told after a transaction that has asked for something.
+#: The topic that is woken after a transaction that appended requests.
 INTAKE_TOPIC: Final = "intake"
-#: How long the id of a job that was answered by another one leads to that one.
+#: How long an alias of a deduplicated job is kept.
 ALIAS_KEPT_US: Final = 7 * 24 * 3600 * SECOND_US
-#: Longer ids are found by their digests.
+#: Longer ids have aliases named by their digests.
 _ID_LENGTH_MAX: Final = 200
 
 
 class IntakeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user's transaction asks for: a job, or the cancel of one."""
+    """A request of a user's transaction: to store a job, or to cancel one."""
 
     job: NewJob | None = None
     cancel: str = ""  #: the id of a job
-    tenant: str | None = None  #: only if that job is this one's
+    tenant: str | None = None  #: only cancel a job of this tenant
 
     def begun(self, at_us: int) -> IntakeRequest:
-        """The request as it was meant when it was written: delays begin then."""
+        """Return the request with its delay counted from when it was written."""
         job = self.job
         if job is None or not job.delay_us or job.scheduled_us is not None:
             return self
@@ -48,7 +48,7 @@ class IntakeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Job(NewJob, frozen=True, omit_defaults=True, gc=False):
-    """As it is written: without what most jobs leave as it is."""
+    """A job as it is written: without default values."""
 
 
 _request: Final = msgspec.json.Decoder(IntakeRequest)
@@ -73,23 +73,23 @@ def read_request(text: str, at_us: int) -> IntakeRequest:
 
 
 class UserStatement(NamedTuple):
-    """A statement for a user's connection; each `?` is a parameter, which are texts and numbers."""
+    """A statement for a user's connection; each `?` is a parameter, a text or a number."""
 
     text: str
     parameters: tuple[Any, ...] = ()
 
 
 class Intake(Protocol):
-    """What a store that can be written in users' transactions offers for it."""
+    """What a store offers to be written in users' transactions."""
 
     @property
     def admits_by_itself(self) -> bool:
-        """Whether every plan admits first, so that no worker has to look after the intake."""
+        """Whether every plan admits requests first, so that no worker has to."""
         ...
 
     @property
     def family(self) -> Literal["postgresql", "sqlite"]:
-        """The database that a connection must be of."""
+        """The kind of database that users' connections must be open on."""
         ...
 
     def probe(self) -> UserStatement:
@@ -97,49 +97,49 @@ class Intake(Protocol):
         ...
 
     def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
-        """What is wrong with a connection that answered this; None: it writes to this store.
+        """Return what is wrong with a connection that answered `probe` so; None: nothing.
 
-        `own` is what `identity` answered.
+        `own` is the answer of `identity`.
         """
         ...
 
     def identity(self) -> Plan[Any] | None:
-        """Which store this is, by its own connection; None: that need not be asked."""
+        """Return a plan that identifies this store; None: none is needed."""
         ...
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
-        """Add requests; it changes no row if the store was copied to another one."""
+        """Append requests; no row is added if the store was copied to another one."""
         ...
 
     def notice(self) -> UserStatement | None:
-        """Wake workers with the commit; None: it cannot carry a wake-up."""
+        """Wake workers with the commit; None: a commit cannot do that."""
         ...
 
     def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
-        """Do what committed transactions ask for, in order; says how many requests those were.
+        """Admit the requests of committed transactions, in order; return how many.
 
-        Only one process does so at a time. `wait`: until it is done, instead of leaving it to that.
-        Jobs are stored as by `RecordStore.change`. One that is refused is dead `rejected`. Where
-        another job answers for one, its id becomes another name of that job.
+        Only one process does so at a time; `wait` for it instead of returning. Jobs are stored as
+        by `RecordStore.change`. A refused job is stored as dead `rejected`. If another job answers
+        for a job, the id of the latter becomes an alias of the former.
         """
         ...
 
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
-        """Take out the first request, which cannot be admitted; `keep`: as a dead letter."""
+        """Remove the first request, which cannot be admitted; `keep` it as a dead letter."""
         ...
 
     def holder(self, job_id: str) -> Plan[str | None]:
-        """The id of the job that answered for this one when it was admitted."""
+        """Return the id of the job that answered for this one when it was admitted."""
         ...
 
     def wake(self, queues: Sequence[str]) -> None:
-        """Tell workers of a commit that asks for something in these queues."""
+        """Wake workers after a commit with requests for these queues."""
         ...
 
 
 def alias_of(job_id: str) -> RecordId:
-    """The record that leads from the id of a job to the one that answered for it."""
-    # What is no name of a record, which few ids are, is found by its digest.
+    """Return the id of the record that keeps which job answered for this one."""
+    # Few ids are not valid names of records; those are digested.
     plain = job_id.isascii() and job_id.isprintable() and len(job_id) <= _ID_LENGTH_MAX
     return RecordId("alias", "", job_id if plain else _digest(job_id))
 
@@ -151,7 +151,7 @@ def _digest(job_id: str) -> str:
 
 
 def found_later(intake: Intake, plan: Plan[T], answer: T) -> Asking[T]:
-    """The answer of a verb about one job once the intake was looked at, should it be missed."""
+    """Run a verb about an unknown job again after admitting requests, and for its alias."""
     named = plan.named
     if named is None or not named.missed(answer):
         return answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The journal, on which batches and workflows stand: what a store promises."""
+"""The store contract of the journal, which batches and workflows are built on."""
 
 from __future__ import annotations
 
@@ -14,32 +14,29 @@ from packhorse.stores.records import Changed
 
 
 class JournalStore(Protocol):
-    """Lines that tell when jobs of groups end.
+    """Lines that record when jobs of groups end.
 
     A job whose options name a group (`JobOptions.member`) is a member of it. Whenever a member
-    becomes final, by whatever path, or is final no more, the store appends one line in the same
-    transaction; other jobs append nothing. The line has the items and failed of the settlement
-    that ended the job (`Settlement.counted`), and none if nothing else did; of a job that is final
-    no more, those of the end that is taken back. Lines of one job are in order; of different jobs
-    they need not be. No id of a line is given twice. Those who listen to `journal` are woken.
+    becomes final, in whatever way, or stops being final, the store appends one line in the same
+    transaction; other jobs append nothing. The line has the counts of the settlement that ended the
+    job (`Settlement.counted`), and zeros if it was ended otherwise; for a job that stops being
+    final, the counts of the end that is taken back. Lines of one job are in order; those of
+    different jobs need not be. No line id is used twice. Listeners of `journal` are woken.
 
     A member keeps its result as long as its record, and its record while the record of its group
     (`Group.record`) is there: at most for `MEMBER_LIFE_US_MAX` after its end.
     """
 
     def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
-        """The groups that have lines, at most `limit`, that of the oldest line first. Reads only.
+        """Return at most `limit` groups that have lines, that of the oldest line first. Reads only.
 
-        A store may look for them among the oldest lines only: 100 for each group that is asked
-        for, and 10,000 at least.
+        A store may search the oldest lines only: 100 for each group of the limit, and 10,000 at
+        least.
         """
         ...
 
     def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
-        """The oldest lines of a group, at most `limit`; all that are there can be seen.
-
-        Reads only.
-        """
+        """Return the oldest lines of a group, at most `limit`; none is hidden. Reads only."""
         ...
 
     def fold(
@@ -53,15 +50,15 @@ class JournalStore(Protocol):
     ) -> Plan[Changed]:
         """Remove exactly these lines of a group, and change records as `RecordStore.change` does.
 
-        All is done, or nothing. Where a line is gone, or is another group's, nothing is, and the
-        answer says which (`Changed.gone`). Lines `carried` from another store are appended, with
-        new ids. More than `LINES_MAX` lines, or `CARRIED_LINES_MAX` carried, are a `ConfigError`.
+        All is done, or nothing. If a line does not exist, or is another group's, nothing is done,
+        and the answer has its id (`Changed.gone`). Lines `carried` from another store are appended,
+        with new ids. More than `LINES_MAX` lines, or `CARRIED_LINES_MAX` carried, are a `ConfigError`.
         """
         ...
 
 
 class Folded(NamedTuple):
-    """What a fold does to the journal."""
+    """The changes of the journal by a fold."""
 
     group: Group
     line_ids: tuple[int, ...] = ()  #: removed
@@ -69,6 +66,6 @@ class Folded(NamedTuple):
 
     @classmethod
     def of(cls, group: Group, line_ids: Sequence[int], carried: Sequence[JournalLine]) -> Folded:
-        """Refuse what no store folds in one call."""
+        """Refuse more lines than a store folds in one call."""
         check_lines(line_ids, carried)
         return cls(group, tuple(dict.fromkeys(line_ids)), tuple(carried))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Wait for wake-ups in an event loop: what the stores share, whatever channel brings them."""
+"""Wait for wake-ups in an event loop, whatever channel of a store brings them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
-#: Stands for any topic: something changed, look yourself.
+#: Stands for any topic: something changed, and the listener has to look.
 ANYTHING: Final = "*"
 
 
 class TopicListener:
-    """Collects what was heard since the last `wait`; see `Listener`.
+    """Collects topics since the last `wait`; see `Listener`.
 
-    Only the thread of its loop may use it, but for `hear_soon`.
+    Only the thread of its loop may use it, except for `hear_soon`.
     """
 
     def __init__(

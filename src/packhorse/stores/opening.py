@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From a URL to a store: the one place that picks a backend."""
+"""Open the store of a URL: the one place that picks a backend."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SCHEME: Final = re.compile(r"[a-z]{1,12}")  # what is longer may be a secret
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """The store a URL names; nothing is opened before it is used.
+    """Return the store that a URL names; it connects when it is first used.
 
-    A clock given in judges instead of the store's own; that is for tests and the simulator.
+    A `clock` replaces the store's own, for tests and the simulator.
     """
     scheme = url.partition(":")[0]
     # Imported here, so that an application pays for the one store it uses.
@@ -58,7 +58,7 @@ def _postgres(url: str, clock: Clock | None) -> Store:
 def _redis(url: str, clock: Clock | None) -> Store:
     from packhorse.stores.redis.settings import RedisSettings  # noqa: PLC0415
 
-    settings = RedisSettings.from_url(url)  # a wrong URL is told first: it needs no driver
+    settings = RedisSettings.from_url(url)  # a wrong URL is reported even without the driver
     try:
         from packhorse.stores.redis.store import RedisStore  # noqa: PLC0415
     except ModuleNotFoundError as error:

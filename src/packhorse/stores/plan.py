@@ -18,7 +18,7 @@ import msgspec
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What a plan asks for is the business of the store it is built for.
+#: The types of the yielded steps are up to the store that builds the plan.
 Steps = Generator[Any, Any, T]
 
 
@@ -28,30 +28,30 @@ class Plan(msgspec.Struct, Generic[T], frozen=True, eq=False):
     verb: str  #: for errors, traces and profiles
     steps: Callable[[], Steps[T]]
     writes: bool = True  #: False: it only reads, and takes no lock
-    #: A cheap way to try first: a read that says whether there is anything to write or, on
-    #: PostgreSQL, single statements for the common case. None: there is none.
+    #: Cheap steps to try first: a read that finds whether there is anything to write or, on
+    #: PostgreSQL, single statements for the common case. None: there are none.
     look: Callable[[], Steps[T | None]] | None = None
-    """Returns the verb's answer when that was all, or None, with nothing written, to go on."""
-    #: The common case in a form that the store's runner knows; if it is not that, `steps` follow.
+    """Returns the verb's answer, or None, with nothing written, to run `steps`."""
+    #: The fast path, in a form that the store's runner knows; if it does not apply, run `steps`.
     short: Any = None
     named: Named[T] | None = None  #: it is about one job, named by its id
 
 
 class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
-    """What a plan about one job needs for another look, should the job not be known."""
+    """How to repeat a plan about one job, if the store does not know the job."""
 
     job_id: str
-    missed: Callable[[T], bool]  #: whether this answer says so
+    missed: Callable[[T], bool]  #: whether an answer means that the job is unknown
     again: Callable[[str], Plan[T]]  #: the same verb for another id
 
 
 def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]]) -> Named[T]:
-    """Of a plan that answers `unknown` if it does not know the job."""
+    """Return how to repeat a plan that answers `unknown` if it does not know the job."""
     return Named(job_id, lambda answer: answer == unknown, again)
 
 
 def planned(*, writes: bool = True) -> Callable[[Callable[P, Steps[T]]], Callable[P, Plan[T]]]:
-    """Make a verb of a method that takes its steps: called, it answers with the plan of them."""
+    """Turn a generator method of steps into a verb, which returns the plan of these steps."""
 
     def make(steps: Callable[P, Steps[T]]) -> Callable[P, Plan[T]]:
         @wraps(steps)
@@ -74,30 +74,30 @@ class Wake(msgspec.Struct, frozen=True):
 
 
 class Listener(Protocol):
-    """Hears wake-ups, for one event loop."""
+    """Receives wake-ups in one event loop."""
 
     async def wait(self, timeout_s: float | None) -> frozenset[str]:
-        """Return the topics heard since the last call, as soon as there is one.
+        """Return the topics received since the last call, as soon as there is one.
 
-        Empty after `timeout_s`. The topic `*` stands for any: something changed, look yourself.
+        Empty after `timeout_s`. The topic `*` stands for any: something changed.
         """
         ...
 
     def close(self) -> None:
-        """Stop hearing. A wait under way ends."""
+        """Stop listening, and end a wait that is under way."""
         ...
 
 
 class Wakeups(Protocol):
-    """Tells waiting processes that something changed, so that none polls.
+    """Wakes waiting processes when something changes, so that none has to poll.
 
     Topics: `queue:<name>` a job of this queue became ready or due at another time; `cancel:
     <worker>` a job this worker holds is to be cancelled; `job:<id>` a job a handle waits for
     has finished; `room:<name>` fewer wait in this queue, which has a `max_depth`; `record:<kind>`
     a record of this kind was changed.
-    A wake-up may be lost; it is an accelerator over the floor every waiter keeps.
+    A wake-up may be lost: every waiter also polls, though rarely.
     """
 
     def listen(self, topics: frozenset[str]) -> Listener:
-        """Hear these topics from now on, in the running event loop."""
+        """Listen to these topics from now on, in the running event loop."""
         ...

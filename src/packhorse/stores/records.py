@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Records, on which schedules, batches, workflows and breakers stand: what a store promises."""
+"""The store contract of records, which schedules, batches, workflows and breakers are built on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.requests import Submitted
 
-#: Records that are read at once where all of a kind are wanted.
+#: Records in a page, when all of a kind are read.
 _PAGE: Final = 500
-#: No record is of this kind.
+#: A kind that no record has.
 _NO_KIND: Final = "clock"
-#: Of the number that records of a page are sorted by.
+#: Digits of the order of a record.
 _DIGITS_MAX: Final = 19
 
 
@@ -31,13 +31,13 @@ class RefusedJob(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What became of changes."""
+    """The result of changes."""
 
     now_us: int  #: the store's clock
-    conflicts: tuple[int, ...] = ()  #: which changes did not apply; then nothing was done
-    early: bool = False  #: it is not `not_before` yet; then nothing was done
-    gone: tuple[int, ...] = ()  #: of a fold: lines that are not there; then nothing was done
-    versions: tuple[int, ...] = ()  #: of each change's record afterwards; 0: there is none
+    conflicts: tuple[int, ...] = ()  #: indexes of changes that conflict; then nothing was done
+    early: bool = False  #: `not_before` has not come; then nothing was done
+    gone: tuple[int, ...] = ()  #: of a fold: lines that do not exist; then nothing was done
+    versions: tuple[int, ...] = ()  #: of the record of each change afterwards; 0: it does not exist
     jobs: tuple[Submitted | RefusedJob, ...] = ()
 
     @property
@@ -100,18 +100,18 @@ class RecordStore(Protocol):
 
 
 class PageBounds(NamedTuple):
-    """Which records a page may show, by the texts of their ids."""
+    """The bounds of a page of records, by the texts of their ids."""
 
-    first: str  #: behind this one
-    last: str  #: before this one
-    order: int  #: behind this order and the record `after`
+    first: str  #: ids are above this text
+    last: str  #: ids are below this text
+    order: int  #: records are above this order and the id `after`
     after: str
 
     @classmethod
     def of(
         cls, kind: str | None, tenant: str | None, after: str | None, *, by_order: bool
     ) -> PageBounds:
-        """The bounds of a page; a separator sorts before all that ids may have."""
+        """Return the bounds of a page; the separator sorts before all characters of ids."""
         if kind is None:
             first, last = "", "\x7f"
         else:
@@ -119,7 +119,7 @@ class PageBounds(NamedTuple):
             last = f"{first}\x02"
         if after is None:
             return cls(first, last, -(2**63), first)
-        # By id one bound holds both: SQLite begins at the first it is given, and reads from there.
+        # By id, one bound covers both: SQLite would seek to the first one it is given.
         order, _, text = after.partition(":") if by_order else ("0", "", max(first, after))
         digits = order.removeprefix("-")
         place = int(order) if digits.isdecimal() and len(digits) <= _DIGITS_MAX else None
@@ -131,7 +131,7 @@ class PageBounds(NamedTuple):
 
 
 def as_page(records: Sequence[Record], limit: int, now_us: int, *, by_order: bool) -> RecordPage:
-    """The first `limit` of the records found, one more of which says that others follow."""
+    """Return a page of `limit` records; one record more means that others follow."""
     shown = tuple(records[:limit])
     if len(records) <= limit or not shown:
         return RecordPage(shown, now_us)
@@ -143,7 +143,7 @@ def as_page(records: Sequence[Record], limit: int, now_us: int, *, by_order: boo
 def all_records(
     records: RecordStore, kind: str, *, tenant: str | None = None, after: str | None = None
 ) -> Asking[RecordPage]:
-    """Every record of a kind, read in pages and answered as one, with the clock of the last."""
+    """Return every record of a kind as one page, with the clock of the last one read."""
     found: list[Record] = []
     while True:
         page: RecordPage = yield records.records(kind, tenant=tenant, after=after, limit=_PAGE)
@@ -154,6 +154,6 @@ def all_records(
 
 
 def store_clock(records: RecordStore) -> Asking[int]:
-    """The store's clock, which judges; it comes with every page, also with an empty one."""
+    """Return the store's clock, which comes with every page, even an empty one."""
     page: RecordPage = yield records.records(_NO_KIND, limit=1)
     return page.now_us

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is asked of a store and what it answers: one frozen value per question and answer."""
+"""The requests and answers of stores, as frozen values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from packhorse.core.policies.retention import Retention
 #: Among the tasks of a worker: it knows every task there is.
 EVERY_TASK: Final = "*"
 
-#: Whether tenants share a queue that says nothing about it; on once every store deals passes.
+#: Whether tenants share a queue fairly by default.
 FAIR_DEFAULT: Final = True
 
 
 def knows(tasks: Collection[str], task: str) -> bool:
-    """Whether a worker that says it knows `tasks` knows this one."""
+    """Whether a worker that knows `tasks` knows this task."""
     return task in tasks or EVERY_TASK in tasks
 
 
@@ -44,13 +44,13 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
     worker: str
     queues: tuple[str, ...]  #: equals in queue priority are served in this order
-    tasks: tuple[str, ...]  #: those this worker knows, `*` is all; others are left alone
+    tasks: tuple[str, ...]  #: those that this worker knows; `*` is all
     limit: int
     default_timeout_us: int  #: for jobs that name no timeout
     quarantine: bool = False  #: take only suspects, to run alone; otherwise only the others
-    #: How long after the claim jobs with a rate limit may start; their limits count it in.
+    #: How long after the claim jobs with a rate limit may start; their logs include it.
     allowance_us: int = 0
-    tenants: tuple[str, ...] = ()  #: whose jobs are wanted; none: everyone's
+    tenants: tuple[str, ...] = ()  #: only claim jobs of these tenants; empty: of all
     #: Of these queues only jobs of so urgent a priority (the lower number); one with ageing, whose
     #: order is not by priority, gives none then. Not asked of suspects.
     levels: dict[str, int] = {}
@@ -62,20 +62,20 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What a worker was given, and what it may wait for."""
+    """The jobs given to a worker, and until when it may wait."""
 
     jobs: tuple[Job, ...]
     now_us: int  #: the store's clock at the claim; deadlines are measured from it
-    #: When the next waiting job of these queues becomes due, or a limit lets one go.
+    #: When the next waiting job of these queues becomes due, or a limit admits one.
     next_due_us: int | None = None
     suspects: bool = False  #: a ready suspect waits to be run alone
     lease_lost: bool = False  #: this worker has no live lease, so it was given nothing
-    #: Ids of those that a rate limit let go: they start within the request's allowance, or go back.
+    #: Ids of jobs that a rate limit admitted: they must start within the allowance, or be released.
     rated: frozenset[str] = frozenset()
 
 
 class ProgressNote(msgspec.Struct, frozen=True):
-    """A running job says how far it is."""
+    """The progress of a running job."""
 
     job_id: str
     fence: int
@@ -83,10 +83,10 @@ class ProgressNote(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """What was set aside, and what was given up."""
+    """Tasks that were parked, and jobs that were given up."""
 
-    tasks: tuple[str, ...] = ()  #: names of tasks newly set aside
-    dead: tuple[str, ...] = ()  #: ids of jobs that were set aside too long
+    tasks: tuple[str, ...] = ()  #: names of tasks newly parked
+    dead: tuple[str, ...] = ()  #: ids of jobs that were parked too long
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):
@@ -98,7 +98,7 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """A worker says that it lives, and what it holds."""
+    """The heartbeat of a worker, with the jobs it holds."""
 
     worker: str
     lease_us: int
@@ -110,16 +110,16 @@ class Renewal(msgspec.Struct, frozen=True):
     concurrency: int = 0
     quiet: bool = False  #: it was told to claim nothing
     totals: Totals = Totals()
-    #: (job id, fence) of all it holds; the store releases the rest. None says nothing about it.
+    #: (job id, fence) of all jobs it holds; the store releases the rest. None: not told.
     held: tuple[tuple[str, int], ...] | None = None
-    #: Whether it must do so now; else a store may take some minutes to find what that is.
+    #: Whether the store must do so now; else it may take some minutes.
     unsure: bool = True
     #: By how much the worker saw the store's clock set forward: older holds last that much longer.
     step_us: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True):
-    """The lease, until when, and what was put right."""
+    """The renewed lease, and what the store released."""
 
     expires_us: int
     now_us: int
@@ -136,7 +136,7 @@ class ExpiredLease(msgspec.Struct, frozen=True):
 
 
 class ExpiredLeases(msgspec.Struct, frozen=True):
-    """All of them, as of one instant."""
+    """All expired leases at one instant."""
 
     now_us: int  #: the store's clock at this look
     leases: tuple[ExpiredLease, ...]
@@ -182,26 +182,28 @@ class TaskSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 class QueueState(msgspec.Struct, frozen=True):
     """A queue as the store knows it."""
 
-    settings: QueueSettings  #: as they hold: an operator's, else the newest declared
+    settings: QueueSettings  #: in effect: an operator's, else the newest declared
     paused: bool = False
     declared: bool = True  #: False: known only from jobs submitted to it
     closed: bool = False  #: it takes no new jobs
     overridden: bool = False  #: an operator's settings hold instead of the declared ones
     paused_keys: tuple[str, ...] = ()
     paused_tenants: tuple[str, ...] = ()
-    held_bytes: int | None = None  #: of payloads of unfinished jobs; None: it is not bounded so
+    held_bytes: int | None = (
+        None  #: of payloads of unfinished jobs; None: the queue has no `max_bytes`
+    )
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many jobs of one queue stand in each status."""
+    """How many jobs of one queue have each status."""
 
     queue: str
     by_status: dict[JobStatus, int]
     #: Since when the longest-waiting ready job of each priority waits; those with none are absent.
     oldest_ready_us_by_priority: dict[int, int] = {}
-    #: Of these not all were looked at: there are so many at least.
+    #: Statuses of which not all jobs were counted: there are at least so many.
     at_least: frozenset[JobStatus] = frozenset()
-    #: Of those that wait, so many do in a step of their handler; `max_depth` does not count them.
+    #: Jobs that wait in a step of their handler; `max_depth` does not count them.
     in_steps: int = 0
 
     @property
@@ -211,7 +213,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class JobFilter(msgspec.Struct, frozen=True):
-    """Which jobs are meant; None does not narrow."""
+    """Selects jobs; a part that is None matches all."""
 
     queue: str | None = None
     task: str | None = None
@@ -226,26 +228,26 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of the jobs meant, newest first, and where to go on.
+    """A page of matching jobs, newest first, and where to go on.
 
-    A search with `most` looks at no more than about so many jobs, those that do not fit too.
+    A search with `most` reads no more than about so many jobs, matching or not.
     """
 
     jobs: tuple[JobRecord, ...]
     after: str | None = None  #: pass it to get the next page; None: there is no more
-    #: It was not filled: the look ended behind so many jobs, and the next page goes on there.
+    #: The page is not full: the search ended after so many jobs, and the next page goes on there.
     stopped_after: int | None = None
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """What a look for jobs to remove came to."""
+    """The result of a deletion."""
 
     removed: int
     after: str | None = None  #: pass it to go on there; None: there is no more
 
 
 class RedriveAnswer(StrEnum):
-    """What a redrive came to, per job."""
+    """The result of a redrive, per job."""
 
     REDRIVEN = "redriven"
     REFUSED = "refused"  #: it is ready or running; there is nothing to redrive
@@ -263,7 +265,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     concurrency: int
-    quiet: bool  #: as it last said
+    quiet: bool  #: it was told to claim nothing
     running: int  #: jobs it holds now, as the store counts them
     started_us: int
     renewed_us: int
@@ -283,7 +285,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
         expires_us: int,
         now_us: int,
     ) -> WorkerRecord:
-        """What a worker said of itself, and when."""
+        """Return the record of a worker from its last renewal."""
         return cls(
             *(said.worker, said.host, said.pid, said.version, said.queues, said.tasks),
             *(said.concurrency, said.quiet, running, started_us, renewed_us, expires_us),
@@ -293,7 +295,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
 
 def with_workers(facts: JobFacts, workers: Iterable[WorkerRecord]) -> JobFacts:
-    """Add to what a store sees of a job which workers there are for it."""
+    """Add to the facts about a job which workers could run it."""
     known, record = list(workers), facts.record
     live = [worker for worker in known if worker.live]
     serving = [worker for worker in live if record.queue in worker.queues]
@@ -311,13 +313,13 @@ def with_workers(facts: JobFacts, workers: Iterable[WorkerRecord]) -> JobFacts:
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What a worker's queues still hold for it; a burst worker leaves when nothing does."""
+    """What a worker's queues still hold for it; a burst worker ends when that is nothing."""
 
     ready: bool  #: a job it could run now
     retry_due_us: int | None  #: when the next retry or rescued job it could run becomes due
     orphaned: bool  #: jobs of its queues are held by workers whose lease is gone
     now_us: int
-    limit_free_us: int | None = None  #: when a limit next lets go a job it could run
+    limit_free_us: int | None = None  #: when a limit next admits a job it could run
 
 
 # Known before threads decode them: two that decode the first one at once crash in msgspec.

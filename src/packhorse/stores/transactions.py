@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a store promises whose jobs can be completed together with rows of the user's own."""
+"""The contract of stores that can complete a job in one transaction with a user's rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packhorse.stores.plan import Steps
 
 
 class OpenTransaction(Protocol):
-    """A transaction on a connection of its own, which the user writes rows with.
+    """A transaction on its own connection, which the user writes rows with.
 
     `finish` or `roll_back` ends it, `afinish` or `aroll_back` one that `abegin` began.
     """
@@ -21,41 +21,41 @@ class OpenTransaction(Protocol):
         ...
 
     def finish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        """Take steps of the store as the last in it, and commit, if they say so; else roll back.
+        """Run steps of the store last, then commit if they return True; else roll back.
 
-        Steps that could not be taken together with others are begun again. What is raised has
-        rolled it back, save `StoreUnavailable` with `maybe_stored`: then it may be committed.
+        Steps that need more locks are begun again. An error has rolled the transaction back, except
+        `StoreUnavailable` with `maybe_stored`: then it may be committed.
         """
         ...
 
     async def afinish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        """As `finish`; goes on to its end if the caller is cancelled."""
+        """Do as `finish`; it goes on to its end if the caller is cancelled."""
         ...
 
     def roll_back(self) -> None:
-        """Undo all of it; never raises."""
+        """Roll back; never raises."""
         ...
 
     async def aroll_back(self) -> None:
-        """As `roll_back`."""
+        """Do as `roll_back`."""
         ...
 
 
 class TransactionStore(Protocol):
-    """Opens transactions that end with steps of the store, on connections of their own."""
+    """Opens transactions that end with steps of the store, each on its own connection."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether nothing else can be written to the store meanwhile."""
+        """Whether an open transaction keeps others from writing to the store."""
         ...
 
     def begin(self, lease_s: float) -> OpenTransaction:
         """Begin one in the caller's thread.
 
-        It is bounded such that it endangers neither leases of `lease_s` nor jobs of others.
+        Its time is bounded, so that leases of `lease_s` and jobs of others are not lost.
         """
         ...
 
     async def abegin(self, lease_s: float) -> OpenTransaction:
-        """As `begin`, for the running event loop."""
+        """Do as `begin`, for the running event loop."""
         ...

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Jobs on their way from one store to another: what is carried, and the contract that carries it.
+"""Carry jobs from one store to another: the carried values, and the store contract.
 
-Numbers that only mean an order (place, pass, number in line) are carried as they are, so that it
-does not matter in how many parts, and how often interrupted, a store is carried over.
+Numbers that only express an order (place, pass, number in line) are carried unchanged, so that a
+store can be carried in any number of parts, with interruptions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from packhorse.core.policies.uniqueness import Identity, idempotency_identity, u
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 
-#: The statuses that are carried; what runs or has ended well stays where it is.
+#: The statuses that are carried; running, completed and cancelled jobs are not.
 CARRIED: Final = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.DEAD, *RETRY_WAITING})
-#: Of jobs: what every store can count up to.
+#: Sequence numbers that every store can represent.
 _SEQUENCE: Final = range(2**63)
 
 
 class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a job stands among those that are ready, or will stand when it is due again."""
+    """The place of a ready job, or the one it will have when it is due again."""
 
     place: int  #: order of becoming ready
     ready_us: int  #: when it took its place
@@ -47,17 +47,17 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All there is to know of a job that waits or is dead, in no store's own words."""
+    """All that a store knows of a waiting or dead job, independent of the store."""
 
-    job: NewJob  #: with the deadline and payload it has by now; its delay is in `due_us`
+    job: NewJob  #: with its current deadline and payload; its delay is in `due_us`
     status: JobStatus
     counters: Counters
-    fence: int  #: goes on from here, so that no fence is ever given twice
+    fence: int  #: the next claim goes on from here, so that no fence is used twice
     created_us: int
     updated_us: int
     due_us: int
     standing: Standing | None = None  #: None: it takes a place when it becomes ready
-    line_number: int | None = None  #: in the line of its ordering key, while it stands there
+    line_number: int | None = None  #: in the line of its ordering key, while it is in it
     took_unique: bool = False  #: it was the last to take its unique key; a dead job holds none
     took_idempotency: bool = False
     suspect: bool = False
@@ -72,11 +72,11 @@ class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_us: int | None = None  #: when upkeep takes a dead job away
     history: tuple[AttemptRecord, ...] = ()
     attached: Attachments = Attachments()
-    stashed: NewJob | None = None  #: waits outside until this holder of its unique key ends
+    stashed: NewJob | None = None  #: submitted when this holder of its unique key ends
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a store keeps of a job besides its record, each as in `CarriedJob`."""
+    """What a store keeps of a job besides its record; fields as in `CarriedJob`."""
 
     unique: UniqueRule | None
     idempotency: IdempotencyRule | None
@@ -109,31 +109,31 @@ _RECORD_FIELDS: Final = tuple(
 
 
 class CarryAnswer(StrEnum):
-    """What became of one carried job."""
+    """The result of carrying one job."""
 
     CARRIED = "carried"
-    KNOWN = "known"  #: a job of this id is there; it stays as it is
+    KNOWN = "known"  #: a job of this id exists; it stays as it is
     CONFLICT = "conflict"  #: another job holds a key that this one took; it is left out
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """That the jobs of a store were carried to another one, where they run from then on."""
+    """Says that the jobs of a store were carried to another one, where they run now."""
 
     to: str  #: the label of the other store
     at_us: int
 
 
 class TransferStore(Protocol):
-    """Takes jobs over from another store, whichever that is."""
+    """Takes over jobs from another store of any kind."""
 
     def copied(self) -> Plan[Copied | None]:
-        """What `mark` wrote last. Reads only."""
+        """Return what `mark` wrote last. Reads only."""
         ...
 
     def mark(self, copied: Copied | None) -> Plan[None]:
-        """Keep that the jobs of this store were carried to another one; None forgets it.
+        """Mark that the jobs of this store were carried to another one; None removes the mark.
 
-        While it is kept, submits are refused as those to closed queues are.
+        While the mark exists, submits are refused as those to closed queues are.
         """
         ...
 
@@ -142,13 +142,13 @@ class TransferStore(Protocol):
 
         In order of submission, a page at a time; a page holds at most `limit` jobs and may hold
         fewer, even none, though others follow. Jobs that run, have completed or were cancelled
-        are left out. A job that is set aside because no worker knows its task is shown as ready:
-        that was about the workers of this store.
+        are left out. A parked job is shown as ready, since only the workers of this store did not
+        know its task.
         """
         ...
 
     def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
-        """Those of these jobs that `carry_out` would show, in order of submission. Reads only."""
+        """Return those of these jobs that `carry_out` would show, in that order. Reads only."""
         ...
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
@@ -165,11 +165,11 @@ class TransferStore(Protocol):
         ...
 
     def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
-        """Put other texts in the place of those a job has in its values; says whether it is there.
+        """Replace texts in the values of a job; return whether the job exists.
 
-        In its payload, result, errors of all attempts, and what is attached, each text that still
-        stands there gives way to the one behind it. Nothing else of the job changes, whatever it
-        does meanwhile. For values that are encrypted with another key.
+        Each key of `texts` is replaced by its value in the payload, the result, the errors of all
+        attempts and the attachments. Nothing else of the job changes, whatever its status. Used to
+        encrypt values with another key.
         """
         ...
 
@@ -194,10 +194,10 @@ def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
 
 
 def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
-    """A job that was not let in, as a dead letter: without its keys and its lines."""
+    """Return a refused job as a dead letter, without its keys and lines."""
     try:
         job.payload.decode()
-    except UnicodeDecodeError:  # what no text can hold is not kept
+    except UnicodeDecodeError:  # a binary payload cannot be stored
         job = msgspec.structs.replace(job, payload=b"null")
     bare = msgspec.structs.replace(
         job,
@@ -225,7 +225,7 @@ def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
 
 
 def cursor_of(after: str | None) -> int:
-    """The sequence number after which a page begins."""
+    """Return the sequence number after which a page begins."""
     try:
         number = 0 if after is None else int(after)
     except ValueError:
@@ -238,7 +238,7 @@ def cursor_of(after: str | None) -> int:
 
 
 def keys_of(carried: CarriedJob) -> list[tuple[str, Identity]]:
-    """The keys that a job takes, with their kinds."""
+    """Return the keys that a job takes, with their kinds."""
     found: list[tuple[str, Identity]] = []
     unique, idempotency = unique_identity(carried.job), idempotency_identity(carried.job)
     if carried.took_unique and unique is not None:
@@ -255,7 +255,7 @@ def deals_passes(carried: CarriedJob) -> bool:
 
 
 def highest_number(jobs: Sequence[CarriedJob]) -> int:
-    """The highest place or number in line; whatever comes later has to be behind it."""
+    """Return the highest place or number in line; new numbers must be above it."""
     places = [job.standing.place for job in jobs if job.standing is not None]
     numbers = [job.line_number for job in jobs if job.line_number is not None]
     return max([0, *places, *numbers])

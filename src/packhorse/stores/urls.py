@@ -15,7 +15,7 @@ _FILE: Final = "sqlite:///"
 
 
 def chosen_url(url: str | None, folder: str) -> str:
-    """The URL that is given, else the environment's, else a file here; never an empty one."""
+    """Return the given URL, else the environment's, else the default; never an empty one."""
     if url is None:
         url = _url_from_environment()
     elif not url.strip():
@@ -27,7 +27,7 @@ def chosen_url(url: str | None, folder: str) -> str:
 
 
 def absolute_url(url: str, folder: str) -> str:
-    """The URL with the path of a SQLite file made absolute: it stays that file after a chdir."""
+    """Make the path of a SQLite URL absolute, so that a chdir does not change the file."""
     head, found, rest = url.partition(_FILE)
     if head or not found or not folder:
         return url
@@ -40,7 +40,7 @@ def absolute_url(url: str, folder: str) -> str:
 
 
 def working_folder() -> str:
-    """Where relative paths begin now; empty where that is gone."""
+    """Return the current folder; empty if it was removed."""
     try:
         return os.getcwd()  # noqa: PTH109 - pathlib is slow to import
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def working_folder() -> str:
 
 
 def _url_from_environment() -> str | None:
-    """The URL, or what stands in the file that is named instead, as secrets are handed over."""
+    """Return the URL of the environment, or the content of the file that it names."""
     url, path = os.environ.get(_URL), os.environ.get(_URL_FILE)
     for name, value in ((_URL, url), (_URL_FILE, path)):
         if value is not None and not value.strip():
