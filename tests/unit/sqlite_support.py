@@ -16,8 +16,8 @@ from packhorse.core.clock import Clock
 from packhorse.stores.listener import TopicListener
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import ClaimRequest, Renewal
+from packhorse.stores.sql.statements import NOW
 from packhorse.stores.sqlite.connection import SqliteSettings
-from packhorse.stores.sqlite.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, QUEUE, TASK, TIMEOUT_US, new_job
 

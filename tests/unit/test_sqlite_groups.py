@@ -15,8 +15,8 @@ import pytest
 from packhorse.errors import ConfigError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import QueueSettings
+from packhorse.stores.sql.statements import NOW
 from packhorse.stores.sqlite.runner import PlanRunner
-from packhorse.stores.sqlite.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job

@@ -19,8 +19,9 @@ from packhorse.core.job import Job
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan, Wake
 from packhorse.stores.requests import JobFilter, QueueSettings
+from packhorse.stores.sql.statements import ChangeMany, Now, Rows
 from packhorse.stores.sqlite.connection import connect
-from packhorse.stores.sqlite.statements import ChangeMany, Now, Rows, queries, sql
+from packhorse.stores.sqlite.statements import queries, sql
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import ANNA, QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.virtual_clock import VirtualClock

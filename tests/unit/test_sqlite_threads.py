@@ -20,7 +20,7 @@ import pytest
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import QueueSettings
-from packhorse.stores.sqlite.statements import NOW
+from packhorse.stores.sql.statements import NOW
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.testing.conformance.samples import QUEUE
 from tests.support.children import in_threads, python

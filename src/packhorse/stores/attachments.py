@@ -34,7 +34,6 @@ class AttachmentStore(Protocol):
         redrive. Attachments are removed with the job; a completed job that is redriven starts
         without them.
         """
-        ...
 
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
@@ -49,8 +48,6 @@ class AttachmentStore(Protocol):
         chooses, a repeated one keeps nothing and is answered as delivered, also if the job has
         finished.
         """
-        ...
 
     def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
         """Return all attachments of a job; None as in `InspectionStore.job`. Reads only."""
-        ...

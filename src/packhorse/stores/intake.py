@@ -85,35 +85,28 @@ class Intake(Protocol):
     @property
     def admits_by_itself(self) -> bool:
         """Whether every plan admits requests first, so that no worker has to."""
-        ...
 
     @property
     def family(self) -> Literal["postgresql", "sqlite"]:
         """The kind of database that users' connections must be open on."""
-        ...
 
     def probe(self) -> UserStatement:
         """Ask a connection, without harm to its transaction, which store it would write to."""
-        ...
 
     def unfit(self, answer: Sequence[Sequence[Any]], own: Any) -> str | None:
         """Return what is wrong with a connection that answered `probe` so; None: nothing.
 
         `own` is the answer of `identity`.
         """
-        ...
 
     def identity(self) -> Plan[Any] | None:
         """Return a plan that identifies this store; None: none is needed."""
-        ...
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
         """Append requests; no row is added if the store was copied to another one."""
-        ...
 
     def notice(self) -> UserStatement | None:
         """Wake workers with the commit; None: a commit cannot do that."""
-        ...
 
     def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
         """Admit the requests of committed transactions, in order; return how many.
@@ -122,19 +115,15 @@ class Intake(Protocol):
         by `RecordStore.change`. A refused job is stored as dead `rejected`. If another job answers
         for a job, the id of the latter becomes an alias of the former.
         """
-        ...
 
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
         """Remove the first request, which cannot be admitted; `keep` it as a dead letter."""
-        ...
 
     def holder(self, job_id: str) -> Plan[str | None]:
         """Return the id of the job that answered for this one when it was admitted."""
-        ...
 
     def wake(self, queues: Sequence[str]) -> None:
         """Wake workers after a commit with requests for these queues."""
-        ...
 
 
 def alias_of(job_id: str) -> RecordId:

@@ -33,11 +33,9 @@ class JournalStore(Protocol):
         A store may search the oldest lines only: 100 for each group of the limit, and 10,000 at
         least.
         """
-        ...
 
     def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
         """Return the oldest lines of a group, at most `limit`; none is hidden. Reads only."""
-        ...
 
     def fold(
         self,
@@ -52,9 +50,9 @@ class JournalStore(Protocol):
 
         All is done, or nothing. If a line does not exist, or is another group's, nothing is done,
         and the answer has its id (`Changed.gone`). Lines `carried` from another store are appended,
-        with new ids. More than `LINES_MAX` lines, or `CARRIED_LINES_MAX` carried, are a `ConfigError`.
+        with new ids. More than `LINES_MAX` lines, or `CARRIED_LINES_MAX` carried, are refused with
+        a `ConfigError`.
         """
-        ...
 
 
 class Folded(NamedTuple):

@@ -81,11 +81,9 @@ class Listener(Protocol):
 
         Empty after `timeout_s`. The topic `*` stands for any: something changed.
         """
-        ...
 
     def close(self) -> None:
         """Stop listening, and end a wait that is under way."""
-        ...
 
 
 class Wakeups(Protocol):
@@ -100,4 +98,3 @@ class Wakeups(Protocol):
 
     def listen(self, topics: frozenset[str]) -> Listener:
         """Listen to these topics from now on, in the running event loop."""
-        ...

@@ -85,7 +85,6 @@ class JobStore(Protocol):
         end of its line. A stashed job is submitted, whatever the depth, when the holder of its key
         ends.
         """
-        ...
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Hand at most `limit` ready jobs to this worker alone, each with a fence one higher.
@@ -106,7 +105,6 @@ class JobStore(Protocol):
         the first instant at which time opens a gate that held back a job. Submits that wait for
         room in a queue with a `max_depth` is woken.
         """
-        ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         """Write each settlement whose fence is current, and answer each in order.
@@ -123,18 +121,15 @@ class JobStore(Protocol):
         `limit_us` from now, and never makes an earlier closing shorter. One that `waits` for a
         signal is queued at once if more came than it has seen (`AttachmentStore.deliver`).
         """
-        ...
 
     def note_progress(self, notes: Sequence[ProgressNote]) -> Plan[tuple[Verdict, ...]]:
         """Keep the newest progress of each job whose fence is current; others are stale."""
-        ...
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         """Finish a waiting job as cancelled, flag a running one and wake its worker.
 
         As `lifecycle.cancel` says, and `cancel_lost` there. A job of another tenant is unknown.
         """
-        ...
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
@@ -148,7 +143,6 @@ class JobStore(Protocol):
         end of its line; where another job holds one of its keys it is a `CONFLICT`. One that had
         finished loses what is attached to it under the names to `forget`, values and signals.
         """
-        ...
 
     def delete(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int = LOOK_MAX
@@ -157,14 +151,12 @@ class JobStore(Protocol):
 
         It begins behind `after`, looks at about `most` jobs, and answers where to go on.
         """
-        ...
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         """Write down that a handle waits for this job, then read it.
 
         The interest is written first, so that an end in between is not missed.
         """
-        ...
 
 
 class LeaseStore(Protocol):
@@ -213,21 +205,18 @@ class QueueStore(Protocol):
         and those who wait for room are woken. Jobs that are ready keep the rank they have: other
         `fair`, `weights` and `ageing_us` rank only those that become ready from now on.
         """
-        ...
 
     def declare_tasks(self, tasks: Sequence[TaskSettings]) -> Plan[tuple[TaskSettings | None, ...]]:
         """Keep the limits of each task; answer with what they replaced where that differed.
 
         Where they changed, the workers of every queue with a ready job of the task are woken.
         """
-        ...
 
     def override(self, queue: str, settings: QueueSettings | None) -> Plan[bool]:
         """Let an operator's settings hold instead of every declaration, until None ends it.
 
         Says whether that changed anything; refuses and wakes as `declare` does.
         """
-        ...
 
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
@@ -237,26 +226,21 @@ class QueueStore(Protocol):
         With `key`, only those whose ordering, concurrency or rate key it is; with `tenant`, only
         that tenant's; both are a `ConfigError`. Running jobs go on. Resuming wakes workers.
         """
-        ...
 
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         """Refuse or take new jobs for a queue; says whether that changed anything.
 
         What is there goes on, with its retries, redrives and stashed jobs.
         """
-        ...
 
     def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
         """Every queue declared, set, paused, closed, or, if asked for, `holding` a job, by name."""
-        ...
 
     def tasks(self) -> Plan[tuple[TaskSettings, ...]]:
         """The limits of every task that was declared with some, by name. Reads only."""
-        ...
 
     def depth(self, queue: str) -> Plan[int]:
         """Pending + queued + failed + timeout. Reads only."""
-        ...
 
 
 class UpkeepStore(Protocol):
@@ -267,11 +251,9 @@ class UpkeepStore(Protocol):
 
         Says how many. A rescued job keeps its place; any other takes a new one. Workers are woken.
         """
-        ...
 
     def expire(self, *, limit: int) -> Plan[tuple[str, ...]]:
         """Give up at most `limit` waiting jobs past their deadline, dead `expired`; says which."""
-        ...
 
     def park(self, *, after_us: int, limit: int) -> Plan[Parked]:
         """Set aside ready jobs that no live worker knows; give up those set aside too long.
@@ -281,7 +263,6 @@ class UpkeepStore(Protocol):
         their old place. A job parked for `after_us` becomes dead `unknown_task`. At most `limit`
         of each. Answers the names of tasks newly parked, and the ids of those given up.
         """
-        ...
 
     def prune(self, *, limit: int) -> Plan[int]:
         """Remove at most `limit` records and results whose lifetime has passed; says how many.
@@ -291,7 +272,6 @@ class UpkeepStore(Protocol):
         Closings and logs of rate gates that are over are forgotten as well, and at most `limit`
         records (`RecordStore`) that have expired; they are not counted.
         """
-        ...
 
 
 class InspectionStore(Protocol):
@@ -299,17 +279,14 @@ class InspectionStore(Protocol):
 
     def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
         """The job, or None; a job of another tenant is None. `attempts` counts ended ones only."""
-        ...
 
     def history(self, job_id: str) -> Plan[tuple[AttemptRecord, ...]]:
         """One record per ended attempt, in order: the first and the last 25."""
-        ...
 
     def search(
         self, chosen: JobFilter, *, limit: int, after: str | None = None, most: int | None = None
     ) -> Plan[Page]:
         """The jobs meant, newest first, without payload and result; `most`: see `Page`."""
-        ...
 
     def counts(self, *, most: int | None = None) -> Plan[tuple[Counts, ...]]:
         """Jobs per status for every queue that holds one, by name.
@@ -318,7 +295,6 @@ class InspectionStore(Protocol):
         Of more than 10,000 of a priority, the oldest may be looked for among those that rank first.
         With `most`, it may look at so many that stand alike or are finished: see `at_least`.
         """
-        ...
 
     def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
         """What these queues still hold for this worker.
@@ -327,14 +303,12 @@ class InspectionStore(Protocol):
         no retries; jobs held by live workers do not count. A job that a gate holds back is not
         ready; `limit_free_us` is when time opens the first gate that holds one back.
         """
-        ...
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
         """What `policies.explain` needs to say why the job does not run; None as in `job`.
 
         Asked by a tenant, other tenants' jobs are counted, not named.
         """
-        ...
 
 
 class Contracts(Protocol):
@@ -363,12 +337,10 @@ class Contracts(Protocol):
     @property
     def intake(self) -> Intake | None:
         """What users' transactions can write to; None: nothing, as this is no SQL store."""
-        ...
 
     @property
     def transactions(self) -> TransactionStore | None:
         """None where users have no rows beside the jobs."""
-        ...
 
 
 class Store(Contracts, Protocol):

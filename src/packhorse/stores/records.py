@@ -59,7 +59,6 @@ class RecordStore(Protocol):
 
     def record(self, named: RecordId) -> Plan[Record | None]:
         """The record, or None; one that has expired is None. Reads only."""
-        ...
 
     def records(
         self,
@@ -76,7 +75,6 @@ class RecordStore(Protocol):
         only those of the kind that have an order, by that number first. The page carries the
         store's clock.
         """
-        ...
 
     def change(
         self,
@@ -96,7 +94,6 @@ class RecordStore(Protocol):
         belongs to another job. Those who listen to `record:<kind>` are woken. A store that was
         copied to another one changes nothing: `StoreCopied`.
         """
-        ...
 
 
 class PageBounds(NamedTuple):

@@ -34,9 +34,8 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     job_id: str  #: the job submitted, or the one that was there before
     deduplicated: bool  #: nothing new was stored: `job_id` was there, or holds its key
     status: JobStatus  #: of that job when the whole submit was done
-    shed: tuple[
-        str, ...
-    ] = ()  #: in the last answer of a call: jobs that full queues gave up for it
+    #: In the last answer of a call: jobs that full queues shed for it.
+    shed: tuple[str, ...] = ()
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ class OpenTransaction(Protocol):
     @property
     def connection(self) -> Any:
         """The driver's connection; it can neither commit nor roll back by itself."""
-        ...
 
     def finish(self, steps: Callable[[], Steps[bool]]) -> bool:
         """Run steps of the store last, then commit if they return True; else roll back.
@@ -26,19 +25,15 @@ class OpenTransaction(Protocol):
         Steps that need more locks are begun again. An error has rolled the transaction back, except
         `StoreUnavailable` with `maybe_stored`: then it may be committed.
         """
-        ...
 
     async def afinish(self, steps: Callable[[], Steps[bool]]) -> bool:
         """Do as `finish`; it goes on to its end if the caller is cancelled."""
-        ...
 
     def roll_back(self) -> None:
         """Roll back; never raises."""
-        ...
 
     async def aroll_back(self) -> None:
         """Do as `roll_back`."""
-        ...
 
 
 class TransactionStore(Protocol):
@@ -47,15 +42,12 @@ class TransactionStore(Protocol):
     @property
     def exclusive(self) -> bool:
         """Whether an open transaction keeps others from writing to the store."""
-        ...
 
     def begin(self, lease_s: float) -> OpenTransaction:
         """Begin one in the caller's thread.
 
         Its time is bounded, so that leases of `lease_s` and jobs of others are not lost.
         """
-        ...
 
     async def abegin(self, lease_s: float) -> OpenTransaction:
         """Do as `begin`, for the running event loop."""
-        ...

@@ -128,14 +128,12 @@ class TransferStore(Protocol):
 
     def copied(self) -> Plan[Copied | None]:
         """Return what `mark` wrote last. Reads only."""
-        ...
 
     def mark(self, copied: Copied | None) -> Plan[None]:
         """Mark that the jobs of this store were carried to another one; None removes the mark.
 
         While the mark exists, submits are refused as those to closed queues are.
         """
-        ...
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
         """Jobs that wait or are dead, with all that is known of them. Reads only.
@@ -145,11 +143,9 @@ class TransferStore(Protocol):
         are left out. A parked job is shown as ready, since only the workers of this store did not
         know its task.
         """
-        ...
 
     def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
         """Return those of these jobs that `carry_out` would show, in that order. Reads only."""
-        ...
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         """Store each job as it was in the other store, and answer each in order.
@@ -162,7 +158,6 @@ class TransferStore(Protocol):
         attached and every instant stay. Gates hold back a job carried here as any other. Workers
         are woken.
         """
-        ...
 
     def exchange(self, job_id: str, texts: Mapping[str, str]) -> Plan[bool]:
         """Replace texts in the values of a job; return whether the job exists.
@@ -171,7 +166,6 @@ class TransferStore(Protocol):
         attempts and the attachments. Nothing else of the job changes, whatever its status. Used to
         encrypt values with another key.
         """
-        ...
 
 
 def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:

@@ -128,30 +128,24 @@ def as_worker(row: WorkerRow, now_us: int, *, running: int) -> WorkerRecord:
     )
 
 
+#: Fields that a claimed job has under the names they have in a submit, and in its counters.
+_CLAIM_FIELDS: Final = tuple(
+    {*Job.__struct_fields__} & {*NewJob.__struct_fields__} - {"payload", "options"}
+)
+_CLAIM_COUNTERS: Final = tuple({*Job.__struct_fields__} & {*Counters.__struct_fields__})
+
+
 def as_claimed(row: JobRow) -> Job:
     """Return the job as its worker gets it."""
-    new, counters = row.new, row.counters
+    new = row.new
+    submitted = {name: getattr(new, name) for name in _CLAIM_FIELDS}
+    counted = {name: getattr(row.counters, name) for name in _CLAIM_COUNTERS}
     return Job(
-        id=new.id,
-        task=new.task,
-        queue=new.queue,
+        **{**submitted, **counted, "deadline_us": row.deadline_us},
         fence=row.fence,
         payload=new.payload.decode(),
-        priority=new.priority,
-        tenant=new.tenant,
-        attempts=counters.attempts,
-        failures=counters.failures,
-        crashes=counters.crashes,
-        lone_crashes=counters.lone_crashes,
-        snoozes=counters.snoozes,
-        timeout_us=new.timeout_us,
-        deadline_us=row.deadline_us,
-        trace_id=new.trace_id,
-        upstream_request_id=new.upstream_request_id,
         options=None if new.options is None else msgspec.json.encode(new.options).decode(),
         ready_us=row.ready_us,
-        rate_key=new.rate_key,
-        concurrency_key=new.concurrency_key,
     )
 
 

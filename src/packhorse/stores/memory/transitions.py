@@ -9,7 +9,15 @@ from itertools import chain
 import msgspec
 
 from packhorse.core import lifecycle
-from packhorse.core.job import TERMINAL, AttemptRecord, DeadReason, JobStatus, NewJob, Priority
+from packhorse.core.job import (
+    TERMINAL,
+    AttemptRecord,
+    Counters,
+    DeadReason,
+    JobStatus,
+    NewJob,
+    Priority,
+)
 from packhorse.core.lifecycle import Resolved
 from packhorse.core.policies.fairness import aged_rank, claim_rank, next_pass, redealt, virtual_time
 from packhorse.core.policies.gates import rate_gate
@@ -261,16 +269,9 @@ def _wake_held_back(access: Access, row: JobRow) -> None:
 
 
 def _count(row: JobRow, settlement: Settlement) -> None:
-    counters = row.counters
-    row.counters = msgspec.structs.replace(
-        counters,
-        attempts=counters.attempts + settlement.ended,
-        failures=counters.failures + settlement.failures,
-        crashes=counters.crashes + settlement.crashes,
-        lone_crashes=counters.lone_crashes + settlement.lone_crashes,
-        snoozes=counters.snoozes + settlement.snoozes,
-        releases=counters.releases + settlement.releases,
-    )
+    before, names = row.counters, ("failures", "crashes", "lone_crashes", "snoozes", "releases")
+    counted = {name: getattr(before, name) + getattr(settlement, name) for name in names}
+    row.counters = Counters(attempts=before.attempts + settlement.ended, **counted)
 
 
 def _remember_attempt(row: JobRow, settlement: Settlement, resolved: Resolved, now_us: int) -> None:

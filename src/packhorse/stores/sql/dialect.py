@@ -43,39 +43,30 @@ class Words(Protocol):
 
     def sql(self, name: str, **parts: str) -> str:
         """The text of a statement, with parts of it filled in."""
-        ...
 
     def many(self, values: Sequence[Any]) -> Any:
         """A list as one parameter."""
-        ...
 
     def listed(self, value: Any) -> tuple[str, ...]:
         """A list from its column."""
-        ...
 
     def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
         """The rows of several statements, in as few round trips as may be."""
-        ...
 
     def write(self, text: str, parameters: Parameters = ()) -> Any:
         """The step for a change without an answer."""
-        ...
 
     def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Any:
         """The step for one change of each of these jobs."""
-        ...
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """The step for a change with each of these rows, which have the names of columns."""
-        ...
 
     def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
         """Keep values with jobs."""
-        ...
 
     def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
         """Attach values to the jobs that are processing with their fences; return those jobs."""
-        ...
 
 
 class Keeping(Protocol):
@@ -84,59 +75,46 @@ class Keeping(Protocol):
     @property
     def record_columns(self) -> str:
         """The columns that `read_record` reads."""
-        ...
 
     def read_record(self, row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
         """A job from `record_columns`; without `bodies`, payload and result stay out."""
-        ...
 
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
         """Return the columns for rare fields."""
-        ...
 
     def line_name(self, words: str) -> str:
         """Return the stored name of a line of jobs that share all their gates."""
-        ...
 
     def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
         """Return the queues of these names, declared or not."""
-        ...
 
     def take_places(self, count: int) -> Steps[Sequence[int]]:
         """Take numbers above all that were ever used as sequence or place."""
-        ...
 
     def numbers_for(self, jobs: Sequence[NewJob], queues: Mapping[str, QueueRow]) -> Steps[Any]:
         """Return the sequence numbers of new jobs, which are also their places."""
-        ...
 
     def insert_rows(
         self, jobs: Sequence[NewJob], seqs: Sequence[int], where: Sequence[Any], now_us: int
     ) -> Steps[int]:
         """Insert the jobs whose id is new, with (status, lane, rank) each; return how many."""
-        ...
 
     def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
         """Write the rare fields of jobs just inserted, which have tables of their own."""
-        ...
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         """Remove jobs with all that belongs to them; return how many."""
-        ...
 
     def counted(self) -> Steps[list[tuple[str, int, int]]]:
         """Return queue, status and number of jobs, where there are any."""
-        ...
 
     def counted_some(self, most: int) -> Steps[list[tuple[str, int, int, bool]]]:
         """Count up to `most` jobs per lane, and of completed ones; also whether more may exist."""
-        ...
 
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
         """Return since when the oldest of the next ready jobs waits, by queue and priority."""
-        ...
 
 
 class Promoted(NamedTuple):
@@ -153,33 +131,26 @@ class Moves(Protocol):
 
     def take(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand the next jobs of a queue to a worker without checking gates."""
-        ...
 
     def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
         """The step that reads `CANDIDATE_COLUMNS` of the next jobs of a queue."""
-        ...
 
     def hand_over(
         self, request: ClaimRequest, seqs: Sequence[int], now_us: int
     ) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
-        ...
 
     def promote(self, jobs: Sequence[Promoted], now_us: int) -> Any:
         """The step that makes due jobs ready."""
-        ...
 
     def back_in_place(self) -> Steps[None]:
         """Note that jobs became ready in places that claims may have passed."""
-        ...
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         """Complete the jobs that are held with these fences; return how many."""
-        ...
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         """Close the rate gate of a task until an instant; never shorten an earlier closing."""
-        ...
 
 
 class Needs(NamedTuple):
@@ -197,26 +168,21 @@ class Ends(Protocol):
 
     def needs(self) -> Steps[Needs]:
         """Read once what the end of jobs may have to release."""
-        ...
 
     def over(self, column: Column, values: Sequence[int | str]) -> Any:
         """The step that reads jobs whose attempt or waiting is over."""
-        ...
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
         """Make the next job the head of each line of order that these jobs have left.
 
         Only called when nothing but lines waits, according to `needs`.
         """
-        ...
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[Any]]:
         """Return the gates that block jobs; wake other claims that wait for these tasks."""
-        ...
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
         """Wake callers that wait for the end of one of these jobs."""
-        ...
 
 
 class Isolation(Protocol):
@@ -228,43 +194,34 @@ class Isolation(Protocol):
     @property
     def alone(self) -> bool:
         """Whether the plan has the whole store for itself."""
-        ...
 
     @property
     def unconstrained(self) -> bool:
         """Whether the plan touches unconstrained queues only."""
-        ...
 
     @property
     def gated_tasks(self) -> Collection[str]:
         """Tasks whose jobs make their queue a constrained one."""
-        ...
 
     def enter(self) -> Steps[Any]:
         """The first steps of the plan."""
-        ...
 
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""
-        ...
 
     def go_alone(self) -> None:
         """Begin again with the whole store, unless the plan has it already."""
-        ...
 
     def mark_lined(
         self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
     ) -> Steps[None]:
         """Note new jobs, each with whether its own keys may let gates block it."""
-        ...
 
     def asks_gates(self, queue: str) -> bool:
         """Whether no other plan claims from this queue, so that its gates may be checked."""
-        ...
 
     def covers(self, gate: Gate) -> bool:
         """Whether the plan may unblock the jobs of this gate."""
-        ...
 
 
 class Neighbours(Protocol):
@@ -272,19 +229,15 @@ class Neighbours(Protocol):
 
     def lock_all(self) -> Steps[None]:
         """Lock the store: first in a plan about more than the jobs and queues it names."""
-        ...
 
     def go_alone(self) -> Steps[Isolation]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
-        ...
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
         """Lock these records: before all else in a plan that changes them."""
-        ...
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         """Note that limits have changed; `task` has limits from now on."""
-        ...
 
 
 class Dialect(Words, Keeping, Moves, Ends, Neighbours, Protocol):

@@ -324,13 +324,10 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
     yield from dialect.index_rare([one.job for one in jobs], seqs)
     lines = [
         {
+            **msgspec.structs.asdict(line),
             "seq": seq,
-            "attempt": line.attempt,
             "attempt_status": CODE[line.status],
-            "started_us": line.started_us,
             "now": line.finished_us,
-            "worker": line.worker,
-            "will_retry": line.will_retry,
             "error": encode_error(line.error),
         }
         for one, seq in zip(jobs, seqs, strict=True)

@@ -22,7 +22,7 @@ from packhorse.stores.intake import (
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.sql.intake import holder_plan
 from packhorse.stores.sqlite.connection import file_at
-from packhorse.stores.sqlite.dialect import SQLITE
+from packhorse.stores.sqlite.dialect import SQLITE, nothing
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -76,17 +76,13 @@ class SqliteIntake:
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
         """Do nothing: the runner rejects what cannot be admitted."""
         del reason, keep
-        return Plan("give_up", _nothing, writes=False)
+        return Plan("give_up", nothing, writes=False)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(SQLITE, job_id)
 
     def wake(self, queues: Sequence[str]) -> None:
         self._send([f"queue:{queue}" for queue in queues])
-
-
-def _nothing() -> Steps[None]:
-    yield from ()
 
 
 def _nothing_left() -> Steps[int]:

@@ -9,9 +9,7 @@ from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Queries, Rows
-
-__all__ = ["NOW", "Change", "ChangeMany", "Now", "Rows", "answered", "queries", "sql"]
+from packhorse.stores.sql.statements import Change, ChangeMany, Now, Queries, Rows
 
 T = TypeVar("T")
 

@@ -80,18 +80,12 @@ def _renew(renewal: Renewal) -> Steps[Renewed]:
     yield Change(
         sql("lease_renew"),
         {
-            "worker": renewal.worker,
-            "lease_us": renewal.lease_us,
-            "expires_us": expires_us,
-            "now": now_us,
-            "host": renewal.host,
-            "pid": renewal.pid,
-            "version": renewal.version,
-            "concurrency": renewal.concurrency,
-            "quiet": renewal.quiet,
+            **msgspec.structs.asdict(renewal),
             **msgspec.structs.asdict(renewal.totals),
             "queues": json_text(renewal.queues),
             "tasks": json_text(renewal.tasks),
+            "expires_us": expires_us,
+            "now": now_us,
         },
     )
     if renewal.step_us > 0:
