@@ -221,7 +221,7 @@ async def test_a_closed_listener_is_forgotten_and_others_still_hear() -> None:
 
     assert await other.wait(None) == {QUEUE}
     other.close()
-    assert not store._wakeups._listeners
+    assert not store.wakeups._listeners
 
 
 def test_a_listener_is_woken_from_other_threads_and_other_loops(trial: Trial) -> None:
@@ -253,4 +253,4 @@ def test_a_listener_whose_loop_is_closed_is_forgotten() -> None:
     asyncio.run(listen_and_go())
     store.run(store.jobs.submit([new_job()]))
 
-    assert not store._wakeups._listeners
+    assert not store.wakeups._listeners

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.core.driving import drive
-from packhorse.stores.intake import Intake
 from packhorse.stores.listener import TopicListener
 from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection
@@ -21,21 +20,7 @@ from packhorse.stores.memory.records import MemoryJournal, MemoryRecords
 from packhorse.stores.memory.state import Access, MemoryState
 from packhorse.stores.memory.transfer import MemoryTransfer
 from packhorse.stores.memory.upkeep import MemoryLeases, MemoryUpkeep
-from packhorse.stores.plan import Plan, Wake
-from packhorse.stores.protocol import (
-    AttachmentStore,
-    InspectionStore,
-    JobStore,
-    JournalStore,
-    LeaseStore,
-    Listener,
-    QueueStore,
-    RecordStore,
-    UpkeepStore,
-    Wakeups,
-)
-from packhorse.stores.transactions import TransactionStore
-from packhorse.stores.transfer import TransferStore
+from packhorse.stores.plan import Listener, Plan, Wake
 
 
 class MemoryWakeups:
@@ -95,19 +80,18 @@ class MemoryStore:
     def __init__(self, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         self.label = "memory://"
         self.works_apart = False
-        self.jobs: JobStore = MemoryJobs()
-        self.leases: LeaseStore = MemoryLeases()
-        self.queues: QueueStore = MemoryQueues()
-        self.upkeep: UpkeepStore = MemoryUpkeep()
-        self.inspection: InspectionStore = MemoryInspection()
-        self.transfer: TransferStore = MemoryTransfer()
-        self.records: RecordStore = MemoryRecords()
-        self.attachments: AttachmentStore = MemoryAttachments()
-        self.journal: JournalStore = MemoryJournal()
-        self._wakeups = MemoryWakeups()
-        self.wakeups: Wakeups = self._wakeups
-        self.intake: Intake | None = None
-        self.transactions: TransactionStore | None = None  # users have no rows here
+        self.jobs = MemoryJobs()
+        self.leases = MemoryLeases()
+        self.queues = MemoryQueues()
+        self.upkeep = MemoryUpkeep()
+        self.inspection = MemoryInspection()
+        self.transfer = MemoryTransfer()
+        self.records = MemoryRecords()
+        self.attachments = MemoryAttachments()
+        self.journal = MemoryJournal()
+        self.wakeups = MemoryWakeups()
+        self.intake = None
+        self.transactions = None  # users have no rows here
         self._clock = clock or SystemClock()
         self._faults = faults
         self._lock = threading.Lock()
@@ -118,7 +102,7 @@ class MemoryStore:
         wakes: list[str] = []
         with self._lock:
             answer = self._execute(plan, wakes)
-        self._wakeups.send(wakes)
+        self.wakeups.send(wakes)
         self._fault(plan, "after")
         return answer
 
@@ -141,7 +125,7 @@ class MemoryStore:
         }
 
     def close(self) -> None:
-        self._wakeups.close()
+        self.wakeups.close()
 
     def _execute(self, plan: Plan[T], wakes: list[str]) -> T:
         access = Access(self._state, self._clock.now_us())

@@ -23,13 +23,13 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import PayloadError, StoreCopied
+from packhorse.errors import StoreCopied
 from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.rows import CODE, STATUS, json_text, payload_text
+from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
@@ -213,12 +213,6 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation)
     level.go_alone()
     now_us: int = yield NOW
     dead = rejected(job, refused.code, refused.reason, now_us)
-    try:
-        payload_text(dead.job)
-    except PayloadError:  # a binary payload cannot be stored
-        dead = rejected(
-            msgspec.structs.replace(job, payload=b"null"), refused.code, refused.reason, now_us
-        )
     [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:
