@@ -227,7 +227,7 @@ async def test_one_plan_too_large_for_the_disk_does_not_take_the_small_ones_with
 async def test_a_locked_file_is_waited_for_once_not_by_each_plan_in_turn(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patiently, given_up = PlanRunner._patiently, []
+    patiently, given_up = PlanRunner._retry_while_locked, []
 
     def counted(runner: PlanRunner, act: Callable[[], Any]) -> Any:
         try:
@@ -236,7 +236,7 @@ async def test_a_locked_file_is_waited_for_once_not_by_each_plan_in_turn(
             given_up.append(error)
             raise
 
-    monkeypatch.setattr(PlanRunner, "_patiently", counted)
+    monkeypatch.setattr(PlanRunner, "_retry_while_locked", counted)
 
     async def submit_ten() -> list[Any]:
         pause = Pause()

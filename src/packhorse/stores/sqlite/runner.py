@@ -80,7 +80,7 @@ class PlanRunner:
         with self._lock:
             try:
                 self._connected()
-                return self._one(plan)
+                return self._run_alone(plan)
             except FAILURES as error:
                 raise self._translated(error) from error
 
@@ -89,13 +89,13 @@ class PlanRunner:
         with self._lock:
             self._connected()  # once for all plans, in case the file cannot be opened
             if len(plans) == 1:
-                return [self._answer(self._one, plans[0])]
+                return [self._answer(self._run_alone, plans[0])]
             # If one of them has to write, the reads that look first would be wasted.
             if any(plan.writes and plan.look is None for plan in plans):
-                return self._written(plans)
+                return self._run_all(plans)
             answers = [self._answer(self._look, plan) for plan in plans]
             rest = [index for index, answer in enumerate(answers) if answer is None]
-            written = self._written([plans[index] for index in rest])
+            written = self._run_all([plans[index] for index in rest])
             for index, answer in zip(rest, written, strict=True):
                 answers[index] = answer
             return answers
@@ -104,7 +104,7 @@ class PlanRunner:
         """Begin a transaction that the caller ends; unless `patient`, fail if the lock is taken."""
         connection = self._connected()
         if patient:
-            self._patiently(lambda: connection.execute("begin immediate"))
+            self._retry_while_locked(lambda: connection.execute("begin immediate"))
         else:
             connection.execute("begin immediate")
         return connection
@@ -114,7 +114,7 @@ class PlanRunner:
     ) -> tuple[T, list[str]]:
         """Run steps in a transaction that `begin` began; also return topics to wake afterwards."""
         wakes: list[str] = []
-        return self._take(connection, steps, wakes), wakes
+        return self._run_steps(connection, steps, wakes), wakes
 
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use reopens it."""
@@ -173,7 +173,7 @@ class PlanRunner:
         look, connection = plan.look, self._connection or self._connected()
         if look is None:
             return None
-        return self._patiently(
+        return self._retry_while_locked(
             lambda: (
                 None
                 if plan.writes and is_loaded(connection)
@@ -181,31 +181,31 @@ class PlanRunner:
             )
         )
 
-    def _written(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+    def _run_all(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans together; with savepoints if that fails; each alone if that fails too."""
         if len(plans) > 1:
-            for run in (self._steps, self._guarded):
-                answers = self._together(run, plans)
+            for run in (self._run_inside, self._run_in_savepoint):
+                answers = self._run_together(run, plans)
                 if answers is not None:
                     return answers
-        return [self._answer(self._one, plan) for plan in plans]
+        return [self._answer(self._run_alone, plan) for plan in plans]
 
-    def _one(self, plan: Plan[T]) -> T:
+    def _run_alone(self, plan: Plan[T]) -> T:
         """Run a plan in its own transaction, unless its look or fast path answers."""
         answer: T | None = None if plan.look is None else self._look(plan)
         if answer is None and plan.short is not None:
-            answer = self._shortly(plan.short)
+            answer = self._submit_fast(plan.short)
         if answer is not None:
             return answer
         wakes: list[str] = []
         answer = self._transact(
-            lambda connection: self._take(connection, plan.steps, wakes), writes=plan.writes
+            lambda connection: self._run_steps(connection, plan.steps, wakes), writes=plan.writes
         )
         if wakes:
             self._parts.send(wakes)
         return answer
 
-    def _together(self, run: _Run, plans: Sequence[Plan[Any]]) -> list[Any] | None:
+    def _run_together(self, run: _Run, plans: Sequence[Plan[Any]]) -> list[Any] | None:
         """Run all in one transaction; None if it was rolled back."""
         wakes: list[str] = []
         try:
@@ -222,7 +222,7 @@ class PlanRunner:
         self._parts.send(wakes)
         return answers
 
-    def _shortly(self, short: IntakeSubmit) -> Any:
+    def _submit_fast(self, short: IntakeSubmit) -> Any:
         """Try the fast path, one statement that is its own transaction; None: it does not apply."""
         parts = self._parts
         cursor = self._cursor or self._connected().cursor()
@@ -240,7 +240,7 @@ class PlanRunner:
             except sqlite3.OperationalError as error:
                 if LOCKED not in str(error):
                     raise
-                self._patiently(lambda: cursor.execute(short.text, parameters))
+                self._retry_while_locked(lambda: cursor.execute(short.text, parameters))
             changed, number = cursor.rowcount, cursor.lastrowid or 0
         finally:
             try:  # noqa: SIM105 - at every submit, and `suppress` costs twice as much as the rest
@@ -262,7 +262,7 @@ class PlanRunner:
                 parts.send(wakes)
         return answer
 
-    def _steps(self, connection: sqlite3.Connection, plan: Plan[T], wakes: list[str]) -> T:
+    def _run_inside(self, connection: sqlite3.Connection, plan: Plan[T], wakes: list[str]) -> T:
         """Run a plan inside a transaction."""
         short = plan.short
         if short is not None:
@@ -276,9 +276,9 @@ class PlanRunner:
                     unload(connection, partial(self._admit, connection, wakes))
                 stored: T = answer
                 return stored
-        return self._take(connection, plan.steps, wakes)
+        return self._run_steps(connection, plan.steps, wakes)
 
-    def _take(
+    def _run_steps(
         self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]], wakes: list[str]
     ) -> T:
         """Run steps after unloading the intake."""
@@ -310,11 +310,13 @@ class PlanRunner:
             wakes[:] = own
         connection.execute("release admission")
 
-    def _guarded(self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]) -> Any:
+    def _run_in_savepoint(
+        self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]
+    ) -> Any:
         """Run a plan inside a transaction with a savepoint; a failure undoes this plan only."""
         own = list(wakes)
         connection.execute("savepoint plan")
-        answer = self._answer(lambda plan: self._steps(connection, plan, own), plan)
+        answer = self._answer(lambda plan: self._run_inside(connection, plan, own), plan)
         if isinstance(answer, Exception):
             connection.execute(
                 "rollback to plan"
@@ -328,20 +330,22 @@ class PlanRunner:
         """Run `body` in a transaction; a read writes too if the intake has to be unloaded."""
         turn = self._parts.turn
         if not writes:
-            read = self._patiently(
-                lambda: self._within("begin", lambda one: None if is_loaded(one) else (body(one),))
+            read = self._retry_while_locked(
+                lambda: self._transaction(
+                    "begin", lambda one: None if is_loaded(one) else (body(one),)
+                )
             )
             if read is not None:
                 return read[0]
         try:  # around the acquire, since a signal may come right after it
             if not turn.acquire(timeout=self._parts.settings.busy_timeout_s):
                 raise sqlite3.OperationalError(LOCKED)
-            return self._patiently(lambda: self._within("begin immediate", body))
+            return self._retry_while_locked(lambda: self._transaction("begin immediate", body))
         finally:
             with suppress(RuntimeError):  # not acquired: a signal interrupted the wait
                 turn.release()
 
-    def _patiently(self, act: Callable[[], T]) -> T:
+    def _retry_while_locked(self, act: Callable[[], T]) -> T:
         """Retry while another process has the lock.
 
         SQLite itself would sleep longer and longer between two attempts, up to a tenth of a second,
@@ -359,7 +363,7 @@ class PlanRunner:
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_S_MAX)
 
-    def _within(self, begin: str, body: Callable[[sqlite3.Connection], T]) -> T:
+    def _transaction(self, begin: str, body: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._connection or self._connected()
         if connection.in_transaction:
             raise StoreError(_NESTED)
