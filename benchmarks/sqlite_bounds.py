@@ -135,20 +135,5 @@ def _shapes(settings: Settings) -> Iterator[Bound]:
 
 
 def _limits(settings: Settings) -> Iterator[Bound]:
-    for label in (limits.RATED, limits.FAIR, limits.ORDERED):
-        yield Bound(
-            says=f"drain, {label}, against no limits",
-            measure=limits.RATE,
-            of=label,
-            against=limits.UNLIMITED,
-            at_least=0.5,
-        )
-    few, many = f"{settings.blocked_small:,}", f"{settings.blocked_large:,}"
-    for behind in blocked_work.BEHIND:
-        yield Bound(
-            says=f"steps of a claim with {many} jobs behind {behind} against {few}",
-            measure=blocked_work.STEPS,
-            of=f"{many} behind {behind}",
-            against=f"{few} behind {behind}",
-            at_most=1.5,
-        )
+    yield from limits.bounds()
+    yield from blocked_work.bounds(settings)

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: MIT
 """Claim work with very many jobs that may not run: behind one busy key, or one exhausted limit.
 
-Beside them stand a few that may. A claim that looked at every job it passes over would take as many
-steps more as there are such jobs.
+A few jobs that may run stand beside them. A claim that looked at every blocked job would do more
+work the more of them there are. The work is counted as in `claim_work` and `server_claims`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Any, Final
 
 from benchmarks.bench import Bench
-from benchmarks.contestants import packhorse_store
-from benchmarks.measures.claim_work import counting
+from benchmarks.bounds import Bound
+from benchmarks.measures.server_claims import Counted
+from benchmarks.settings import Settings
 from packhorse.core.clock import new_ids
 from packhorse.core.job import NewJob, RateRule
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import Claimed, ClaimRequest, Renewal, TaskSettings
 
-STEPS: Final = "steps of a claim beside blocked jobs"
+WORK: Final = "work of a claim beside blocked jobs"
 _KEY: Final = "a busy key"
 _LIMIT: Final = "an exhausted limit"
 #: Jobs given out in one claim, claims that are looked at, and those before them.
@@ -52,39 +51,60 @@ BEHIND: Final[Mapping[str, Callable[[Store], Mapping[str, Any]]]] = MappingProxy
 )
 
 
-def measure(bench: Bench) -> None:
-    """With few and with many, behind each."""
+def bounds(settings: Settings) -> Iterator[Bound]:
+    """Hardly more work beside many blocked jobs than beside few."""
+    few, many = f"{settings.blocked_small:,}", f"{settings.blocked_large:,}"
+    for behind in BEHIND:
+        yield Bound(
+            says=f"work of a claim with {many} jobs behind {behind} against {few}",
+            measure=WORK,
+            of=f"{many} behind {behind}",
+            against=f"{few} behind {behind}",
+            at_most=1.5,
+        )
+
+
+def measure(bench: Bench, counted: Counted, unit: str) -> None:
+    """Count the work of a claim beside few and beside many blocked jobs, for each cause."""
     for behind in BEHIND:
         for count in (bench.settings.blocked_small, bench.settings.blocked_large):
             with bench.folder() as folder:
-                steps = _claims(folder, behind, count)
+                _fill(bench, folder, behind, count)
+                work = _claims(folder, counted)
             label = f"{count:,} behind {behind}"
-            bench.ledger.record(STEPS, label, steps, "VM steps")
-            bench.say(f"  blocked  {label:<34} {steps:>9,.0f} VM steps")
+            bench.ledger.record(WORK, label, work, unit)
+            bench.say(f"  blocked  {label:<34} {work:>9,.0f} {unit}")
 
 
-def _claims(folder: Path, behind: str, count: int) -> float:
-    """The median steps of a claim that finds a few jobs beside `count` that may not run."""
-    with _opened(folder) as store:
-        fields = BEHIND[behind](store)
-        _submit(store, "held", count + 1, fields)
-        _claim(store, 1)  # from now on the key is busy, or the limit used up
-        _submit(store, "free", _BATCH * (_CLAIMS + _WARM_UP), {})
-        for _ in range(_WARM_UP):
-            _claim(store, _BATCH)
-    with counting() as counter, _opened(folder) as store:
-        steps = [counter.steps_of(lambda: _claim(store, _BATCH)) for _ in range(_CLAIMS)]
-    return median(steps)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[Store]:
-    store = packhorse_store(folder, "NORMAL")
+def _fill(bench: Bench, folder: Path, behind: str, count: int) -> None:
+    """Store `count` jobs that may not run, and a few that may."""
+    store = bench.stage.open_store(folder)
     try:
-        store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, _QUEUES, _TASKS)))
-        yield store
+        _join(store)
+        _submit(store, "held", count + 1, BEHIND[behind](store))
+        _claim(store, 1)  # from now on the key is busy, or the limit used up
+        _submit(store, "free", _BATCH * (_CLAIMS + 3 * _WARM_UP), {})
+        for _ in range(_WARM_UP):  # the first claims set the blocked jobs aside
+            _claim(store, _BATCH)
     finally:
         store.close()
+    bench.stage.after_filling(folder)
+
+
+def _claims(folder: Path, counted: Counted) -> float:
+    """The work of one claim on average, without that of opening the store and the first claims."""
+
+    def claims(store: Store, count: int) -> None:
+        _join(store)
+        for _ in range(count):
+            _claim(store, _BATCH)
+
+    first = counted(folder, lambda store: claims(store, _WARM_UP))
+    return (counted(folder, lambda store: claims(store, _WARM_UP + _CLAIMS)) - first) / _CLAIMS
+
+
+def _join(store: Store) -> None:
+    store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, _QUEUES, _TASKS)))
 
 
 def _submit(store: Store, task: str, count: int, fields: Mapping[str, Any]) -> None:

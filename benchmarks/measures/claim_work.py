@@ -84,13 +84,24 @@ def counting() -> Iterator[Counter]:
     """Have SQLite call back at every step of its virtual machine."""
     counter, connect = Counter(), sqlite3.connect
 
-    def counted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*args, **kwargs)
         connection.set_progress_handler(counter.step, 1)
         return connection
 
-    with mock.patch.object(sqlite3, "connect", counted):
+    with mock.patch.object(sqlite3, "connect", connected):
         yield counter
+
+
+def counted(folder: Path, action: Callable[[Store], None]) -> float:
+    """Open the store of a folder, do something with it, close it; returns the steps of all that."""
+    with counting() as counter:
+        store = packhorse_store(folder, "NORMAL")
+        try:
+            action(store)
+        finally:
+            store.close()
+        return counter.steps
 
 
 def _seconds_of(action: Callable[[], object]) -> float:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Limits that hold nobody back: what a queue pays for having them.
+"""What a queue pays for limits that hold no job back.
 
-A rate that is never reached, a thousand tenants that share a queue, a thousand keys whose jobs run
-in order; each against the same queue without any of it.
+A drain of a queue with a rate limit that is never reached, with a thousand tenants that share it,
+and with a thousand ordering keys; each against the same queue without any of these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from benchmarks.bench import Bench, drained, rotated
-from benchmarks.contestants import CONCURRENCY, Contestant, packhorse
+from benchmarks.bounds import Bound
+from benchmarks.contestants import CONCURRENCY
 from benchmarks.processes import python
 
 RATE: Final = "drain with limits"
@@ -27,21 +30,24 @@ _WAYS: Final = (
 )
 
 
+def bounds() -> Iterator[Bound]:
+    """At least half of the rate without limits, for each of them."""
+    for label in (RATED, FAIR, ORDERED):
+        yield Bound(
+            says=f"drain, {label}, against no limits",
+            measure=RATE,
+            of=label,
+            against=UNLIMITED,
+            at_least=0.5,
+        )
+
+
 def measure_round(bench: Bench, number: int) -> None:
-    """Each once, in another order each round."""
+    """Drain each queue once, in another order each round."""
+    command = python("benchmarks.workloads.limits_app", str(CONCURRENCY))
     for label, way in rotated(_WAYS, number):
+        limited = replace(bench.stage.ours, label=label, program="limits", worker=lambda _: command)
         with bench.folder() as folder:
-            reading = drained(bench, _contestant(label), folder, bench.settings.jobs, way=way)
+            reading = drained(bench, limited, folder, bench.settings.jobs, way=way)
         bench.ledger.record(RATE, label, reading.rate, "jobs/s")
         bench.say(f"  limits   {label:<34} {reading.rate:>9,.0f} jobs/s")
-
-
-def _contestant(label: str) -> Contestant:
-    ours = packhorse("FULL")
-    return Contestant(
-        label=label,
-        program="limits",
-        environment=ours.environment,
-        worker=lambda _: python("benchmarks.workloads.limits_app", str(CONCURRENCY)),
-        finished=ours.finished,
-    )

@@ -11,8 +11,10 @@ from benchmarks.bounds import Bound
 from benchmarks.contestants import BARE
 from benchmarks.ledger import Ledger
 from benchmarks.measures import (
+    blocked_work,
     drain,
     idle,
+    limits,
     memory,
     pickup,
     saturated,
@@ -59,6 +61,8 @@ def _common(store: str, settings: Settings, ledger: Ledger) -> Iterator[Bound]:
     yield foreign_bound("work", server_claims.WORK, settings)
     if store == "redis":
         yield shapes.process_bound(next(peer.label for peer in PEERS if peer.name == "celery"))
+    yield from limits.bounds()
+    yield from blocked_work.bounds(settings)
 
 
 def _drain_bounds(store: str) -> Iterator[Bound]:

@@ -13,8 +13,10 @@ from typing import Final
 
 from benchmarks.bench import Bench
 from benchmarks.measures import (
+    blocked_work,
     drain,
     idle,
+    limits,
     memory,
     pickup,
     saturated,
@@ -57,7 +59,7 @@ def staged(
 ) -> Stage:
     """Everything ready to be measured; `once` is what only this store has."""
     ours = lines.ours()
-    claims = partial(server_claims.measure, counted=databases.counted, unit=databases.unit)
+    counted, unit = databases.counted, databases.unit
     return Stage(
         name=name,
         title=title,
@@ -79,6 +81,7 @@ def staged(
                 "queues": shapes.measure_queues,
                 "large": shapes.measure_large,
                 "processes": shapes.measure_processes,
+                "limits": limits.measure_round,
             }
         ),
         once=MappingProxyType(
@@ -88,7 +91,8 @@ def staged(
                 "poisson": shapes.measure_poisson,
                 "foreign": shapes.measure_foreign,
                 "idle": idle.measure,
-                "claims": claims,
+                "claims": partial(server_claims.measure, counted=counted, unit=unit),
+                "blocked": partial(blocked_work.measure, counted=counted, unit=unit),
                 **once,
                 "memory": memory.measure,
                 "steady": steady.measure,
