@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -23,8 +23,9 @@ _LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/fa
 _LONG_S: Final = 180
 
 
-#: On a cluster all keys of a namespace lie on one node, so that most of what can be tried there is
-#: tried on a single server already: an ordinary run takes one test in so many there.
+#: On a cluster all keys of a namespace lie on one node, so a single server shows most of what can
+#: be tried there. An ordinary run takes one test in so many on a cluster, and at least one of each
+#: topic, except the state machines.
 _CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
 _CLUSTER_SHARE: Final = 6
 #: Of what a worker does on every store, an ordinary run tries each test on one of these.
@@ -95,14 +96,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep a sample of the conformance tests, unless asked for all; let long tests start first."""
     if _takes_sample(config):
         left_out = [item for item in items if _is_left_out(item.nodeid, _cases_of(item))]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            gone = set(left_out)
+        gone = set(left_out) - set(_for_topics_without_any(left_out, items))
+        if gone:
+            config.hook.pytest_deselected(items=sorted(gone, key=lambda item: item.nodeid))
             items[:] = [item for item in items if item not in gone]
     for item in items:
         if _is_long(item) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LONG_S))
     items.sort(key=lambda item: not _is_long(item))
+
+
+def _for_topics_without_any(
+    left_out: list[pytest.Item], items: list[pytest.Item]
+) -> Iterator[pytest.Item]:
+    """One test of each topic that the sample would not try on a cluster at all."""
+
+    def on_cluster(some: Iterable[pytest.Item]) -> dict[str, pytest.Item]:
+        ordered = sorted(some, key=lambda item: item.nodeid, reverse=True)
+        found = [one for one in ordered if one.nodeid.startswith(_CLUSTER) and not _is_machine(one)]
+        return {item.nodeid.split("::")[2]: item for item in found}
+
+    tried = on_cluster(set(items).difference(left_out))
+    for topic, item in on_cluster(left_out).items():
+        if topic not in tried:
+            yield item
+
+
+def _is_machine(item: pytest.Item) -> bool:
+    return "Machine::" in item.nodeid
 
 
 def pytest_collection_finish() -> None:
