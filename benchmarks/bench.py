@@ -76,7 +76,7 @@ def say(text: str) -> None:
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
-    """The items in order, beginning elsewhere each round, so that nobody is always first."""
+    """The items in order, beginning elsewhere each round, so that no item is always first."""
     start = by % len(items)
     return [*items[start:], *items[:start]]
 

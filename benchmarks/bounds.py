@@ -18,7 +18,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     says: str  #: for people
     measure: str
     of: str  #: the contestant
-    against: str | None = None  #: the contestant it is divided by; None: by nobody
+    against: str | None = None  #: the contestant it is divided by, if any
     against_measure: str | None = None  #: None: the same measure
     at_least: float | None = None
     at_most: float | None = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What becomes of jobs whose worker is killed or paused: Packhorse and its peers, one schedule.
 
-run          `python -m comparison.run`: runs everybody, writes results/ and the table of the page
+run          `python -m comparison.run`: runs all systems, writes results/ and the table of the page
 plan         the jobs and the faults, drawn from a seed
 catalogue    who takes part, how each is started, how each is set and why
 apps/        the same job for each, as its own documentation says; runs in its own environment

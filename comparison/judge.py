@@ -28,7 +28,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     completed_again: int  #: jobs of which two attempts or more returned
     overlapping: int  #: jobs of which an attempt began before another had ended
     killed_processes: int
-    interrupted: int  #: times a kill ended an attempt whose job nobody else had or completed
+    interrupted: (
+        int  #: times a kill ended an attempt whose job no other worker held or had completed
+    )
     resumed: int  #: how often the job of such an attempt began again
     resume_median: float | None  #: from the kill to that beginning
     resume_longest: float | None

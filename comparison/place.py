@@ -20,7 +20,7 @@ def store_url() -> str:
 
 
 def record_path() -> str:
-    """The file that everybody appends to."""
+    """The file that every process appends to."""
     return os.environ[RECORD]
 
 

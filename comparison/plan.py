@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The jobs and the faults of a run, drawn from a seed: the same for everybody."""
+"""The jobs and the faults of a run, drawn from a seed: the same for every system."""
 
 from __future__ import annotations
 

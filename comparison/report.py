@@ -65,7 +65,7 @@ def publish(page: Path = PAGE, folder: Path = RESULTS) -> None:
 
 
 def with_block(page: str, results: Sequence[Result]) -> str:
-    """The page with what stands between its two marks written anew."""
+    """The page, with new text between its two marks."""
     before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not (begin and end):
@@ -74,7 +74,7 @@ def with_block(page: str, results: Sequence[Result]) -> str:
 
 
 def lines(results: Sequence[Result]) -> list[str]:
-    """The counts, how everybody was set, and where it was."""
+    """The counts, the settings of every system, and the machine."""
     return [
         *(_HEAD, _RULE, *map(_row, results), ""),
         *("### Settings", "", "| | Store | Version | Set, and why | Worker |"),

@@ -27,7 +27,7 @@ _STAGGER_SECONDS: Final = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, write the results, print the table; 1 if somebody could not be run."""
+    """Run, write the results, print the table; 1 if a system could not be run."""
     options = _parser().parse_args(arguments)
     settings = Settings(
         seconds=options.seconds,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _performed(
     able: Sequence[tuple[Contestant, Path]], settings: Settings, directory: Path
 ) -> Iterator[tuple[Contestant, Future[Trial]]]:
-    """Everybody, several at a time, as they are done."""
+    """Run every system, several at a time; yield each result as it is done."""
     stop = threading.Event()
     futures: dict[Future[Trial], Contestant] = {}
     with ThreadPoolExecutor(settings.together) as pool:

@@ -28,7 +28,7 @@ class ClockFile:
         return int.from_bytes(self.path.read_bytes(), "little", signed=True)
 
     def set(self, offset_us: int) -> None:
-        """Step it, for everybody who has mapped the file: one write in place."""
+        """Step the clock of every process that has mapped the file: one write in place."""
         file = os.open(self.path, os.O_WRONLY)
         try:
             os.pwrite(file, offset_us.to_bytes(8, "little", signed=True), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The rig's workers: some under a supervisor, some without; whoever dies is replaced."""
+"""The rig's workers, with and without a supervisor; the crew replaces those that die."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Crew:
         self._known: set[int] = set()
         names = [(f"{kind}-{number}", kind == "s") for number, kind in enumerate(layout)]
         self.places = [Place(name, ground.door(name), supervised=sup) for name, sup in names]
-        #: Runs no job and is never disturbed: there is always somebody who can rescue.
+        #: Runs no job and is never disturbed: one worker can always rescue.
         self._bystander = Place(_BYSTANDER, ground.door(_BYSTANDER), supervised=False)
-        #: Is never disturbed either: there is always somebody who can run what was rescued.
+        #: Is never disturbed either: one worker can always run rescued jobs.
         self._steady = Place(_STEADY, ground.door(_STEADY), supervised=True)
         self.tend()
 

@@ -27,7 +27,7 @@ from packhorse.core.policies.records import Add, Put, RecordId
 TALLY: Final = RecordId("tally", "", "submits")
 #: A file of this name beside the records tells producers to stop.
 ENOUGH: Final = "enough"
-#: The longest one goes on when nobody tells it so.
+#: How long a producer runs at most if it is not told to stop.
 SECONDS_MAX: Final = 3_600.0
 #: No more is submitted to a queue with so many waiting: it is to be drained when time is up.
 DEPTH_MAX: Final = 25
@@ -142,7 +142,7 @@ class Producer:
                 self._cancel(job_id)
 
     def _cancel(self, job_id: str) -> None:
-        """Ask once, a little later; whoever is not answered does not know."""
+        """Ask once, a little later; without an answer the outcome is unknown."""
         time.sleep(self._maker.pause_s())
         try:
             told = self._app.job(job_id).cancel()

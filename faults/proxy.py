@@ -73,7 +73,7 @@ class Proxy:
                 return
             try:
                 server = socket.create_connection(self._target)
-            except OSError:  # nobody there now, as between a server's end and its next start
+            except OSError:  # no server now, as between a server's end and its next start
                 _close(client)
                 continue
             with self._lock:
@@ -96,7 +96,7 @@ class Proxy:
         with suppress(OSError):
             while data := server.recv(_CHUNK):
                 self._flows.wait()
-                if client in self._muted:  # the server has done it, and nobody hears of it
+                if client in self._muted:  # the server has done it; drop its answer
                     self.answers_lost += 1
                     break
                 client.sendall(data)

@@ -2,7 +2,7 @@
 """Append-only records: every process writes its own files, one JSON line per event.
 
 A line is one `write` to a file opened for appending. It survives the death of the process that
-wrote it, and needs no lock, since nobody else writes there. Files may be kept small, so that a
+wrote it, and needs no lock, since no other process writes there. Files may be kept small, so that a
 process that may write no large file any more (as on a full disk) can still write these.
 """
 
@@ -25,7 +25,7 @@ SMALL_FILE_LINES: Final = 150
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened, by the machine's clock, which nobody steps."""
+    """One thing that happened, by the machine's clock, which no fault steps."""
 
     event: str  #: `start`, `end`, or a word of the handler's own
     job_id: str
@@ -44,7 +44,7 @@ def machine_us() -> int:
 class Recorder:
     """The record files of this process; a forked child gets its own.
 
-    Opened anew for each line: nothing to close, and nothing that threads could race for.
+    The file is opened for each line: nothing has to be closed, and threads share nothing.
     """
 
     def __init__(self, *, lines_max: int | None = None) -> None:

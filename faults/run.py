@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
-    """Whoever ends the rig ends what it started: the workers would outlive it otherwise."""
+    """End the workers when a signal ends the rig: they would outlive it otherwise."""
     sys.exit(128 + number)
 
 

@@ -111,7 +111,7 @@ def _note_limit(event: JobLimited) -> None:
 
 
 def _done(ctx: Context, key: str | None = None) -> dict[str, int]:
-    """Have the effect, and end: always once more, and under a key only if nobody had it yet."""
+    """Record the effect twice: always without a key, and under the key if it is not there yet."""
     record.write("effect", ctx)
     place = Path(os.environ[RECORDS_VARIABLE]).parent / "effects" / (key or ctx.job.id)
     try:
@@ -177,7 +177,7 @@ async def keyed(ctx: Context, key: str, seconds: float) -> dict[str, int]:
 
 
 async def called(ctx: Context, key: str, seconds: float, refusals: int) -> dict[str, int]:
-    """One of so many a second with its key; meets somebody else's limit at first, if told to."""
+    """Meet the limit of another system first, if told to; one of so many a second with its key."""
     if ctx.job.attempt > refusals:
         return await _work(ctx, seconds)
     record.write("start", ctx)
@@ -237,7 +237,7 @@ async def flaky(ctx: Context, seconds: float, failures: int) -> dict[str, int]:
 
 
 async def patient(ctx: Context) -> dict[str, int]:
-    """Waits for somebody to cancel it, and then goes on as if nobody had."""
+    """Wait to be cancelled, and then go on as if it were not."""
     record.write("start", ctx)
     await ctx.await_cancelled(_PATIENT_S)
     return _done(ctx)

@@ -13,7 +13,7 @@ What came of each is kept in `faults/results/mutants.json`, so that the next run
 one ended (`--again` tries the survivors again); the page is `faults/results/mutants.md`. A mutant
 that survives is a change that no test notices: either a test is missing, or the changed code makes
 no difference. The latter are listed, with the reason, in `scripts/mutants.toml`; so are changes
-that somebody wrote by hand, which every run tries.
+that were written by hand, which every run tries.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from scripts.pytest_runs import ROOT
 REPORT: Final = ROOT / "faults" / "results" / "mutants.md"
 TRIALS: Final = ROOT / "faults" / "results" / "mutants.json"
 BY_HAND: Final = ROOT / "scripts" / "mutants.toml"
-NAMED: Final = "named"  #: the area of mutants that somebody wrote
+NAMED: Final = "named"  #: the area of mutants written by hand
 _OUTCOMES: Final = ("killed", "timed out", "equivalent", "survived")
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 LEFT_OUT: Final = "LeaveOutCall"
 #: Mutants that change nothing: annotations are not evaluated, and `is` compares only singletons.
 _WITHOUT_EFFECT: Final = ("_BitOr_", "_Is_Eq", "_Eq_Is", "_IsNot_NotEq", "_NotEq_IsNot", "NoOp")
-#: A number is made one more or less. Of sizes and delays that makes no difference to anybody, so
+#: A number is made one more or less. For sizes and delays that makes no difference, so
 #: that only small ones, which count something, are changed.
 _NUMBERS: Final = "NumberReplacer"
 _COUNTS: Final = re.compile(r"[012](?![\d._])")

@@ -26,7 +26,7 @@ from tests.servers.postgres import VARIABLE, PostgresServer
 TESTS: Final = ("tests/conformance/test_postgres.py", "-q", "-n", "2", "--conformance", "all")
 #: The package and what Debian's slim images lack of its libraries.
 PACKAGES: Final = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
-#: Fewer connections to the server than the tests open: whoever keeps state on one is found out.
+#: Fewer connections to the server than the tests open: code that keeps state on a connection fails.
 POOL: Final = 8
 SETTINGS: Final = """\
 [databases]

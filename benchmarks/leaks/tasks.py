@@ -17,7 +17,7 @@ _SOON: Final = RetryPolicy(max_retries=2, initial_delay=0.001, max_delay=0.01)
 
 
 def create_app(url: str | None = None) -> Packhorse:
-    """The app, of the worker and of whoever submits."""
+    """The app, for the worker and for the producer."""
     app = Packhorse(url)
     app.queue("default", retention=_RETENTION)
     for handler in (succeed, report, block):

@@ -16,7 +16,7 @@ PER: Final = 100_000
 #: The first jobs warm a process up: up to so many, and at most half of a run. Caches and the
 #: allocator settle by then; in a run that is shorter than twice that, memory is told, not judged.
 _WARM_JOBS: Final = 100_000
-#: What may come and go between two looks: connections that are opened anew.
+#: What may come and go between two looks: connections that are opened again.
 _DESCRIPTORS_SLACK: Final = 8
 _GROWTH_MIB_MAX: Final = 1.0
 

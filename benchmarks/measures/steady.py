@@ -87,7 +87,7 @@ def _minutes(bench: Bench, folder: Path, url: str) -> list[tuple[float, float]]:
 
 
 def _starts(count: int, rate: int) -> range:
-    """Where minutes begin; what is left of less than half of one belongs to nobody."""
+    """Where minutes begin; what is left of less than half of one is left out."""
     return range(0, max(1, count - _MINUTE_SECONDS * rate // 2), _MINUTE_SECONDS * rate)
 
 

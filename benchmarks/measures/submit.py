@@ -44,7 +44,7 @@ def _measure_group(bench: Bench, group: Sequence[Entry], chance: random.Random) 
                 asked.submit(_WARM_UP)
                 producers.append((entry, asked, []))
         for _ in range(bench.stage.turns):
-            # Shuffled, so that nobody always comes after the same neighbour.
+            # Shuffled, so that no contestant always follows the same one.
             for entry, asked, timings in chance.sample(producers, len(producers)):
                 if bench.takes_part(entry.contestant):
                     with bench.forgiving(entry.contestant):

@@ -70,7 +70,7 @@ class Peers:
     notes: Sequence[PeerNote]
 
     def chosen(self, test: Callable[[Peer], bool]) -> list[Contestant]:
-        """Those of whom it is true, in the order of the catalogue."""
+        """The peers for which it is true, in the order of the catalogue."""
         return [self.contestants[one.name] for one in PEERS if self._has(one) and test(one)]
 
     def _has(self, peer: Peer) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.workloads import event_loop
 
-#: Jobs in one call of a bulk submit, as everybody's.
+#: Jobs in one call of a bulk submit, as for all contestants.
 MANY: Final = 1000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the two stores on servers have in common: who is compared, and with whom."""
+"""What both stores on servers compare with each other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lines:
         )
 
     def drains(self) -> list[Contestant]:
-        """Everybody."""
+        """All contestants."""
         everybody = self.peers.chosen(lambda _: True)
         return [self.ours(), self.bare(), self.ours(lines="lines"), *everybody]
 

@@ -58,7 +58,7 @@ class _Databases:
 
     @contextmanager
     def place(self, folder: Path) -> Iterator[None]:
-        """An empty database, dropped afterwards with whoever is still connected."""
+        """An empty database, dropped afterwards together with connections that are left."""
         with self.connect() as connection:
             connection.execute(f'create database "{_name(folder)}"'.encode())
         try:

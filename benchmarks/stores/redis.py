@@ -25,7 +25,7 @@ from packhorse.stores.protocol import Store
 from tests.servers.named import named_server
 from tests.servers.redis import VARIABLE
 
-#: Numbered databases of a server that was not told otherwise; 0 is most likely somebody's.
+#: Numbered databases of a server by default; number 0 is most likely in use.
 _NUMBERS: Final = range(1, 16)
 #: Keys removed in one go.
 _BATCH: Final = 1000
@@ -78,7 +78,7 @@ class _Databases:
         raise RuntimeError(f"no empty database is left on the server named by {VARIABLE}")
 
     def counted(self, folder: Path, action: Callable[[Store], None]) -> float:
-        """The commands run, by everybody on the server."""
+        """The commands that all clients of the server run."""
         before = self._commands()
         store = open_store(self.of(folder))
         try:
@@ -117,7 +117,7 @@ class _Databases:
 
 
 def _empty_numbers(url: str) -> list[int]:
-    """The databases in which nobody has anything."""
+    """The databases that are empty."""
     found = []
     for number in _NUMBERS:
         address = urlunsplit(urlsplit(url)._replace(path=f"/{number}"))

@@ -40,6 +40,6 @@ app.schedule(
     mail_report.call("ada@example.com"),
     cron="0 3 * * *",
     timezone="Europe/Berlin",
-    catch_up="all",  # a night that nobody worked in has its report all the same
+    catch_up="all",  # a night without a running worker still gets its report
     jitter="5m",
 )

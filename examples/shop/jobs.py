@@ -89,7 +89,7 @@ def make_thumbnail(picture: str) -> str:
 
 @app.task(retry=BRIEF)
 def print_label(order: int) -> str:
-    """Fails until somebody mends the cause: SHOP_PAPER=1 puts paper into the printer."""
+    """Fail until the cause is fixed: SHOP_PAPER=1 puts paper into the printer."""
     log.info("order %s goes to the printer", order)
     if not os.environ.get("SHOP_PAPER"):
         raise RuntimeError("the printer is out of paper")

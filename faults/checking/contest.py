@@ -256,7 +256,7 @@ def _peak(intervals: Iterable[Interval]) -> tuple[int, int]:
 def _heaviest(
     granted: Sequence[tuple[int, int]], window_us: int, steps_us: Sequence[int]
 ) -> tuple[int, int]:
-    """The most that was granted within a window in which nobody stepped the clock."""
+    """The most that was granted within a window in which no fault stepped the clock."""
     edges = [0, *sorted(steps_us), NEVER]
     parts = [
         [grant for grant in granted if start <= grant[0] < end] for start, end in pairwise(edges)

@@ -97,7 +97,7 @@ def too_many_begun(contest: Contest) -> Iterator[str]:
 
 
 def not_waited(contest: Contest) -> Iterator[str]:
-    """Started with a rate key that somebody else's limit had just closed.
+    """Started with a rate key that the limit of another system had just closed.
 
     The key is closed from the moment at which the store wrote down that the attempt met a limit.
     """
@@ -123,7 +123,7 @@ def not_waited(contest: Contest) -> Iterator[str]:
 
 
 def out_of_order(contest: Contest) -> Iterator[str]:
-    """Begun before somebody admitted earlier to its line had finished."""
+    """Begun before a job that was admitted earlier to its line had finished."""
     begun: dict[str, int] = {}
     for run in contest.runs:
         begun[run.job_id] = min(run.started_us, begun.get(run.job_id, NEVER))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The promises about every job: not lost, not twice, fenced, and nobody innocent given up.
+"""The promises about every job: not lost, not twice, fenced, and no innocent job given up.
 
 Each rule is a function that yields one sentence per violation.
 """
@@ -106,7 +106,7 @@ def forgotten(evidence: Evidence) -> Iterator[str]:
 
 
 def same_fence(evidence: Evidence) -> Iterator[str]:
-    """Two runs of one job under one fence: nobody could tell them apart."""
+    """Two runs of one job under one fence: the store could not tell them apart."""
     for (job_id, fence), times in Counter((run.job_id, run.fence) for run in evidence.runs).items():
         if times > 1:
             yield f"{job_id} ran {times} times under fence {fence}"
@@ -165,7 +165,7 @@ def miscounted(evidence: Evidence) -> Iterator[str]:
 
 
 def cancel_ignored(evidence: Evidence) -> Iterator[str]:
-    """Somebody was told that it is or will be cancelled, and it ended otherwise."""
+    """A caller was told that it is or will be cancelled, and it ended otherwise."""
     for job_id in sorted(evidence.cancelled):
         standing = evidence.at_last.get(job_id)
         if standing is None or standing.status is not JobStatus.CANCELLED:

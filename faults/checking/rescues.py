@@ -115,9 +115,9 @@ def excused_us(
 ) -> int:
     """For how long of a span none could rescue: the store away, its clock set, the machine busy.
 
-    A lease is gone when it was seen expired twice: that begins anew after each time that the
-    store was away. After a step ahead everybody gets the time to renew, after one back each lease
-    lasts so much longer.
+    A lease is gone when a rescuer saw it expired twice, which starts again each time that the
+    store was away. After a step ahead every worker gets the time to renew; after a step back each
+    lease lasts longer by the size of the step.
     """
     start_us, end_us = span_us
     if end_us is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From the store's clock to the machine's, when somebody has stepped the store's.
+"""Convert the store's clock to the machine's, after a fault has stepped the store's.
 
 After a step back the same instant of the store comes twice, so there is an earliest and a latest
 moment that it may have been. Rules get the one that speaks for the store.

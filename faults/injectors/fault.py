@@ -24,7 +24,7 @@ class Fault:
     until_us: int = 0
     lasts_s: float = 0.0  #: how long until it is undone
     undo: Callable[[], object] | None = None
-    away: bool = False  #: nobody could use the store meanwhile
+    away: bool = False  #: the store could not be used meanwhile
 
 
 @dataclass(slots=True)
@@ -66,5 +66,5 @@ class Injector(Protocol):
         ...
 
     def strike(self, scene: Scene) -> Fault | None:
-        """Do it; None if there is nobody to do it to just now."""
+        """Inject the fault; None if no process can be hit just now."""
         ...

@@ -11,7 +11,7 @@ from faults.crew import Place
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.processes import send
 
-#: Whom of a place a signal is sent to.
+#: Which processes of a place get the signal.
 Aim = Callable[[Scene, Place], list[int]]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What concerns everybody: the server crashes or stands still, the disk is full, clocks step."""
+"""Faults that hit all processes: the server crashes or stops, the disk is full, clocks step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Restart:
 
 
 class Pause:
-    """The store answers nobody for longer than a lease."""
+    """Let the store answer no process for longer than a lease."""
 
     kind = "pause the store beyond the lease"
     weight = 2.0

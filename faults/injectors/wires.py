@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Connections cut, held up, or cut when the server has done it and nobody knows yet."""
+"""Connections cut, held up, or cut after the server has written and before it answers."""
 
 from __future__ import annotations
 

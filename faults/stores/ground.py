@@ -11,7 +11,7 @@ from faults.proxy import Proxy
 
 
 class Door:
-    """One way to the store, for one worker or producer, and the clock of whoever goes through."""
+    """The connection of one worker or producer to the store, and the clock of that process."""
 
     def __init__(self, url: str, clock: ClockFile, proxy: Proxy | None = None) -> None:
         self.url = url
@@ -41,7 +41,7 @@ class Ground(Protocol):
         ...
 
     def pause(self) -> bool:
-        """Let nobody get an answer, until `resume`; False if that cannot be done just now."""
+        """Make the store answer no one until `resume`; False if that is impossible just now."""
         ...
 
     def resume(self) -> None:

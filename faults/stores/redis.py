@@ -114,7 +114,7 @@ class RedisGround:
 
 
 def _compiled(folder: Path) -> Path | None:
-    """The shim, if there is somebody to make it."""
+    """Compile the shim; None without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
