@@ -14,6 +14,7 @@ import pytest
 
 from packhorse import PayloadError, QueueFull
 from packhorse.core.job import JobStatus, NewJob
+from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
@@ -60,6 +61,20 @@ def test_a_queue_that_somebody_else_has_limited_is_full_for_us_too(
     run(store, submitting(store, "first"))
     other = postgres_store(url)
     other.run(other.queues.override(QUEUE, QueueSettings(QUEUE, max_depth=1)))
+    other.close()
+
+    with pytest.raises(QueueFull):
+        run(store, submitting(store, "second"))
+
+    assert names_in(url) == ["first"]
+
+
+def test_a_store_that_somebody_else_has_bounded_is_full_for_us_too(
+    store: PostgresStore, url: str, run: Run
+) -> None:
+    run(store, submitting(store, "first"))
+    other = postgres_store(url)
+    other.run(other.queues.override(THE_STORE, QueueSettings(THE_STORE, max_bytes=1)))
     other.close()
 
     with pytest.raises(QueueFull):

@@ -16,10 +16,7 @@ from (
         string_to_array(:ids, e'\x1e'), string_to_array(:payloads, e'\x1e'),
         :traces::text[]
     ) as given (id, payload, trace_id)
-    where (
-        select not queues && array['', :queue::text] and :task::text <> all(tasks)
-        from {enter}()
-    )
+    where (select {is_plain}(:queue::text, :task::text))
 ) as new
 
 -- name: submit_deadlines
