@@ -14,7 +14,6 @@ import pytest
 from packhorse import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.statements import (
-    GIVEN,
     NOW,
     Again,
     Change,
@@ -69,9 +68,8 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         yield Lock("one", "two", shared=True)
         yield Lock("three")
         yield Send("insert into {books} values (%s)", (3,))
-        answers: dict[str, Any] = {"given": (yield GIVEN)}
         now_us = yield NOW
-        answers["same now"] = now_us == (yield NOW) > 0
+        answers: dict[str, Any] = {"same now": now_us == (yield NOW) > 0}
         answers["rows"] = yield Rows("select id from {books} order by id")
         answers["change"] = yield Change("update {books} set sold = %(n)s where id < 3", {"n": 5})
         answers["many"] = yield ChangeMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
@@ -82,7 +80,6 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         return answers
 
     assert run(store, Plan("try", steps)) == {
-        "given": None,
         "same now": True,
         "rows": [(1,), (2,), (3,)],
         "change": 2,
@@ -158,14 +155,14 @@ def test_a_given_clock_stands_in_statements(url: str, run: Run) -> None:
     clock = VirtualClock()
     store = postgres_store(url, clock)
 
-    def steps() -> Steps[tuple[int, int, int]]:
+    def steps() -> Steps[tuple[int, int]]:
         now_us = yield NOW
         [(told_us,)] = yield Rows("select {now}")
-        return now_us, told_us, (yield GIVEN)
+        return now_us, told_us
 
-    assert run(store, Plan("try", steps)) == (clock.now_us(),) * 3
+    assert run(store, Plan("try", steps)) == (clock.now_us(),) * 2
     clock.advance(5)
-    assert run(store, Plan("try", steps)) == (clock.now_us(),) * 3
+    assert run(store, Plan("try", steps)) == (clock.now_us(),) * 2
     store.close()
 
 

@@ -28,7 +28,6 @@ from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
-_LEAVE: Final = "on conflict (id) do nothing"
 #: Constraints that the fast path of a submit does not know.
 _FOREIGN: Final = ~(Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS)
 #: How much the job has that has most, and which were held, if not all.
@@ -43,9 +42,9 @@ _PART: Final = "\x1e"
 
 
 def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitted, ...]] | None:
-    """Jobs that go in one, to what was last seen to be unconstrained; the ids are taken to be new.
+    """Insert jobs that differ only in id, payload and trace; None if that needs a closer look.
 
-    To look for known ids costs a third of the insert, so it is done only when one was met.
+    The statement fails on a known id: looking for one first would cost a third of the insert.
     """
     constrained = memory.constrained
     if not jobs or not are_alike(jobs):
@@ -62,8 +61,8 @@ def short_submit(jobs: Sequence[NewJob], memory: Memory) -> Short[tuple[Submitte
     if row is None:
         return None
     if constraints is not UNCONSTRAINED:
-        text, row = sql("submit_fast", conflict=""), {**row, **_rare(jobs)}
-        return Short(text, row, topics, partial(_read_rare, jobs), counts=False)
+        row |= _rare(jobs)
+        return Short(sql("submit_fast"), row, topics, partial(_read_rare, jobs), counts=False)
     return Short(sql("submit_alike"), row, topics, partial(_read, jobs), counts=True)
 
 
@@ -72,30 +71,13 @@ def _read(jobs: Sequence[NewJob], count: int) -> tuple[Submitted, ...] | None:
 
 
 def _read_rare(jobs: Sequence[NewJob], rows: list[Any]) -> tuple[Submitted, ...] | None:
-    [(unconstrained, _, ready, *_)] = rows
+    [(unconstrained, ready)] = rows
     status = JobStatus.QUEUED if ready else JobStatus.PENDING
     return tuple([Submitted(job.id, False, status) for job in jobs]) if unconstrained else None
 
 
-def submit_in_one(jobs: Sequence[NewJob], level: LockLevel) -> Steps[tuple[Submitted, ...] | None]:
-    """Store them, as far as their ids are new, if queue and task are unconstrained; None if not."""
-    row = _row(jobs)
-    if row is None:
-        return None
-    yield Wake(f"queue:{jobs[0].queue}")
-    text = sql("submit_fast", conflict=_LEAVE)
-    [(unconstrained, added, ready, *constrained)] = yield Once(text, {**row, **_rare(jobs)})
-    if not unconstrained:
-        level.expect([THE_STORE, jobs[0].queue], Constrained.of(constrained))
-        return None
-    status = JobStatus.QUEUED if ready else JobStatus.PENDING
-    if added is None:
-        return tuple([Submitted(job.id, False, status) for job in jobs])
-    return None  # an id is known, and nothing was stored: the careful way says what that means
-
-
 def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
-    """What all statements want to know; None if it cannot be told so."""
+    """The parameters of both statements; None if a text contains the separator."""
     ids = _PART.join([job.id for job in jobs])
     payloads = _payloads(jobs)
     if ids.count(_PART) + payloads.count(_PART) != 2 * (len(jobs) - 1) or "" in (ids, payloads):
@@ -104,7 +86,7 @@ def _row(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
 
 
 def _common(first: NewJob) -> dict[str, Any]:
-    """What jobs that are alike have in common."""
+    """The parameters that all of these jobs share."""
     return {
         "task": first.task,
         "queue": first.queue,
@@ -118,7 +100,7 @@ def _common(first: NewJob) -> dict[str, Any]:
 
 
 def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
-    """What few have, and the statement for all must know."""
+    """The further parameters of `submit_fast`."""
     first = jobs[0]
     return {
         "delay_us": first.delay_us,
@@ -126,7 +108,6 @@ def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
         "deadline_us": first.deadline_us,
         "extra": extra_of(first),
         "tags": list(dict.fromkeys(first.tags)),
-        "count": len(jobs),
     }
 
 

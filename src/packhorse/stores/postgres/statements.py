@@ -14,12 +14,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Parameters, Queries, Rows
 
 __all__ = [
-    "GIVEN",
     "NOW",
     "Again",
     "Change",
     "ChangeMany",
-    "Given",
     "Lock",
     "Now",
     "Once",
@@ -96,13 +94,6 @@ class Lock:
     def __init__(self, *keys: str, shared: bool = False) -> None:
         self.keys = keys
         self.shared = shared
-
-
-class Given(NamedTuple):
-    """Answered with the clock given to the store, or None when the server's own judges."""
-
-
-GIVEN: Final = Given()
 
 
 class Again(Exception):

@@ -18,7 +18,6 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import (
     Change,
     ChangeMany,
-    Given,
     Lock,
     Now,
     Once,
@@ -164,7 +163,7 @@ class Transaction:
             return (yield from self._answer_many(step))
         return self._take_note(step)
 
-    def _take_note(self, step: Any) -> int | None:
+    def _take_note(self, step: Any) -> None:
         """Note a step that needs no answer of the server."""
         match step:
             case Wake():
@@ -174,11 +173,8 @@ class Transaction:
                 self._queue.append(self._command(step.text, step.parameters))
             case Lock():
                 self._lock(step)
-            case Given():
-                return self._given_us()
             case _:
                 raise TypeError(f"a PostgreSQL plan cannot ask for {step!r}")
-        return None
 
     def _answer_many(self, step: Together | ChangeMany) -> Exchange[Any]:
         if isinstance(step, ChangeMany):

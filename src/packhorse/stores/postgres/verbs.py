@@ -20,7 +20,6 @@ from packhorse.stores.postgres.fast_paths import (
     complete_alike,
     complete_in_one,
     short_submit,
-    submit_in_one,
 )
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
@@ -61,7 +60,13 @@ class PostgresJobs(SqlJobs):
     def submit(
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
     ) -> Plan[tuple[Submitted, ...]]:
-        return submit_plan(jobs, self._memory, ids_are_new=ids_are_new)
+        """Store all or none, in one statement where that is possible."""
+        memory = self._memory
+        short = short_submit(jobs, memory)
+        # Jobs that fit the short statement want no keys, and were last seen to be unconstrained.
+        level = _level_for(jobs, memory) if short is None else LockLevel(memory)
+        steps = partial(_submit, jobs, level, ids_are_new=ids_are_new)
+        return Plan("submit", steps, short=short)
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Plain queues are claimed from in one statement, others step by step."""
@@ -121,26 +126,6 @@ def _settle(
         POSTGRES, settlements, level, stashed=stashed
     )
     return verdicts
-
-
-def submit_plan(
-    jobs: Sequence[NewJob], memory: Memory, *, ids_are_new: bool
-) -> Plan[tuple[Submitted, ...]]:
-    """Store all or none; see `JobStore.submit`. Jobs that are alike and unconstrained go in one."""
-    short = short_submit(jobs, memory)
-    if short is not None:  # unconstrained jobs, which want no keys
-        level = LockLevel(memory)
-        # It commits by itself: what may meet a known id among others is stored all or none.
-        alone = len(jobs) == 1 or ids_are_new
-        one = partial(submit_in_one, jobs, level) if alone else None
-        return Plan(
-            "submit",
-            partial(_submit, jobs, level, ids_are_new=ids_are_new),
-            look=one,
-            short=short,
-        )
-    level = _level_for(jobs, memory)
-    return Plan("submit", partial(_submit, jobs, level, ids_are_new=ids_are_new))
 
 
 def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:

@@ -1,6 +1,6 @@
 -- name: submit_alike
--- Add jobs that are ready at once, and alike in all but id, payload and trace, to a unconstrained queue. Nothing is
--- added if the queue or the task is not unconstrained.
+-- Add jobs that are ready at once, and that differ in id, payload and trace only. Add none if the queue or the
+-- task is constrained.
 insert into {jobs} (
     seq, rank, place, lane, id, queue, task, due_us, created_us, updated_us, status, priority,
     tenant, payload, ready_us, trace_id, timeout_us, options, upstream_request_id, created_by
@@ -27,23 +27,19 @@ from unnest(:deadlines::bigint[], :seqs::bigint[]) as new (deadline_us, seq)
 on conflict do nothing
 
 -- name: submit_fast
--- Add jobs that are alike in all but id, payload and trace to a unconstrained queue; one whose id is known is
--- left as it is if that is said. Nothing is added if the queue or the task is not unconstrained.
+-- As `submit_alike`, for jobs with a delay, a deadline or tags. Say whether they were added, and are ready.
 with moment as materialized (
     select now_us, coalesce(:scheduled_us::bigint, now_us + :delay_us) as due_us
     from (select {now} as now_us) as clock
 ),
-entered as materialized (
-    select *, not queues && array['', :queue::text] and :task::text <> all(tasks) as plain
-    from {enter}()
-),
+checked as materialized (select {is_plain}(:queue::text, :task::text) as unconstrained),
 numbered as (
     select nextval('{numbers}') as seq, new.id, new.payload, new.trace_id
-    from entered, unnest(
+    from checked, unnest(
         string_to_array(:ids, e'\x1e'), string_to_array(:payloads, e'\x1e'),
         :traces::text[]
     ) as new (id, payload, trace_id)
-    where entered.plain
+    where checked.unconstrained
 ),
 added as (
     insert into {jobs} (
@@ -60,8 +56,7 @@ added as (
         :deadline_us::bigint, '', new.trace_id, :options::text,
         :upstream_request_id::text, :created_by::text, :extra::text, new.payload
     from numbered as new, moment
-    <conflict>
-    returning seq, id
+    returning seq
 ),
 dated as (
     insert into {deadlines} (deadline_us, seq)
@@ -71,12 +66,7 @@ tagged as (
     insert into {tags} (tag, seq)
     select tag, seq from added, unnest(:tags::text[]) as tag
 )
-select
-    entered.plain,
-    case when (select count(*) from added) < :count then array(select id from added) end,
-    moment.due_us <= moment.now_us,
-    entered.queues, entered.tasks, entered.tasked
-from entered, moment
+select checked.unconstrained, moment.due_us <= moment.now_us from checked, moment
 
 -- name: submit_rows
 -- Add jobs with the places they were given; one whose id is known is left as it is.
