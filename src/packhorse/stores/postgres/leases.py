@@ -140,19 +140,12 @@ class PostgresLeases(SqlLeases):
 
 
 def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
+    """The parameters of `lease_renew`."""
     held = renewal.held
     return {
-        "worker": renewal.worker,
-        "anyway": anyway,
-        "lease_us": renewal.lease_us,
-        "host": renewal.host,
-        "pid": renewal.pid,
-        "version": renewal.version,
-        "concurrency": renewal.concurrency,
-        "quiet": renewal.quiet,
+        **msgspec.structs.asdict(renewal),
         **msgspec.structs.asdict(renewal.totals),
-        "queues": list(renewal.queues),
-        "tasks": list(renewal.tasks),
+        "anyway": anyway,
         "ids": None if held is None else [job_id for job_id, _ in held],
         "fences": None if held is None else [fence for _, fence in held],
     }

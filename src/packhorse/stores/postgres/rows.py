@@ -43,6 +43,11 @@ _COLUMNS: Final = (
 )
 _RECORD_NAMES: Final = (*_COLUMNS.split(", "), "attached")
 RECORD_COLUMNS: Final = f"{_COLUMNS}, {ATTACHED}"
+#: Columns that hold what a new job says as it is.
+_UNCHANGED: Final = (
+    *("id", "task", "queue", "timeout_us", "deadline_us", "tenant"),
+    *("upstream_request_id", "created_by"),
+)
 
 
 def extra_of(job: NewJob) -> str | None:
@@ -101,27 +106,20 @@ def insert_new(
     now_us: int,
 ) -> Steps[int]:
     """Add jobs whose ids were new when that was asked. A job's number is also its place."""
+    places = zip(("status", "lane", "rank"), zip(*where, strict=True), strict=True)
     columns: dict[str, Any] = {
+        **{name: [getattr(job, name) for job in jobs] for name in _UNCHANGED},
+        **{name: list(values) for name, values in places},
         "seq": list(seqs),
-        "id": [job.id for job in jobs],
-        "task": [job.task for job in jobs],
-        "queue": [job.queue for job in jobs],
         "priority": [int(job.priority) for job in jobs],
         "due_us": [due_us_of(job, now_us) for job in jobs],
-        "timeout_us": [job.timeout_us for job in jobs],
-        "deadline_us": [job.deadline_us for job in jobs],
-        "tenant": [job.tenant for job in jobs],
         "trace_id": [trace_of(job) for job in jobs],
         "options": [options_of(job) for job in jobs],
-        "upstream_request_id": [job.upstream_request_id for job in jobs],
-        "created_by": [job.created_by for job in jobs],
         "extra": [extra_of(job) for job in jobs],
         "keyed": [is_keyed(job) for job in jobs],
         "payload": [payload_text(job) for job in jobs],
     }
-    standing = dict(zip(("status", "lane", "rank"), zip(*where, strict=True), strict=True))
-    lists = {name: list(values) for name, values in standing.items()}
-    rows = yield Rows(sql("submit_rows"), {**columns, **lists, "now": now_us})
+    rows = yield Rows(sql("submit_rows"), {**columns, "now": now_us})
     if len(rows) < len(jobs):
         raise Again("a job of the same id was stored meanwhile, in another queue")
     return len(rows)

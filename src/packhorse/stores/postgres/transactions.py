@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Transactions of handlers on PostgreSQL: connections of psycopg from a pool of their own.
+"""Transactions of handlers on PostgreSQL, on psycopg connections from a pool of their own.
 
-A handler uses a connection as psycopg's own. For its last steps it is taken back into pipeline
-mode, which the store's plans run in; what they come to decides whether COMMIT follows.
+A handler uses its connection as psycopg's own. For the last steps the store takes the connection
+back into pipeline mode and runs the plan that settles the job; its answer decides on COMMIT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
 from psycopg import AsyncConnection, Connection, Error
@@ -15,10 +16,9 @@ from psycopg.rows import tuple_row
 
 from packhorse.errors import StoreUnavailable, UsageError
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.connection import LoopConnection, ThreadConnection
 from packhorse.stores.postgres.errors import has_answered, is_lost, translated
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
-from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
+from packhorse.stores.postgres.pool import LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again, Once, Rows
 from packhorse.stores.postgres.transaction import StoreContext, Transaction
 
@@ -70,25 +70,25 @@ class PostgresTransactions:
         self._loops = loops
         self._context = context
 
-    def begin(self, lease_s: float) -> _OpenInThread:
+    def begin(self, lease_s: float) -> _OpenTransaction:
         for remaining in reversed(range(_DEAD_MAX)):
             connection = self._threads.take()
             try:
                 connection.drive(exchange(connection, self._opening(lease_s)))
-                return _OpenInThread(connection, self._threads, self._context)
+                return _OpenTransaction(connection, self._threads, self._context)
             except BaseException as error:
                 self._threads.give(connection)
                 if not (remaining and _had_died(error)):
                     raise _told(error, self._context) from error
         raise AssertionError("unreachable")  # the last round returns or raises
 
-    async def abegin(self, lease_s: float) -> _OpenInLoop:
+    async def abegin(self, lease_s: float) -> _OpenTransaction:
         pool = self._loops.here()
         for remaining in reversed(range(_DEAD_MAX)):
             connection = await pool.take()
             try:
                 await connection.drive(exchange(connection, self._opening(lease_s)), _nothing)
-                return _OpenInLoop(connection, pool, self._context)
+                return _OpenTransaction(connection, pool, self._context)
             except BaseException as error:
                 pool.give(connection)
                 if not (remaining and _had_died(error)):
@@ -104,82 +104,55 @@ class PostgresTransactions:
         return [[_command(self._context, _CLEAN)], begin]
 
 
-class _OpenInThread:
-    """See `OpenTransaction`."""
+class _OpenTransaction:
+    """See `OpenTransaction`. The connection and its pool are those of threads or of a loop."""
 
-    def __init__(self, connection: ThreadConnection, pool: SyncPool, context: StoreContext) -> None:
-        self._wire = connection
+    def __init__(self, connection: Any, pool: Any, context: StoreContext) -> None:
+        self._pipelined = connection
         self._pool = pool
         self._context = context
         self.connection = connection.lend()
         self.connection.row_factory = tuple_row
 
     def finish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        wire = self._wire
         try:
-            wire.take_back()
-            return wire.drive(_finished(wire, steps, self._context))
+            with self._taken_back() as connection:
+                return bool(connection.drive(_finished(connection, steps, self._context)))
         except Exception as error:
-            wire.close()
-            raise _told(error, self._context, committing=wire.committing) from error
-        finally:
-            self._pool.give(wire)
-
-    def roll_back(self) -> None:
-        wire = self._wire
-        try:
-            wire.take_back()
-            wire.drive(_undone(wire, self._context))
-        except Exception:  # noqa: BLE001 - the server rolls back what is cut off
-            wire.close()
-        finally:
-            self._pool.give(wire)
+            raise self._translated(error) from error
 
     async def afinish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        raise NotImplementedError
-
-    async def aroll_back(self) -> None:
-        raise NotImplementedError
-
-
-class _OpenInLoop:
-    """See `OpenTransaction`."""
-
-    def __init__(self, connection: LoopConnection, pool: AsyncPool, context: StoreContext) -> None:
-        self._wire = connection
-        self._pool = pool
-        self._context = context
-        self.connection = connection.lend()
-        self.connection.row_factory = tuple_row
-
-    async def afinish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        wire = self._wire
         try:
-            wire.take_back()
-            return await wire.drive(_finished(wire, steps, self._context), _nothing)
-        except BaseException as error:
-            wire.close()
-            raise _told(error, self._context, committing=wire.committing) from error
-        finally:
-            self._pool.give(wire)
-
-    async def aroll_back(self) -> None:
-        wire = self._wire
-        try:
-            wire.take_back()
-            await wire.drive(_undone(wire, self._context), _nothing)
-        except BaseException as error:
-            wire.close()
-            if not isinstance(error, Exception):  # cancelled
-                raise
-        finally:
-            self._pool.give(wire)
-
-    def finish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        raise NotImplementedError
+            with self._taken_back() as connection:
+                finishing = _finished(connection, steps, self._context)
+                return bool(await connection.drive(finishing, _nothing))
+        except Exception as error:
+            raise self._translated(error) from error
 
     def roll_back(self) -> None:
-        raise NotImplementedError
+        # The server rolls back what is cut off.
+        with suppress(Exception), self._taken_back() as connection:
+            connection.drive(_undone(connection, self._context))
+
+    async def aroll_back(self) -> None:
+        with suppress(Exception), self._taken_back() as connection:
+            await connection.drive(_undone(connection, self._context), _nothing)
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[Any]:
+        """Use the connection in pipeline mode, then return it to its pool; close it on failure."""
+        connection = self._pipelined
+        try:
+            connection.take_back()
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._pool.give(connection)
+
+    def _translated(self, error: Exception) -> BaseException:
+        return _told(error, self._context, committing=self._pipelined.committing)
 
 
 class _LastSteps(Transaction):
