@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PostgreSQL's own ways of what the SQL stores do alike: arrays, few round trips, and locks."""
+"""Implement the SQL dialect for PostgreSQL: arrays, few round trips, and locks."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from packhorse.stores.sql.rows import (
 from packhorse.stores.sql.statements import Parameters, Rows
 from packhorse.stores.sql.submit import is_keyed
 
-#: Where a candidate lies, and where it stands.
+#: The row of a candidate, and its place in the order of claiming.
 _PLACED: Final = "ctid as row, rank, place"
-#: Columns before those of the job handed over.
+#: Number of columns before those of `Job`.
 _STANDING: Final = 2
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
-    """Hand over the next jobs of a queue; no gate is asked."""
+    """Claim the next jobs of a queue without asking limits."""
     tasks = merged_tasks(request, chosen["lane"])
     if tasks:
         merging = merged(queries, "claim_ready_of_task", len(tasks), _PLACED)
@@ -77,7 +77,7 @@ _candidates: Final = partial(candidates, queries)
 
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
-    """Hand over these jobs, in this order."""
+    """Claim these jobs, in this order."""
     text = sql("claim_chosen", handed_columns=HANDED_COLUMNS)
     rows = yield Rows(text, {"seqs": list(seqs), **_handed(request, now_us)})
     return [Job(*row[_STANDING:]) for row in rows]
@@ -94,7 +94,7 @@ def _handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
 
 
 def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
-    """One statement for each pair of lifetimes, which is nearly always one; says how many."""
+    """Complete jobs, one statement per pair of lifetimes (nearly always one); return the count."""
     groups: dict[tuple[int | None, int | None], list[Settlement]] = {}
     for one in completed:
         groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
@@ -107,11 +107,11 @@ def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
 
 #: The type of the column by which jobs are named.
 _TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
-#: Of the name of a line, which is a digest: short, and not for reading.
+#: Length of the name of a line, which is a digest.
 _LINE_DIGITS: Final = 32
 
 
-#: With a bound: ready jobs of a queue and priority among which the oldest is looked for.
+#: Ready jobs of a queue and priority that a bounded search for the oldest one reads.
 _OLDEST_SOME: Final = 500
 
 
@@ -193,7 +193,7 @@ class _Postgres:
         ]
         newest = yield Rows(sql("counts_newest"), {"most": most})
         more = sum(number for *_, number in newest) >= most
-        # Dead ones stand in a lane, and were counted there.
+        # Dead jobs have a lane, and were counted with it.
         found += [(*row, more) for row in newest if row[1] != CODE[JobStatus.DEAD]]
         oldest = yield Rows(sql("counts_lasting"), {"most": most})
         more = sum(number for _, _, number, _ in oldest) >= most
@@ -247,7 +247,7 @@ class _Postgres:
         return Rows(text, {"values": list(values)})
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Not asked for: lines are never said to wait alone."""
+        """Never called: `needs` never says that only lines wait."""
         raise NotImplementedError
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:

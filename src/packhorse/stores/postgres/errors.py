@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The server's trouble in Packhorse's words: what happened, and what to do."""
+"""Translate errors of the server: say what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NO_RIGHT: Final = "42501"
 
 
 def has_answered(error: Exception) -> bool:
-    """Whether this is what a living server said, or no matter of the server at all."""
+    """Whether a living server answered with this error, or it is not about the server."""
     if not isinstance(error, Error):
         return True
     state = error.sqlstate
@@ -83,7 +83,7 @@ def is_unprepared(error: Exception) -> bool:
 def translated(
     error: Exception, settings: PostgresSettings, *, maybe_stored: bool = False
 ) -> Exception:
-    """The same trouble in Packhorse's words."""
+    """The error as one of Packhorse's, with advice."""
     if isinstance(error, PackhorseError):
         return error
     text = " ".join(str(error).split())

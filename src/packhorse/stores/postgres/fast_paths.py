@@ -28,16 +28,16 @@ from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
 from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
 
-#: Constraints that the fast path of a submit does not know.
+#: Constraints that the fast path of a submit does not support.
 _FOREIGN: Final = ~(Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS)
-#: How much the job has that has most, and which were held, if not all.
+#: The largest number of attachments of a job; the ids found processing, if not all were.
 _HELD: Final = (
     "coalesce(max(number), 0), "
     "case when count(*) < :count::bigint then coalesce(array_agg(id), '{}') end"
 )
-#: Of a job that is only asked about.
+#: Stands for the values of a job that attaches none.
 _NOTHING: Final = ((None, None),)
-#: Parts texts that are sent as one. JSON has no such character, and names of jobs have none.
+#: Separates texts that are sent as one parameter. It occurs in no JSON, and in hardly any id.
 _PART: Final = "\x1e"
 
 
@@ -112,33 +112,33 @@ def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
 
 
 def _payloads(jobs: Sequence[NewJob]) -> str:
-    """All of them as one text."""
+    """Join the payloads to one text."""
     try:
         return _PART.encode().join([job.payload for job in jobs]).decode()
     except UnicodeDecodeError:
         for job in jobs:
-            payload_text(job)  # says whose it is
+            payload_text(job)  # raises an error that names the job
         raise
 
 
 def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:
-    """The trace ids that are not made from the job's id; None when there are none at all."""
+    """The trace ids that differ from the default, which the job's id gives; None if none does."""
     traces = [trace_of(job) for job in jobs]
     return None if all(trace is None for trace in traces) else traces
 
 
-#: Jobs that a claim passes by, of other tasks or locked, before it looks task by task.
+#: Jobs of other tasks, or locked, that a claim skips before it searches task by task.
 PASSED_MAX: Final = 500
-#: Queues that are looked at task by task.
+#: A claim of more queues than this never searches task by task.
 _MERGED_QUEUES_MAX: Final = 32
-#: Columns of a job that is handed over; rank and place follow them.
+#: Number of columns of a claimed job; rank and place follow them.
 _HANDED: Final = len(Job.__struct_fields__)
 _QUEUE: Final = Job.__struct_fields__.index("queue")
 _PAYLOAD: Final = Job.__struct_fields__.index("payload")
 _RANK: Final = _HANDED
 _PLACE: Final = _HANDED + 1
-#: How the queues stand, in the place of the payload; all else in that row is null. It tells what is
-#: constrained only when that is why nothing was handed over.
+#: The state of the queues, in the column of the payload; the other columns of that row are null. It
+#: lists what is constrained only if that is why nothing was claimed.
 _STANDING: Final = (
     "json_build_array(now_us, lease_us, due_us, suspects, survey.queues, case when survey.special "
     "then json_build_array(entered.queues, entered.tasks, entered.tasked) end, case when "
@@ -151,7 +151,7 @@ SURVEYED: Final = ", ".join(
 
 
 class _Survey(msgspec.Struct, frozen=True, array_like=True):
-    """How the queues stand, as `claim_fast` found them."""
+    """The state of the queues, as `claim_fast` found it."""
 
     now_us: int
     lease_us: int | None
@@ -159,7 +159,7 @@ class _Survey(msgspec.Struct, frozen=True, array_like=True):
     suspects: bool
     queues: list[str]  #: those that are served, in the order of service
     constrained: tuple[list[str], list[str], list[str]] | None
-    crowded: bool | None  #: it was not filled, and there is more to look at than the window shows
+    crowded: bool | None  #: the claim was not filled, and more jobs lie beyond its window
 
     @property
     def lapsed(self) -> bool:
@@ -167,7 +167,7 @@ class _Survey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def unconstrained(self) -> bool:
-        """Whether jobs may be handed over as they stand."""
+        """Whether jobs may be claimed without asking limits."""
         return self.constrained is None and not self.lapsed
 
     @property
@@ -214,7 +214,7 @@ def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
 
 
 def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:
-    """Queue by queue in the order of service, each in the order of claiming."""
+    """Sort rows by queue, in the order of service, then by the order of claiming."""
     rows.sort(key=itemgetter(_RANK, _PLACE))
     if len(queues) > 1:
         number = {queue: index for index, queue in enumerate(queues)}
@@ -222,7 +222,7 @@ def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:
 
 
 def _furthest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Those that say how far a claim has gone: of one queue and priority, the last."""
+    """Rows that tell how far a claim went: only the last, if all share queue and priority."""
     if not rows:
         return []
     first, last = rows[0], rows[-1]
@@ -233,7 +233,7 @@ def _furthest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def _look(
     request: ClaimRequest, floor: Floor, look: FloorLook, *, late: bool = False
 ) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
-    """Take jobs in their order, or task by task where too many of others stand between them."""
+    """Claim jobs in order, or task by task where too many jobs of other tasks lie between."""
     queues, limit = list(dict.fromkeys(request.queues)), max(0, request.limit)
     tasks = merged_tasks(request) if len(queues) <= _MERGED_QUEUES_MAX else {}
     asked = {
@@ -256,12 +256,12 @@ def _look(
     floor.note_crowd()
     rest = {"limit": limit - len(rows), "window": None, "late": late or bool(rows)}
     then, others = yield from _ask({**asked, **tasks, **rest}, len(tasks))
-    # Those handed over are so whatever has changed since: only without any does that count.
+    # Jobs that were claimed stay claimed; a later change counts only if there are none.
     return (survey if rows else then), [*rows, *others]
 
 
 def _ask(asked: dict[str, Any], tasks: int) -> Steps[tuple[_Survey, list[tuple[Any, ...]]]]:
-    """How the queues stand, and jobs that are handed over; of so many tasks, or of all."""
+    """Run `claim_fast`, for so many tasks merged, or for all in order (0)."""
     filled = queries.filled
     following = merged(queries, "claim_range_of_task", tasks) if tasks else filled("claim_range")
     parts = {"next": following, "lock": filled("claim_lock")}
@@ -286,19 +286,19 @@ def complete_alike(settlements: Sequence[Settlement]) -> bool:
 def complete_in_one(
     settlements: Sequence[Settlement], level: LockLevel
 ) -> Steps[tuple[Verdict, ...] | None]:
-    """Those that are still as they should be; None when some are not and need a closer look."""
+    """Complete jobs in one statement; None if some must be settled by the general route."""
     row = completions(settlements, any_queue=False)
     [(count, awaited, queues, *constrained)] = yield Once(sql("settle_completed"), row)
     for job_id in awaited:
         yield Wake(f"job:{job_id}")
     if count < len(settlements):
         level.expect(queues, Constrained.of(constrained))
-        return None  # those done are known when they come again
+        return None  # the general route answers APPLIED for those that are done
     return (Verdict.APPLIED,) * len(settlements)
 
 
 def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[str, Any]:
-    """What `settle_completed` wants to know; they are kept equally long."""
+    """The parameters of `settle_completed`; all results are kept equally long."""
     first = settlements[0]
     settlements = sorted(settlements, key=attrgetter("job_id"))  # rows are locked in this order
     ids = _PART.join([one.job_id for one in settlements])
@@ -318,7 +318,7 @@ def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[s
 
 
 def attach_in_one(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...] | None]:
-    """As `AttachmentStore.attach`, if none of the jobs has much; None if one has."""
+    """As `AttachmentStore.attach`; None if a job has more than `FEW` attachments."""
     asked = attaching(kept, FEW)
     text = sql("attach", answer=_HELD)
     [(number, ids)] = yield Once(text, {**asked, "count": len(asked["names"])})
@@ -326,11 +326,11 @@ def attach_in_one(kept: Sequence[Attaching]) -> Steps[tuple[Verdict, ...] | None
 
 
 def attaching(kept: Sequence[Attaching], most: int = 2**62) -> dict[str, Any]:
-    """What the statement wants to know; with more than `most` for one job it keeps nothing."""
+    """The parameters of `attach`, which stores nothing if a job would have more than `most`."""
     rows = [(one, pair) for one in kept for pair in one.values.items() or _NOTHING]
     ids = _PART.join([one.job_id for one, _ in rows])
     if rows and ids.count(_PART) >= len(rows):
-        raise PayloadError("a job is named by what is no id; nothing was attached")
+        raise PayloadError("a job id contains the character U+001E; nothing was attached")
     return {
         "ids": ids,
         "fences": " ".join([str(one.fence) for one, _ in rows]),

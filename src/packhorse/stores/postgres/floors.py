@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From where claims look for ready jobs, so that they need not walk past those that are gone.
+"""Remember where claims start to look for ready jobs, so that they skip rows that are gone.
 
 Rows that were claimed stay in the index, dead, until no old snapshot can see them. A claim that
 began at the front would walk past all of them. So a store object keeps, for each set of tasks that
@@ -42,7 +42,7 @@ from packhorse.core.job import Priority
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.rows import PASSES
 
-#: Tells the other processes that a sweep should begin.
+#: Topic that tells other processes to begin a sweep.
 FLOOR_TOPIC: Final = "floor"
 #: How long a job may take from its number to its commit, or be locked, and not be passed by.
 LAG_S: Final = 0.1
@@ -57,9 +57,9 @@ PIECE_S: Final = 0.01
 #: Into how many a piece is divided at once, and how many there are at most.
 _PARTS_MAX: Final = 16
 _PIECES_MAX: Final = 256
-#: What one more claim weighs in the time that claims usually take.
+#: Weight of one more claim in the average time of claims.
 _WEIGHT: Final = 0.1
-#: How long claims go on looking task by task before one looks whether that is still needed.
+#: How long claims search task by task before one checks whether that is still needed.
 CROWDED_S: Final = 1.0
 #: Queues whose floors are kept, and sets of tasks; a claim of more looks from the front.
 _QUEUES_MAX: Final = 1000
@@ -90,7 +90,7 @@ class Floors:
         self._of: dict[tuple[str, ...], Floor] = {}
 
     def of(self, tasks: Sequence[str]) -> Floor:
-        """Those of claims for these tasks: a claim passes by the tasks it does not know."""
+        """The floors of claims for these tasks, since a claim skips tasks it does not know."""
         key = tuple(tasks)
         found = self._of.get(key)
         if found is None:
@@ -105,13 +105,13 @@ class Floors:
             floor.forget()
 
     def give_up(self) -> Steps[None]:
-        """Forget, and let others forget: a job goes back to a place below."""
+        """Begin sweeps here and in other processes: a job returns to a place below a floor."""
         self.forget()
         yield Wake(FLOOR_TOPIC)
 
 
 class Floor:
-    """From where claims of the same tasks look, in every queue."""
+    """The floors of claims for the same tasks, in every queue."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
@@ -136,7 +136,7 @@ class Floor:
         self._sweep.told += 1
 
     def begin(self) -> FloorLook:
-        """A claim is about to look."""
+        """Begin the first look of a claim."""
         now = self._time()
         return FloorLook(now, self._sweep.next_piece(now))
 
@@ -174,7 +174,7 @@ class Floor:
         queues: Sequence[str],
         filled: bool,
     ) -> None:
-        """What a look came to: rows of (queue, rank, place), in the order they are handed out."""
+        """Learn from a look: the claimed (queue, rank, place), in the order of claiming."""
         now = self._time()
         self._sweep.note(look, now, max(map(max, self._low.values()), default=_FIRST))
         for queue, rank, place in handed:
@@ -239,7 +239,7 @@ class Sweep:
             return self._piece()
 
     def note(self, look: FloorLook, now: float, top: int) -> None:
-        """What a look took, with floors up to a place."""
+        """Note how long a look took; `top` is the highest floor."""
         took = now - look.began
         with self._lock:
             if look.piece is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What PostgreSQL does in its own way about leases: it does not walk past jobs that have ended.
+"""Leases on PostgreSQL: repeated looks do not walk past jobs that have ended.
 
 Every job is held for a while, so an old snapshot keeps one dead row of each among those that are
 held, and a look at all held jobs costs more with every job that was run. The looks that workers
@@ -91,7 +91,7 @@ class PostgresLeases(SqlLeases):
         )
 
     def _look_at_all(self, now_us: int) -> Steps[tuple[ExpiredLease, ...]]:
-        """The leases that have run out, by worker; what workers that renew here hold is kept."""
+        """Find expired leases by worker; remember what the workers that renew here hold."""
         own: dict[str, set[tuple[str, int]]] = {worker: set() for worker in self._held_by}
         began = self._time()
         rows = yield Rows(sql("held_jobs"), {"now": now_us, "own": list(own)})
@@ -107,7 +107,7 @@ class PostgresLeases(SqlLeases):
         return tuple(sorted(expired, key=attrgetter("worker")))
 
     def _renew_in_one(self, renewal: Renewal) -> Steps[Renewed | None]:
-        """Nothing more to do, unless the store holds jobs for a worker that it does not know of."""
+        """Renew in one statement; None if the store holds jobs that the worker does not know of."""
         if renewal.step_us > 0:
             return None
         seen = self._held_by.setdefault(renewal.worker, set())

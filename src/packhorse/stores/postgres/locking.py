@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who may change what at the same time; the one place where the order of locks is written down.
+"""Which verbs may run at the same time; the one place that defines the order of locks.
 
 A queue is *unconstrained* when nothing but priority and order of arrival decides about its jobs
 (see `core.constraints`). What is *constrained* is written down in one row of the table `special`,
@@ -43,7 +43,7 @@ _TASK_WIDE: Final = (GateKind.TASK_CONCURRENCY, GateKind.TASK_RATE)
 
 
 class Constrained(NamedTuple):
-    """What is not unconstrained."""
+    """The constrained queues and tasks."""
 
     queues: frozenset[str]
     tasks: frozenset[str]  #: those with limits
@@ -65,7 +65,7 @@ class Memory:
 
 
 class LockLevel:
-    """How much a plan locks; it begins with what it knows, and begins again if that is too little.
+    """The locks of a plan, which starts with those it knows of, and again if they do not suffice.
 
     `alone` is everything; else the constrained queues in `queues`, and the `keys`.
     """
@@ -132,11 +132,11 @@ class LockLevel:
             raise Again("it concerns more than the jobs it is about")
 
     def asks_gates(self, queue: str) -> bool:
-        """Not of an unconstrained queue: no plan has it alone, and picked rows are locked."""
+        """Whether claims ask limits: not in unconstrained queues, which no plan has for itself."""
         return queue in self.constrained.queues
 
     def covers(self, gate: Gate) -> bool:
-        """Gates of tasks and of its queues: those of others are opened by who claims from them."""
+        """Whether the plan may open a gate: those of tasks, and of the queues it has locked."""
         return gate.kind in _TASK_WIDE or gate.name[0] in self.queues
 
     def mark_lined(

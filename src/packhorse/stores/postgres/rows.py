@@ -26,7 +26,7 @@ from packhorse.stores.sql.rows import (
 from packhorse.stores.sql.statements import Rows
 from packhorse.stores.sql.submit import due_us_of, is_keyed
 
-#: What a worker is handed, in the order of `packhorse.core.job.Job`, once its row is claimed.
+#: The columns of a claimed job, in the order of `packhorse.core.job.Job`.
 HANDED_COLUMNS: Final = (
     "job.id, job.task, job.queue, job.fence, job.payload, job.priority, job.tenant, job.attempts, "
     "job.failures, job.crashes, job.lone_crashes, job.snoozes, job.timeout_us, job.deadline_us, "
@@ -43,7 +43,7 @@ _COLUMNS: Final = (
 )
 _RECORD_NAMES: Final = (*_COLUMNS.split(", "), "attached")
 RECORD_COLUMNS: Final = f"{_COLUMNS}, {ATTACHED}"
-#: Columns that hold what a new job says as it is.
+#: Columns that hold a field of `NewJob` as it is.
 _UNCHANGED: Final = (
     *("id", "task", "queue", "timeout_us", "deadline_us", "tenant"),
     *("upstream_request_id", "created_by"),
@@ -126,7 +126,7 @@ def insert_new(
 
 
 def index_rare(jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
-    """What few jobs have is kept apart, so that jobs without it pay nothing."""
+    """Index deadlines and tags in tables of their own: jobs without them pay nothing."""
     pairs = zip(jobs, seqs, strict=True)
     dated = [(job.deadline_us, seq) for job, seq in pairs if job.deadline_us is not None]
     if dated:

@@ -238,23 +238,23 @@ class _Groups:
             future.set_result(answer)
 
     async def _together(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        """An answer or an exception for each, or the plan itself where it is to run alone."""
+        """Return an answer or an error for each plan, or the plan itself if it must run alone."""
         connection = None
         try:
             connection = await self._pool.take()
             exchange = _run_group(connection, plans, self._context)
             return await connection.drive(exchange, partial(self._pool.give, connection))
-        except Exception as error:  # noqa: BLE001 - told to all, or found again by each
+        except Exception as error:  # noqa: BLE001 - returned to all, or each plan meets it again
             if connection is not None and connection.committing and not has_answered(error):
-                told = translated(error, self._context.settings, maybe_stored=True)
-                return [told] * len(plans)
+                failure = translated(error, self._context.settings, maybe_stored=True)
+                return [failure] * len(plans)
             return list(plans)
 
 
 def _run_group(
     connection: PipelinedConnection, plans: Sequence[Plan[Any]], context: StoreContext
 ) -> Exchange[list[Any]]:
-    """Run all in one transaction; a plan that came to no answer stands in its place."""
+    """Run all in one transaction; return the plan itself where it has no answer."""
     connection.committing = connection.committed = False
     shorts = [plan.short for plan in plans]
     for short in shorts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What PostgreSQL does in its own way about jobs."""
+"""The verbs about jobs and attachments that PostgreSQL implements itself."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class PostgresJobs(SqlJobs):
         self.floors.forget()
 
     def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
-        """How much a plan locks that submits these jobs, as far as is known."""
+        """The locks of a plan that submits these jobs, as far as known."""
         return _level_for(jobs, self._memory)
 
     def new_level(self) -> LockLevel:
-        """How much a plan locks that does not know yet what it is about."""
+        """The locks of a plan that does not know its jobs yet."""
         return LockLevel(self._memory)
 
     def submit(
@@ -69,7 +69,7 @@ class PostgresJobs(SqlJobs):
         return Plan("submit", steps, short=short)
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
-        """Plain queues are claimed from in one statement, others step by step."""
+        """Claim from unconstrained queues in one statement, from others step by step."""
         level = LockLevel(self._memory)
         level.expect(request.queues)
         unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
@@ -77,14 +77,14 @@ class PostgresJobs(SqlJobs):
         return Plan("claim", lambda: _claim(request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
-        """Completions of unconstrained jobs in one statement, others step by step."""
+        """Complete unconstrained jobs in one statement, settle others step by step."""
         level = LockLevel(alone=any(one.kind is SettlementKind.LIMITED for one in settlements))
         one = (lambda: complete_in_one(settlements, level)) if complete_alike(settlements) else None
         return Plan("settle", lambda: _settle(settlements, level, self.floors), look=one)
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         def steps() -> Steps[JobRecord | None]:
-            # A claim passes by a row that is locked, as this one was until now: look again.
+            # Claims skip locked rows, and this statement locked one: let workers claim again.
             for (queue,) in (yield Once(sql("await_finish"), (job_id,))):
                 yield Wake(f"queue:{queue}")
             rows = yield Once(sql("job", columns=RECORD_COLUMNS), (job_id,))
@@ -101,7 +101,7 @@ class PostgresAttachments(SqlAttachments):
         super().__init__(POSTGRES)
 
     def attach(self, kept: Sequence[Attaching]) -> Plan[tuple[Verdict, ...]]:
-        """In one statement that commits, where no job has much."""
+        """Attach in one statement that commits, where no job has many attachments."""
         return msgspec.structs.replace(super().attach(kept), look=partial(attach_in_one, kept))
 
 

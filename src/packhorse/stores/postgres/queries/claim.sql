@@ -73,7 +73,7 @@ select * from handed order by number
 -- Hand the next ready jobs of unconstrained queues to a worker, queue by queue in the order of service, each
 -- from the floors given, and past no more jobs than the window is wide. Nothing is handed over if its lease is
 -- gone, if one of the queues is not unconstrained, or if a job is due that must become ready first. The first
--- row says how the queues stand, as JSON in the place of a payload; the caller sorts the others.
+-- row is the state of the queues, as JSON in the column of the payload; the caller sorts the others.
 with moment as materialized (select {now} as now_us),
 entered as materialized (select * from {enter}()),
 asked as materialized (
@@ -149,7 +149,7 @@ where job.lane < {lane.suspect} and job.queue = range.queue and job.task = <task
 order by job.rank, job.place limit (select :window::bigint))
 
 -- name: promote
--- Due jobs become ready, in their places; one that kept its place has been ready before.
+-- Make due jobs ready, in their places; one that kept its place has been ready before.
 update {jobs} as job
 set
     status = {status.queued},
@@ -162,8 +162,8 @@ from unnest(:seqs::bigint[], :ranks::bigint[], :places::bigint[]) as due (seq, r
 where job.seq = any(:seqs::bigint[]) and job.seq = due.seq
 
 -- name: promote_fast
--- Due jobs of unconstrained queues become ready, at most so many a queue, in (due, sequence) order; who kept a
--- place goes back to it, any other takes a new one. Says whether a job went back.
+-- Make due jobs of unconstrained queues ready, at most so many per queue, in (due, sequence) order. A job that
+-- kept its place returns to it, any other takes a new one. Say whether a job returned.
 with moment as materialized (select {now} as now_us),
 entered as materialized (select queues from {enter}()),
 due as materialized (

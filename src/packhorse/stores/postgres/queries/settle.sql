@@ -58,7 +58,7 @@ where job.<column> = any(:values::<type>[])
 order by asked.number
 
 -- name: aftermath_needed
--- Does anything wait for attempts to end: jobs held back or stashed, workers or producers?
+-- Whether anything waits for attempts to end: blocked or stashed jobs, workers or producers.
 select
     exists (select 1 from {jobs} where lane = {lane.blocked})
     or exists (select 1 from {stash})
@@ -103,11 +103,11 @@ where
     and (select true from {attachments} as kept where kept.seq = job.seq and kept.name <> '' limit 1)
 
 -- name: attach
--- Keep values with those jobs that are processing with these fences, and tell how much each has then;
--- keep nothing, where one of them has more than so much. What must hold stands in a case, as above. Who
--- writes holds the row of the job, so that a name that is not there comes from no other: should one have
--- come while we waited for the row, which this statement does not see, it fails, and is run again.
--- (`on conflict` would ask the index twice, and write each row twice.)
+-- Attach values to those jobs that are processing under these fences, and count what each job has then; attach
+-- nothing if a job would have more than `most`. The condition is in a case, as above. A writer locks the row of
+-- the job, so nobody else adds a name meanwhile. If one was added while this statement waited for the row,
+-- which its snapshot does not show, it fails and is run again. (`on conflict` would search the index twice, and
+-- write each row twice.)
 with held as materialized (
     select
         job.id, job.seq, given.name, given.value, given.number + had.number as number, had.known

@@ -121,12 +121,12 @@ left join {queues} as queue on queue.name = asked.queue
 select nextval('{numbers}') from generate_series(1, ?)
 
 -- name: constrained
--- What is not unconstrained.
+-- The constrained queues and tasks.
 select queues, tasks, tasked from {special}
 
 -- name: constrained_keep
--- Write down what is not unconstrained; the row stays as it is when that has not changed, and is made again
--- where it was removed.
+-- Store which queues and tasks are constrained. Leave the row alone if that has not changed; insert it if it
+-- was removed.
 with found as materialized (
     select
         array(
