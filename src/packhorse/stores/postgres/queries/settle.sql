@@ -105,7 +105,7 @@ where
 -- name: attach
 -- Attach values to those jobs that are processing under these fences, and count what each job has then; attach
 -- nothing if a job would have more than `most`. The condition is in a case, as above. A writer locks the row of
--- the job, so nobody else adds a name meanwhile. If one was added while this statement waited for the row,
+-- the job, so no other writer adds a name meanwhile. If one was added while this statement waited for the row,
 -- which its snapshot does not show, it fails and is run again. (`on conflict` would search the index twice, and
 -- write each row twice.)
 with held as materialized (
