@@ -106,7 +106,7 @@ def test_a_lost_wake_up_only_costs_the_floor(
     app: Packhorse, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "WAIT_FLOOR_S", 0.01)
-    monkeypatch.setattr(store._wakeups, "send", lambda topics: None)
+    monkeypatch.setattr(store.wakeups, "send", lambda topics: None)
     job = app.tasks["work"].enqueue()
     answer = in_thread(lambda: job.result(timeout=3600))
     assert store.waiting.acquire(timeout=WAIT_S)
@@ -162,7 +162,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(
     app: Packhorse, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = app.tasks["work"].enqueue()
-    listening = store._wakeups._listeners
+    listening = store.wakeups._listeners
 
     def interrupted(future: Any, timeout: float | None = None) -> Any:
         assert store.waiting.acquire(timeout=WAIT_S)

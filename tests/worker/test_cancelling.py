@@ -143,7 +143,7 @@ async def test_a_wish_whose_wake_up_is_lost_is_heard_within_seconds(yard: Yard) 
 
     yard.task(hang)
     job_id = yard.submit("hang")
-    yard.store._wakeups.send = lambda topics: None  # type: ignore[method-assign]
+    yard.store.wakeups.send = lambda topics: None  # type: ignore[method-assign]
     async with yard.running():
         await heard(started)
         cancel(yard, job_id)
