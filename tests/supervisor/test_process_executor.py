@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
 from packhorse.client.stacks import aask_stacks
+from packhorse.runtime.worker import slots
+from packhorse.runtime.worker.processes import runner
 from packhorse.runtime.worker.processes.runner import Origin, origin_of
 from tests.supervisor.yard import (
     IN_PROCESSES,
@@ -70,6 +76,50 @@ def test_handlers_run_in_a_warm_process_with_its_resources_and_their_context(yar
     assert [(line.level, line.message) for line in looks[3].logs()] == [("warning", "looked at 3")]
     assert yard.stop(parent) == 0
     assert (yard.folder / f"left-{pids.pop()}").exists()
+
+
+@asynccontextmanager
+async def held_ahead(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> AsyncIterator[JobHandle[Any]]:
+    """A worker whose only process has a long job, and a short one that it holds for so long."""
+    monkeypatch.setattr(slots, "_WORK_S", 600.0)  # whatever the machine takes for a short one
+    monkeypatch.setattr(runner, "_WAIT_S", wait_s)
+    monkeypatch.syspath_prepend(str(yard.folder))
+    yard.app.origin = "jobs:app"
+    tasks = yard.app.tasks
+    await yard.app.aenqueue_many([tasks["quick"].call() for _ in range(3)])
+    long, behind = await tasks["hold_process"].aenqueue(), await tasks["quick"].aenqueue()
+    worker = asyncio.create_task(yard.app.arun(process_slots=1))
+    await asyncio.to_thread(yard.begun, long)
+    yield behind
+    yard.go()
+    await asyncio.wait_for(worker, PATIENCE_S)
+    assert (await long.ainfo()).status is JobStatus.COMPLETED
+
+
+async def test_a_job_held_ahead_goes_back_at_no_cost_if_no_process_becomes_free(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held_ahead(yard, monkeypatch, wait_s=0.2) as behind:
+        await soon("it to go back", lambda: yard.record(behind).counters.releases == 1)
+        assert yard.record(behind).counters.attempts == 0
+
+        yard.go()
+        await soon("it to run", lambda: yard.record(behind).status is JobStatus.COMPLETED)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def test_jobs_that_wait_for_a_process_go_back_as_soon_as_the_worker_stops(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held_ahead(yard, monkeypatch, wait_s=PATIENCE_S * 10) as behind:
+        await soon("it to be held", lambda: yard.record(behind).status is JobStatus.PROCESSING)
+
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        await soon("it to go back", lambda: yard.record(behind).counters.releases == 1)
+    assert yard.record(behind).counters.attempts == 0
 
 
 @pytest.mark.req("S4-24", "S4-26")

@@ -157,6 +157,16 @@ def look(ctx: Context, number: int) -> dict:
                           for at_us in (ctx._link.passed_us(), ctx._link.now_us())]}
 
 @app.task(executor="process")
+def quick() -> None:
+    pass
+
+@app.task(executor="process")
+def hold_process(ctx: Context) -> None:
+    say("begun", ctx.job)
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+
+@app.task(executor="process")
 async def wait_a_little() -> int:
     await asyncio.sleep(0.01)
     return os.getpid()

@@ -139,7 +139,7 @@ async def test_a_worker_admits_what_was_committed(
     """By its poll, or without it because the commit is told of."""
     if not polls:
         monkeypatch.setattr(upkeep.Admitter, "interval_s", PATIENCE_S * 10)
-        monkeypatch.setattr(upkeep, "_INTAKE_S", PATIENCE_S * 10)
+        monkeypatch.setattr(upkeep, "_BUSY_S", PATIENCE_S * 10)
     async with working(orders.app):
         await (await orders.send.aenqueue("before")).aresult(timeout=PATIENCE_S)
         open_tx: Callable[[Orders], Any] = Orders.driver if polls else Orders.sqlalchemy_session

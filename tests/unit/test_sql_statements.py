@@ -58,7 +58,8 @@ def rendered(queries: Queries, name: str) -> str:
 def test_every_query_is_used_and_every_used_one_exists(module: ModuleType) -> None:
     used = {name for one in (sql, module) for name in CALL.findall(CODE_OF[one])}
 
-    named = {name for name in STORES[module].templates if f'"{name}"' in CODE_OF[module]}
+    code = CODE_OF[sql] + CODE_OF[module]
+    named = {name for name in STORES[module].templates if f'"{name}"' in code}
 
     assert used | named == STORES[module].templates.keys()
 

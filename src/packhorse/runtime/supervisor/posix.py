@@ -53,6 +53,17 @@ def adopts_orphans() -> bool:
     return os.getpid() == 1 or answer.value == 1
 
 
+def has_children() -> bool:
+    """Whether this process may have a child; asking is far cheaper than naming them."""
+    if not hasattr(os, "waitid"):
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def child_pids(pid: int) -> frozenset[int]:
     """Return the children of a process, zombies too; none where the kernel does not say."""
     found: set[int] = set()

@@ -236,6 +236,12 @@ class Fetcher:
         running = slots.running - slots.in_processes
         return slots.look_ahead.wanted(running, len(slots.waiting), ahead=ahead)
 
+    @property
+    def may_look_ahead(self) -> bool:
+        """Whether a claim of all queues may bring jobs that have to wait here."""
+        plain = self.urgency.plain and not self.rotation.limited
+        return plain and self._options.max_jobs is None
+
     def _look_for_room(self) -> None:
         """Claim again if there is room now for less urgent jobs than the last claim asked for."""
         if self._empty and self.urgency.is_news(self._wanted()):

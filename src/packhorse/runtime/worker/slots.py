@@ -94,6 +94,7 @@ class Slots:
         self.waiting: deque[Attempt] = deque()  #: look-ahead
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
         self.look_ahead = LookAhead(concurrency)
+        self.process_look_ahead = LookAhead(0)  #: `ProcessFetcher` sets how many processes
         self.open = True  #: False: start nothing any more
         self.freed = False  #: a job has ended that counted against a limit
         self._loop = loop
@@ -139,13 +140,15 @@ class Slots:
     def take(self, attempts: Iterable[Attempt]) -> None:
         """Hold the jobs of a claim, and start those that find a slot."""
         arrived = self._monotonic()
+        first = []
         for attempt in attempts:
             attempt.arrived = arrived
             self.held.add(attempt)
-            if attempt.plan.process:  # it was claimed because a process is free
-                self.waiting.appendleft(attempt)
+            if attempt.plan.process:  # its slot is a process, not one that others wait for
+                first.append(attempt)
             else:
                 self.waiting.append(attempt)
+        self.waiting.extendleft(reversed(first))
         self.turn_soon()
 
     def finish(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -157,12 +160,15 @@ class Slots:
         self.in_processes -= attempt.plan.process
         if attempt.begun:  # else it was stopped, or too late, before it began
             attempt.duration = duration = self._monotonic() - attempt.started
-            self.look_ahead.measured(duration)
+            ahead = self.process_look_ahead if attempt.plan.process else self.look_ahead
+            ahead.measured(duration)
             if duration > attempt.timeout_s and attempt.ending is None:
                 # It blocked the loop, so that nothing could stop it in time.
                 outcome = ended_by_worker(attempt, attempt.bound)
         if attempt.ending is _TOO_LATE:
             self.started -= 1  # `max_jobs` does not count a job that never started
+            if attempt.plan.process:
+                self.process_look_ahead.suspend()
         self._settle(attempt, outcome)
         if attempt.context is not None:  # it holds the attempt: a cycle, which keeps the payload
             attempt.context.let_go()

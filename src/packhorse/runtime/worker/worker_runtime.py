@@ -125,8 +125,7 @@ class WorkerRuntime(Runtime):
         self.shutdown.quiet = on
         self.heartbeat.tell_quiet(on=on)
         if on:
-            self.slots.give_back()
-            self.settler.flush()
+            self._give_back()
         self.wake()
 
     def leave_with(self, problem: str) -> None:
@@ -164,6 +163,7 @@ class WorkerRuntime(Runtime):
             tasks=tuple(sorted(apart)),
             processes=self.processes.pool.limits.slots,
             poll_s=self.options.poll_interval_us / SECOND_US,
+            look_ahead=not self.env.middlewares,  # inside of these, an attempt has begun
         )
         self.wake = self._wake_both
 
@@ -263,9 +263,15 @@ class WorkerRuntime(Runtime):
     def _stop_starting(self) -> None:
         """Give back jobs that have not begun, since shutdown has."""
         self.slots.open = False
-        self.slots.give_back()
-        self.settler.flush()
+        self._give_back()
         self.fetcher.wake()
+
+    def _give_back(self) -> None:
+        """Release the jobs that are held ahead."""
+        self.slots.give_back()
+        if self.processes is not None:
+            self.processes.pool.turn_away()
+        self.settler.flush()
 
     def on_renewed(self) -> None:
         if self.lease.trusted and not self._started:

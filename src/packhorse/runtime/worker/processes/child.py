@@ -39,6 +39,7 @@ from packhorse.runtime.supervisor.posix import (
     adopt_orphans,
     child_pids,
     die_with_parent,
+    has_children,
     kill_all,
     reaped,
 )
@@ -73,6 +74,7 @@ VARIABLE: Final = "PACKHORSE_PROCESS"
 _LOG: Final = logging.getLogger("packhorse.worker")
 _LOGGED_LENGTH_MAX: Final = 16_000
 _CHUNK: Final = 65_536
+_NONE: Final[frozenset[int]] = frozenset()
 _MAIN: Final = "__mp_main__"  # as multiprocessing does, so that scripts start nothing
 #: Processes of the standard library that may outlive a job.
 _HELPERS: Final = (
@@ -234,7 +236,7 @@ class _Process:
         return f"it left {tasks} asyncio task{'s' if tasks > 1 else ''} running" if tasks else ""
 
     def _strays(self) -> frozenset[int]:
-        found = child_pids(self._pid) - self._kept
+        found = child_pids(self._pid) - self._kept if has_children() else _NONE
         return found - _helpers() if found else found
 
     def _listen(self) -> None:

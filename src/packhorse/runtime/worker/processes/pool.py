@@ -76,7 +76,8 @@ class ProcessPool:
         self._setup = setup
         self._idle: list[PoolProcess] = []
         self._all: set[PoolProcess] = set()
-        self._waiting: deque[asyncio.Future[None]] = deque()  # at most one per slot of the worker
+        self._waiting: deque[asyncio.Future[None]] = deque()  # at most one per job held
+        self._patience: set[asyncio.Timeout] = set()  # of callers that wait, and not for ever
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -89,11 +90,13 @@ class ProcessPool:
 
         `TimeoutError` if none becomes free in time, `BrokenApp` if the app does not load.
         """
-        async with asyncio.timeout(wait_s):
-            while not self._idle and len(self._all) >= self.limits.slots:
-                turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._waiting.append(turn)
-                await turn
+        async with asyncio.timeout(wait_s) as patience:
+            if wait_s is not None:
+                self._patience.add(patience)
+            try:
+                await self._room()
+            finally:
+                self._patience.discard(patience)
         if self._idle:
             return self._idle.pop()  # the one used last is the warmest
         return await self._start()
@@ -105,6 +108,21 @@ class ProcessPool:
         else:
             self._discard(process)
         self._next()
+
+    async def _room(self) -> None:
+        """Wait until there is an idle process, or room for another one."""
+        wait_at = self._waiting.append
+        while not self._idle and len(self._all) >= self.limits.slots:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            wait_at(turn)
+            await turn
+            wait_at = self._waiting.appendleft  # a new caller was faster: stay the first
+
+    def turn_away(self) -> None:
+        """End the waits of `acquire` that have a limit, as if it were reached."""
+        now = asyncio.get_running_loop().time()
+        for patience in self._patience:
+            patience.reschedule(now)
 
     def tell_lease(self, *, gone: bool) -> None:
         """Tell every process whether the worker's lease may be gone."""

@@ -112,7 +112,8 @@ class ProcessRunner:
         try:
             process = None if attempt.ending else await self.pool.acquire(_WAIT_S)
         except TimeoutError:
-            return ended_by_worker(attempt, attempt.ending or Ending.TOO_LATE)
+            attempt.ending = attempt.ending or Ending.TOO_LATE
+            return ended_by_worker(attempt, attempt.ending)
         except BrokenApp as error:
             self._begin(attempt)
             return _broken(error)
@@ -248,10 +249,11 @@ def _main_file() -> str | None:
 
 
 class ProcessFetcher:
-    """Claim jobs for processes, never more than there are free processes.
+    """Claim jobs for processes, ahead of the free ones by what `LookAhead` allows.
 
     They are claimed apart from the others and have slots of their own: neither kind keeps the
-    other waiting, however many jobs of it there are and however long they take.
+    other waiting, however many jobs of it there are and however long they take. A job held ahead
+    waits for a process in `ProcessPool.acquire`.
     """
 
     def __init__(
@@ -263,13 +265,16 @@ class ProcessFetcher:
         tasks: tuple[str, ...],
         processes: int,
         poll_s: float,
+        look_ahead: bool,
     ) -> None:
         self._fetcher = fetcher
         self._slots = slots
         self._shutdown = shutdown
         self._tasks = tasks
-        self._processes = processes
+        self._look_ahead = slots.process_look_ahead
+        self._look_ahead.concurrency = processes
         self._poll_s = poll_s
+        self._may_look_ahead = look_ahead
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -286,16 +291,20 @@ class ProcessFetcher:
                     await asyncio.wait_for(self._woken.wait(), rest_s)
 
     @property
-    def _free(self) -> int:
+    def _wanted(self) -> int:
+        """How many jobs to claim; none ahead where a limit or `max_jobs` would count them."""
         held = (each for each in self._slots.held if each.stage <= Stage.RUNNING)
-        return self._processes - sum(each.plan.process for each in held)
+        count, processes = sum(each.plan.process for each in held), self._look_ahead.concurrency
+        running = min(count, processes)
+        ahead = self._may_look_ahead and self._fetcher.may_look_ahead
+        return self._look_ahead.wanted(running, count - running, ahead=ahead)
 
     async def _claim(self) -> float:
-        """Claim once if a process is free; return how long to wait."""
-        free = self._free
-        if free < 1:
+        """Claim once if there is room; return how long to wait."""
+        wanted = self._wanted
+        if wanted < 1:
             return self._poll_s
-        claimed = await self._fetcher.claim_only(self._tasks, free)
+        claimed = await self._fetcher.claim_only(self._tasks, wanted)
         if claimed is None:
             return _IN_THE_WAY_S if not self._shutdown.quiet else self._poll_s
         if claimed.next_due_us is None:
