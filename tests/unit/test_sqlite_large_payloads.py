@@ -9,10 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from packhorse.core.job import JobStatus
-from packhorse.core.settlement import SettlementKind
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import JobConflict, StoreError
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import JobFilter, QueueSettings
@@ -77,6 +78,30 @@ def test_claim_settle_and_retry_write_no_large_payload(
     assert len(claimed.jobs) == COUNT
     assert claim <= FEW_PAGES
     assert settle <= FEW_PAGES
+
+
+def test_large_payloads_and_results_go_beside_small_ones_each_to_its_own_job(
+    store: SqliteStore,
+) -> None:
+    sizes = {f"job-{number}": 70_000 if number % 2 else 7 for number in range(COUNT)}
+    payloads = {job_id: b'"' + size * b"x" + b'"' for job_id, size in sizes.items()}
+    new = [new_job(job_id, payload=payload) for job_id, payload in payloads.items()]
+    store.run(store.jobs.submit(new))
+
+    claimed = store.run(store.jobs.claim(claiming(limit=COUNT))).jobs
+    assert {job.id: job.payload.encode() for job in claimed} == payloads
+    ended = [
+        msgspec.structs.replace(settlement_of(SettlementKind.COMPLETED, job), result=job.payload)
+        for job in claimed
+    ]
+    stale = [msgspec.structs.replace(one, fence=one.fence - 1) for one in ended]
+    assert store.run(store.jobs.settle(stale)) == (Verdict.STALE,) * COUNT
+    assert store.run(store.jobs.settle(ended)) == (Verdict.APPLIED,) * COUNT
+
+    for job_id, payload in payloads.items():
+        record = store.run(store.inspection.job(job_id))
+        assert record is not None
+        assert (record.status, record.result) == (JobStatus.COMPLETED, payload)
 
 
 @pytest.mark.parametrize("ids_are_new", [True, False], ids=["one", "general"])

@@ -66,6 +66,7 @@ PARTS: Final = MappingProxyType(
         "flag": "paused",
         "handed_columns": "*",
         "kept": "(?, ?, ?, ?)",
+        "done": "json_each(:results)",
         "next": "select * from packhorse_jobs where lane = 0 and queue = :queue",
         "rows": f"({', '.join('?' * 19)})",
         "table": "jobs",

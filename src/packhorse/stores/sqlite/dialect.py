@@ -44,6 +44,7 @@ from packhorse.stores.sqlite.rows import (
 from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
+_numbers: Final = msgspec.json.Decoder(list[int])
 #: Rows of one statement: this many, or a half, a quarter ... of it, to have few statement texts.
 _ROWS_MAX: Final = 64
 _held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
@@ -66,7 +67,19 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     if count == 0:
         return []
     yield Change(sql("claim"), _handed(request, seqs, chosen["now"]))
-    return _jobs.decode(jobs)
+    return (yield from _with_bodies(_jobs.decode(jobs), seqs))
+
+
+def _with_bodies(jobs: list[Job], seqs: str) -> Steps[list[Job]]:
+    """Give jobs their large payloads, which are not in their rows."""
+    if "" not in [job.payload for job in jobs]:
+        return jobs
+    bodies = dict((yield Rows(sql("claim_bodies"), {"seqs": seqs})))
+    pairs = zip(jobs, _numbers.decode(seqs), strict=True)
+    return [
+        job if job.payload else msgspec.structs.replace(job, payload=bodies[seq])
+        for job, seq in pairs
+    ]
 
 
 _candidates: Final = partial(candidates, queries)
@@ -77,7 +90,7 @@ def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> 
     chosen = json_text(list(seqs))
     [(jobs,)] = yield Rows(sql("claim_chosen"), {"seqs": chosen})
     yield Change(sql("claim"), _handed(request, chosen, now_us))
-    return _jobs.decode(jobs)
+    return (yield from _with_bodies(_jobs.decode(jobs), chosen))
 
 
 def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
@@ -91,18 +104,38 @@ def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
     }
 
 
+#: A longer result has a statement of its own.
+_RESULT_LARGE: Final = 2_000
+_OF_BATCH: Final = "json_each(:results)"
+_OF_ONE: Final = "(select :id as key, :result as value)"
+
+
 def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
-    """Complete jobs with one statement per fence and lifetimes; return how many."""
+    """Complete these jobs; return how many were still held as the settlements say.
+
+    One statement serves all of the same fence and lifetimes, nearly always all there are.
+    """
     groups: dict[tuple[int, int | None, int | None], dict[str, str | None]] = {}
+    large: list[dict[str, Any]] = []
     for one in completed:
-        group = groups.setdefault((one.fence, one.keep_us, one.result_keep_us), {})
-        group[one.job_id] = one.result
+        result, kept = one.result, (one.fence, one.keep_us, one.result_keep_us)
+        if result is not None and len(result) > _RESULT_LARGE:
+            large.append({"id": one.job_id, "result": result, **_lasting(*kept, now_us)})
+        else:
+            groups.setdefault(kept, {})[one.job_id] = result
     applied = 0
-    for (fence, keep_us, result_keep_us), results in groups.items():
-        kept = lifetimes(now_us, keep_us, result_keep_us)
-        given = {"results": json_text(results), "fence": fence, "now": now_us, **kept}
-        applied += yield Change(sql("settle_completed"), given)
+    for kept, results in groups.items():
+        given = {"results": json_text(results), **_lasting(*kept, now_us)}
+        applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
+    if large:
+        applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), large)
     return applied
+
+
+def _lasting(
+    fence: int, keep_us: int | None, result_keep_us: int | None, now_us: int
+) -> dict[str, Any]:
+    return {"fence": fence, "now": now_us, **lifetimes(now_us, keep_us, result_keep_us)}
 
 
 #: SQLite groups by sorting, in memory that grows with the rows. So unfinished jobs are read in the

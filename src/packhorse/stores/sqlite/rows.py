@@ -87,12 +87,16 @@ def insert_rows(
     where: Sequence[tuple[int, int, int]],
     now_us: int,
 ) -> Steps[int]:
-    """Insert the jobs whose id is new; return how many."""
+    """Insert the jobs whose id is new; return how many. `index_rare` adds large payloads."""
+    apart = any(len(job.payload) > LARGE for job in jobs)
+    if apart:
+        [(apart,)] = yield Rows(sql("bodies_known"), (now_us,))
     rows = [
         (
             *(seq, job.id, job.task, job.queue, *stands, seq, job.priority, due_us_of(job, now_us)),
             *(now_us, now_us, now_us, job.timeout_us, job.deadline_us, job.tenant),
-            *(trace_of(job), extra_of(job), payload_text(job)),
+            *(trace_of(job), extra_of(job)),
+            "" if apart and len(job.payload) > LARGE else payload_text(job),
         )
         for seq, job, stands in zip(seqs, jobs, where, strict=True)
     ]

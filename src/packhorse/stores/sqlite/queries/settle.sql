@@ -1,6 +1,7 @@
 -- name: settle_completed
--- Complete the jobs of a batch that are processing with this fence and not to be cancelled. The
--- parameter is one JSON object of results by id: reading arrays would cost as much as the update.
+-- Complete the jobs of <done> that are processing with this fence and not to be cancelled. <done> is
+-- one JSON object of results by id, since reading arrays would cost as much as the update; or one job
+-- whose result is large, since SQLite copies JSON several times.
 update {jobs}
 set
     status = {status.completed}, lane = null,
@@ -9,7 +10,7 @@ set
     finished_us = :now, updated_us = :now, hold_us = null,
     expires_us = :expires_us, record_until_us = :record_until_us,
     result_until_us = :result_until_us
-from json_each(:results) as done
+from <done> as done
 where
     {jobs}.id = done.key and {jobs}.fence = :fence
     and {jobs}.status = {status.processing} and {jobs}.cancel_requested = 0

@@ -21,16 +21,20 @@ from {jobs} as job, json_each(job.extra, '$.tags') as tag
 where job.id in (select value from json_each(?))
 on conflict do nothing
 
+-- name: bodies_known
+-- Whether all live workers look for large payloads beside the rows; older releases do not.
+select not exists (select 1 from {workers} where schema < 3 and expires_us > ?)
+
 -- name: payloads_cut
--- Empty the large payloads of jobs just inserted; `body_keep` stores them beside their rows. Not while
--- a worker lives whose release does not look for them there.
+-- Empty the large payloads of jobs just copied here; `body_keep` stores them beside their rows. Not
+-- while a worker lives whose release does not look for them there.
 update {jobs} set payload = ''
 where
     id in (select value from json_each(:ids)) and length(payload) > :size
     and not exists (select 1 from {workers} where schema < 3 and expires_us > :now)
 
 -- name: body_keep
--- Store a large payload beside the row of its job, if `payloads_cut` emptied it.
+-- Store a large payload beside the row of its job, if it is empty there.
 insert or replace into {bodies} (job_seq, body)
 select seq, ? from {jobs} where id = ? and payload = ''
 
