@@ -173,7 +173,9 @@ class Fetcher:
         if not self.urgency.plain:
             self._look_for_room()
         stale_s = slots.give_back_stale(now) if slots.waiting else math.inf
-        mode, change_s = self._mode(now)
+        mode, change_s = Mode.NORMAL, math.inf
+        if not self._quarantine.idle:
+            mode, change_s = self._mode(now)
         if mode is Mode.NORMAL and self._empty and now < self._look_at:
             rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
             bursting = self._options.burst and not slots.busy
@@ -186,7 +188,16 @@ class Fetcher:
                 self.on_look()
             return max(_REST_MIN_S, min(stale_s, self._poll_s, change_s))
         self.looks += 1
-        claimed = await self._claim(self._request_for(ask))
+        alone = mode is Mode.SUSPECTS
+        request = msgspec.structs.replace(
+            self._request,
+            queues=ask.queues,
+            tasks=self._request.tasks if alone else self.own_tasks,
+            limit=ask.limit,
+            quarantine=alone,
+            levels={} if ask.urgent is None else dict(ask.urgent.levels),
+        )
+        claimed = await self._claim(request)
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
             await self._health.pause(self._shutdown, self._backoff.next_s())
@@ -239,8 +250,7 @@ class Fetcher:
     @property
     def may_look_ahead(self) -> bool:
         """Whether a claim of all queues may bring jobs that have to wait here."""
-        plain = self.urgency.plain and not self.rotation.limited
-        return plain and self._options.max_jobs is None
+        return self.urgency.plain and not (self.rotation.limited or self._options.max_jobs)
 
     def _look_for_room(self) -> None:
         """Claim again if there is room now for less urgent jobs than the last claim asked for."""
@@ -249,10 +259,7 @@ class Fetcher:
 
     def _mode(self, now: float) -> tuple[Mode, float]:
         """Return what to claim, and how soon that may change by time alone."""
-        quarantine = self._quarantine
-        if quarantine.idle:
-            return Mode.NORMAL, math.inf
-        busy = self._slots.busy
+        quarantine, busy = self._quarantine, self._slots.busy
         mode = quarantine.mode(now, busy=busy, idle=self._empty and not busy)
         return mode, quarantine.next_change(now)
 
@@ -261,7 +268,8 @@ class Fetcher:
         if mode is Mode.NOTHING:
             return _Ask(mode, (), (), 0)
         rotation, slots = self.rotation, self._slots
-        asked = queues = rotation.ask(now) if mode is Mode.NORMAL else rotation.queues
+        limited = rotation.limited and mode is Mode.NORMAL
+        asked = queues = rotation.ask(now) if limited else rotation.queues
         limit = self._wanted()
         if self._options.max_jobs is not None:
             left = self._options.max_jobs - slots.started - len(slots.waiting)
@@ -275,17 +283,6 @@ class Fetcher:
             return _Ask(mode, asked, queues, limit)
         urgent = self.urgency.within(queues, limit)
         return _Ask(mode, asked, queues, urgent.limit, urgent)
-
-    def _request_for(self, ask: _Ask) -> ClaimRequest:
-        alone = ask.mode is Mode.SUSPECTS
-        return msgspec.structs.replace(
-            self._request,
-            queues=ask.queues,
-            tasks=self._request.tasks if alone else self.own_tasks,
-            limit=ask.limit,
-            quarantine=alone,
-            levels={} if ask.urgent is None else dict(ask.urgent.levels),
-        )
 
     async def _claim(self, request: ClaimRequest) -> Claimed | None:
         """Claim and hold what is given, then release the gate; None if the answer is lost."""

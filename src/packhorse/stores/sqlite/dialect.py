@@ -67,13 +67,14 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     if count == 0:
         return []
     yield Change(sql("claim"), _handed(request, seqs, chosen["now"]))
-    return (yield from _with_bodies(_jobs.decode(jobs), seqs))
+    found = _jobs.decode(jobs)
+    if "" in [job.payload for job in found]:
+        found = yield from _with_bodies(found, seqs)
+    return found
 
 
 def _with_bodies(jobs: list[Job], seqs: str) -> Steps[list[Job]]:
     """Give jobs their large payloads, which are not in their rows."""
-    if "" not in [job.payload for job in jobs]:
-        return jobs
     bodies = dict((yield Rows(sql("claim_bodies"), {"seqs": seqs})))
     pairs = zip(jobs, _numbers.decode(seqs), strict=True)
     return [
@@ -116,26 +117,19 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
     One statement serves all of the same fence and lifetimes, nearly always all there are.
     """
     groups: dict[tuple[int, int | None, int | None], dict[str, str | None]] = {}
-    large: list[dict[str, Any]] = []
     for one in completed:
-        result, kept = one.result, (one.fence, one.keep_us, one.result_keep_us)
-        if result is not None and len(result) > _RESULT_LARGE:
-            large.append({"id": one.job_id, "result": result, **_lasting(*kept, now_us)})
-        else:
-            groups.setdefault(kept, {})[one.job_id] = result
+        group = groups.setdefault((one.fence, one.keep_us, one.result_keep_us), {})
+        group[one.job_id] = one.result
     applied = 0
-    for kept, results in groups.items():
-        given = {"results": json_text(results), **_lasting(*kept, now_us)}
+    for (fence, keep_us, result_keep_us), results in groups.items():
+        kept = {"fence": fence, "now": now_us, **lifetimes(now_us, keep_us, result_keep_us)}
+        large = [key for key, result in results.items() if result and len(result) > _RESULT_LARGE]
+        if large:
+            alone = [{"id": key, "result": results.pop(key), **kept} for key in large]
+            applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), alone)
+        given = {"results": json_text(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
-    if large:
-        applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), large)
     return applied
-
-
-def _lasting(
-    fence: int, keep_us: int | None, result_keep_us: int | None, now_us: int
-) -> dict[str, Any]:
-    return {"fence": fence, "now": now_us, **lifetimes(now_us, keep_us, result_keep_us)}
 
 
 #: SQLite groups by sorting, in memory that grows with the rows. So unfinished jobs are read in the
