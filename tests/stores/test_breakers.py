@@ -102,6 +102,7 @@ def test_a_call_that_comes_during_the_first_look_is_not_let_through(new_app: New
             first.result()
 
 
+@pytest.mark.req("S3-31")
 def test_failures_of_all_members_open_it_for_all(fleet: list[Member]) -> None:
     for member in fleet[:3]:
         member.fail()
