@@ -98,10 +98,15 @@ class _Psycopg:
         return answer
 
     async def _follow(self, cursor: Any, steps: Any) -> Any:
+        """Run the steps of a plan; as our runner does, ask for the time once."""
         answer: Any = None
+        now: Any = None
         try:
             while True:
-                answer = await self._answer(cursor, steps.send(answer))
+                step = steps.send(answer)
+                asks_time = isinstance(step, Now)
+                answer = now if asks_time and now else await self._answer(cursor, step)
+                now = answer if asks_time else now
         except StopIteration as finished:
             return finished.value
 
