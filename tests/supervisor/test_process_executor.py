@@ -110,6 +110,25 @@ async def test_a_job_held_ahead_goes_back_at_no_cost_if_no_process_becomes_free(
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.parametrize("because", ["a limit", "a middleware"])
+async def test_nothing_is_held_ahead_where_a_limit_or_a_middleware_would_count_it(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, because: str
+) -> None:
+    if because == "a limit":
+        yard.app.queue("default", concurrency=100)
+    else:
+
+        @yard.app.middleware
+        async def around(ctx: Any, proceed: Any) -> Any:
+            return await proceed()
+
+    async with held_ahead(yard, monkeypatch, wait_s=PATIENCE_S * 10) as behind:
+        record = yard.record(behind)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert (record.status, record.fence) == (JobStatus.QUEUED, 0)
+
+
 async def test_jobs_that_wait_for_a_process_go_back_as_soon_as_the_worker_stops(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
