@@ -8,8 +8,9 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobStatus
-from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LookAhead
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LookAhead, Slots
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, heard, until
 
@@ -62,6 +63,14 @@ def test_suspended_it_holds_nothing_until_a_job_has_ended() -> None:
 
     look_ahead.measured(0.005)
     assert ahead_of(look_ahead) == 200
+
+
+async def test_jobs_that_wait_for_a_process_are_not_reported_as_running() -> None:
+    slots = Slots(asyncio.get_running_loop(), SystemClock(), 10)
+    slots.process_look_ahead.concurrency = 2
+    slots.running, slots.in_processes = 9, 5
+
+    assert slots.occupied == 6
 
 
 @given(

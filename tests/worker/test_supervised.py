@@ -66,7 +66,7 @@ class Worker:
             shutdown=self.shutdown,
             counters=self.counters,
             settler=SimpleNamespace(tallies=Tallies(), backlog=0),
-            slots=SimpleNamespace(started=0, running=0, waiting=()),
+            slots=SimpleNamespace(started=0, running=0, occupied=0, waiting=()),
             health=SimpleNamespace(failing=()),
             lease=SimpleNamespace(trusted=True),
             heartbeat=SimpleNamespace(loop_blocked=False),

@@ -272,7 +272,7 @@ class Runtime:
     def on_lease_lost(self) -> None:
         """Release what has not begun."""
         self.slots.give_back()
-        self.env.bus.emit(LeaseLost(worker=self.worker, running=self.slots.running))
+        self.env.bus.emit(LeaseLost(worker=self.worker, running=self.slots.occupied))
 
     def on_lease_regained(self) -> None:
         """Report that this worker has a lease again."""

@@ -133,6 +133,12 @@ class Slots:
         return sum(each.job.priority > priority and not each.plan.process for each in held)
 
     @property
+    def occupied(self) -> int:
+        """How many slots are taken: jobs that wait for a process have none yet."""
+        waiting = self.in_processes - self.process_look_ahead.concurrency
+        return self.running - max(0, waiting)
+
+    @property
     def busy(self) -> bool:
         """Whether anything runs, or is about to."""
         return self.running > 0 or bool(self.waiting)

@@ -144,7 +144,7 @@ class SupervisorReporter:
             timed_out=counters.timed_out,
             abandoned=len(stuck),
             p95_duration_ms=self._p95_ms(),
-            running=runtime.slots.running,
+            running=runtime.slots.occupied,
             trouble=", ".join(sorted(runtime.health.failing)),
             lease=runtime.lease.trusted,
             quiet=runtime.shutdown.quiet,

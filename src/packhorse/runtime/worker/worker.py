@@ -154,7 +154,7 @@ class Worker:
         if on is runtime.shutdown.quiet:
             return
         runtime.set_quiet(on=on)
-        running = runtime.slots.running
+        running = runtime.slots.occupied
         runtime.env.bus.emit(
             WorkerQuiet(worker=self.id, running=running) if on else WorkerResumed(worker=self.id)
         )
@@ -196,7 +196,7 @@ class Worker:
         """Let running jobs finish, stop those that do not, and write their settlements."""
         slots, shutdown = runtime.slots, runtime.shutdown
         runtime.env.bus.emit(
-            WorkerStopping(worker=self.id, reason=shutdown.reason, running=slots.running)
+            WorkerStopping(worker=self.id, reason=shutdown.reason, running=slots.occupied)
         )
         for attempt in slots.running_attempts():
             if attempt.plan.is_tick:
