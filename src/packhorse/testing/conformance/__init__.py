@@ -19,8 +19,8 @@ A store's own test file is a harness and one line; nothing is skipped, and both 
     TestMemory = conformance.suite(MemoryHarness)
 
 The topics follow a job's life; each is a module with a class of tests, named in full sentences. It
-needs pytest and hypothesis. `PACKHORSE_MACHINE_EXAMPLES=1000` tries the state machine for longer,
-and with other stories each time.
+needs pytest and hypothesis. `PACKHORSE_MACHINE_EXAMPLES=1000` runs the state machine longer,
+with other examples each time.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class TestAttaching:
         trial.run(trial.store.jobs.delete(JobFilter(task="deleted"), limit=1))
         trial.advance_us(48 * _LONG_US)
         trial.run(trial.store.upkeep.prune(limit=EVERYTHING))
-        submit(trial, "deleted", "pruned")  # the same ids once more
+        submit(trial, "deleted", "pruned")  # the same ids again
 
         assert _of(trial, "deleted") == _of(trial, "pruned") == Attachments()
 
@@ -241,7 +241,7 @@ class TestAttaching:
         )
         waits = settle(again, Snoozed(_LONG_US, waits=1), Limits(), roll=0.5)
         trial.settle(waits)
-        assert trial.record("dead").status is JobStatus.PENDING  # what is forgotten wakes no more
+        assert trial.record("dead").status is JobStatus.PENDING  # a forgotten signal wakes no job
 
     def test_a_job_of_another_tenant_shows_nothing(self, trial: Trial) -> None:
         submit(trial, "theirs", tenant="acme")
@@ -323,8 +323,8 @@ class TestDelivering:
         trial.settle(settle(job, Snoozed(_LONG_US, waits=0), Limits(), roll=0.5))
         before = _depth(trial)
         (counts,) = trial.run(trial.store.inspection.counts())
-        submit(trial, "b")  # neither is shed
-        submit(trial, "c")  # this one is
+        submit(trial, "b")  # the full queue drops neither
+        submit(trial, "c")  # it drops this one
         taken = _depth(trial)
         _deliver(trial, "a", "n", b"")
         (again,) = [each for each in trial.claim(limit=2) if each.id == "a"]

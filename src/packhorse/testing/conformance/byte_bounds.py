@@ -31,14 +31,14 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-#: Bytes of an ordinary job of these tests, and of one that some stores keep in another way.
+#: Payload bytes of an ordinary job here, and of a large one that some stores keep separately.
 _ONE: Final = len(new_job().payload)
 _LARGE: Final = 5_000
 _ROOM: Final = f"room:{QUEUE}"
 _LEAST: Final = Priority.BACKGROUND
 _DAY_US: Final = 86_400_000_000
 
-#: Jobs with keys go their own way in some stores.
+#: Some stores handle jobs with keys on another path.
 _keyed = pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 _bounded = pytest.mark.parametrize("bounded", [QUEUE, THE_STORE], ids=["queue", "store"])
 
@@ -144,7 +144,7 @@ class TestByteBounds:
         for name in ends:
             redrive(trial, name)
 
-        assert _held(trial, bounded) == 5 * _ONE  # more than there may be: none is refused
+        assert _held(trial, bounded) == 5 * _ONE  # above the bound: no redrive is refused
 
     @_bounded
     def test_a_bound_counts_the_jobs_that_it_finds_there(self, trial: Trial, bounded: str) -> None:
@@ -245,7 +245,7 @@ class TestByteBounds:
 
 
 class TestDroppingBytes:
-    """A full queue with `on_full=drop` gives up its least urgent jobs until the rest fits."""
+    """A full queue with `on_full=drop` drops its least urgent jobs until the rest fits."""
 
     @pytest.mark.req("S2-27")
     @_keyed

@@ -22,7 +22,7 @@ from packhorse.testing.conformance.samples import (
 from packhorse.testing.conformance.trial import Trial
 from packhorse.testing.conformance.words import given, limit_queue, limit_task, submit
 
-#: How a job that was claimed comes to each status it can have then.
+#: How a claimed job reaches each status.
 _AFTER_CLAIM = {
     JobStatus.COMPLETED: SettlementKind.COMPLETED,
     JobStatus.FAILED: SettlementKind.FAILED,

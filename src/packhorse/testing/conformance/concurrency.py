@@ -33,9 +33,9 @@ from packhorse.testing.conformance.words import given, limit_queue, limit_task, 
 #: Jobs behind one busy key; enough that no store can afford to look at each.
 _CROWD: Final = 2_000
 
-#: How an attempt may end that closes no other gate.
+#: Outcomes of an attempt that close no rate limit.
 _ENDINGS: Final = tuple(kind for kind in OWNER_KINDS if kind is not SettlementKind.LIMITED)
-#: What happens one after another: a job with a key comes, or an attempt ends like this.
+#: A sequence of events: a job with a key is submitted, or an attempt ends like this.
 _happenings = st.lists(st.sampled_from([None, "k", "l", "m"]) | st.sampled_from(_ENDINGS))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Races between threads, each with its own `Store` object.
 
-Whichever goes first, the answers and the state must tell the same story.
+Whichever thread is first, the answers and the state must agree.
 """
 
 from __future__ import annotations

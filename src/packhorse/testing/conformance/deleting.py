@@ -97,18 +97,18 @@ class TestDeleting:
         doomed = [job.id for job in reversed(found) if job.status in TERMINAL]
         others = [job_id for job_id in trial.search() if job_id not in doomed]
 
-        gone, after = list[str](), None
+        gone, left, after = list[str](), trial.search(), None
         for _ in range(200):
-            before = trial.search()
             delete = trial.store.jobs.delete(meant, limit=limit, after=after, most=most)
             part = trial.run(delete)
-            gone += [job_id for job_id in reversed(before) if job_id not in trial.search()]
+            before, left = left, trial.search()
+            gone += [job_id for job_id in reversed(before) if job_id not in left]
             assert part.removed <= limit
             after = part.after
             if after is None:
                 break
 
-        assert (gone, trial.search(), after) == (doomed, others, None)
+        assert (gone, left, after) == (doomed, others, None)
 
     def test_a_look_that_removes_nothing_ends_and_says_where_to_go_on(self, trial: Trial) -> None:
         for number in range(7):

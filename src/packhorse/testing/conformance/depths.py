@@ -25,7 +25,7 @@ _LEAST: Final = Priority.BACKGROUND
 _CLAIM: Final = ClaimRequest(ANNA, (QUEUE,), (TASK,), 1, TIMEOUT_US)
 
 _refusing = pytest.mark.parametrize("on_full", ["reject", "wait"])
-#: Jobs with keys go their own way in some stores.
+#: Some stores handle jobs with keys on another path.
 _keyed = pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 
 
@@ -188,7 +188,7 @@ class TestFullQueues:
 
 
 class TestDropping:
-    """A full queue with `on_full=drop` gives up its least urgent jobs, the latest first."""
+    """A full queue with `on_full=drop` drops its least urgent jobs, the latest first."""
 
     @pytest.mark.req("S2-17")
     @_keyed
@@ -243,7 +243,7 @@ class TestDropping:
     def test_a_job_that_is_dropped_for_the_first_of_a_tenant_is_not_given_away(
         self, trial: Trial
     ) -> None:
-        """From that one on the queue deals passes, also to those that came with it."""
+        """The first job with a tenant gives every job of its call a pass."""
         limit_queue(trial, max_depth=2, on_full="drop")
         plain = [new_job(name) for name in ("a", "b")]
 

@@ -39,7 +39,7 @@ WORKERS: Final = ("anna", "ben", "carl")
 _TENANTS: Final = ("", "acme")
 _TAGS: Final = ("red", "blue")
 
-#: For delays, deadlines, lifetimes and the clock alike, so that they often meet exactly.
+#: Used for delays, deadlines, lifetimes and the clock, so that they are often exactly equal.
 spans_us = st.sampled_from(
     [1, SECOND_US, 2 * SECOND_US, 5 * SECOND_US, LEASE_US, 2 * LEASE_US, 600 * SECOND_US, DAY_US]
 )

@@ -29,7 +29,7 @@ _WINDOW_US: Final = 10 * SECOND_US
 _KEYS: Final = ("k", "l")
 _TENANTS: Final = ("", "acme", "umbrella")
 
-#: Among them the window of a rate, and what a slot of it adds.
+#: Among them the window of a rate, and that window plus one slot.
 spans_us = st.sampled_from(
     [1, SECOND_US, 5 * SECOND_US, _WINDOW_US, _WINDOW_US + SECOND_US, LEASE_US, 3600 * SECOND_US]
 )
@@ -85,7 +85,7 @@ _rates = st.sampled_from([None, None, RateRule(1, _WINDOW_US), RateRule(2, _WIND
 
 
 def _with_order(settings: QueueSettings, order: str) -> QueueSettings:
-    """Shares and ageing exclude each other."""
+    """Set fair shares or ageing, which exclude each other."""
     if order == "fair":
         return msgspec.structs.replace(settings, fair=True, weights={"acme": 2})
     ageing_us = SECOND_US if order == "aged" else None

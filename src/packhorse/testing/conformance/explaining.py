@@ -33,7 +33,7 @@ from packhorse.testing.conformance.words import (
 
 _FAR_US: Final = 3600 * SECOND_US
 
-#: The answer about a job that stands alone, by its status.
+#: The expected reason for the only job of a store, by its status.
 _ALONE: Final = MappingProxyType(
     {
         JobStatus.PENDING: ReasonCode.NOT_DUE,

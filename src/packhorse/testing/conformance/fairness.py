@@ -18,7 +18,7 @@ from packhorse.testing.conformance.words import given, limit_queue, redrive, sub
 #: Jobs of a tenant that has very many, and of one that has few.
 _MANY: Final = 2_000
 _FEW: Final = 10
-#: Among so many of the next to start are all of the few.
+#: All jobs of the second tenant must be among this many next starts.
 _SOON: Final = 2 * _FEW + 4
 
 
@@ -179,7 +179,7 @@ class TestFairness:
 
 
 def _fill(trial: Trial, tenant: str, count: int, prefix: str | None = None, **changes: Any) -> None:
-    """Give a tenant so many jobs."""
+    """Submit this number of jobs for a tenant."""
     name = tenant if prefix is None else prefix
     trial.submit(*(new_job(f"{name}-{n}", tenant=tenant, **changes) for n in range(count)))
 

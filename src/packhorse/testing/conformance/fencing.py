@@ -220,7 +220,7 @@ class TestFencing:
     ) -> None:
         job = _STALE[situation](trial)
         before = trial.picture(job.id)
-        # Whoever names another fence than the one it has does not know that it has the job.
+        # A worker that names another fence does not know that it holds the job.
         given_back = before[0] is not None and (before[0].status, before[0].worker) == (
             *(JobStatus.PROCESSING, ANNA),
         )

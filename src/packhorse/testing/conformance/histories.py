@@ -21,7 +21,7 @@ from packhorse.testing.conformance.samples import (
 )
 from packhorse.testing.conformance.trial import Trial
 
-#: So many lines are kept at each end of a long history.
+#: A long history keeps this many lines at each end.
 _KEPT = 25
 
 _LINES = (

@@ -40,8 +40,8 @@ class JournalMachine(StoreMachine):
 
     def __init__(self, trials: Trials, runner: RunnerName) -> None:
         super().__init__(trials, runner)
-        self.folded: Counter[str] = Counter()  # by job id: ends, less those taken back
-        self.removed: Counter[str] = Counter()  # the same of jobs that are gone
+        self.folded: Counter[str] = Counter()  # by job id: ends minus redrives
+        self.removed: Counter[str] = Counter()  # the same, for removed jobs
 
     def stored(self, jobs: Sequence[NewJob], *, singly: bool) -> list[Submitted]:
         """Make two of three jobs members of groups."""
@@ -96,7 +96,7 @@ class JournalMachine(StoreMachine):
         """A job is final if it has one more line of an end than of a redrive."""
         records = self.before.records
         for job_id in standing.keys() - records.keys():
-            self.removed[job_id] = standing[job_id]  # its id may come again
+            self.removed[job_id] = standing[job_id]  # its id may be used again
         for job_id, record in records.items():
             if member_of(record.options) is not None:
                 assert standing[job_id] - self.removed[job_id] == record.status.is_final

@@ -109,7 +109,7 @@ def _left(trial: Trial) -> None:
     trial.run(trial.store.leases.leave(ANNA))
 
 
-#: What ends a member: how it is done, what the job becomes, what it was.
+#: Ends of a member: the action, the new status, the previous status.
 _PATHS: Final[Mapping[str, tuple[Callable[[Trial], None], JobStatus]]] = MappingProxyType(
     {
         "completed": (partial(_settle, kind=SettlementKind.COMPLETED), _COMPLETED),
@@ -131,7 +131,7 @@ _PATHS: Final[Mapping[str, tuple[Callable[[Trial], None], JobStatus]]] = Mapping
         "given back when cancelled": (_left, _CANCELLED),
     }
 )
-#: Those that end jobs which wait.
+#: The ends above that apply to waiting jobs.
 _WAITED: Final = frozenset({"cancelled", "expired", "parked too long", "shed", "shed at once"})
 _paths = pytest.mark.parametrize("path", sorted(_PATHS))
 
@@ -148,7 +148,7 @@ class TestJournalPaths:
         [line] = journal(trial)
         assert trial.status("a") is status
         assert (line.group, line.job_id, line.node, line.status) == (BATCH, "a", "node", status)
-        # What is shed at once may never have been ready.
+        # A job that is dropped at its submit may never have been ready.
         before = {_PENDING, _QUEUED} if path in _WAITED else {_PROCESSING}
         assert line.was in before
         assert (line.items, line.failed) == (0, 0)

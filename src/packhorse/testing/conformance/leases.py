@@ -248,7 +248,7 @@ class TestWorkers:
     def test_totals_of_a_worker_only_rise(self, trial: Trial) -> None:
         trial.renew(ANNA, totals=Totals(3, 1, 7_000_000))
         trial.renew(BEN, totals=Totals(2**40, 5, 2**50))
-        trial.renew(ANNA)  # as its supervisor may renew, which does not know them
+        trial.renew(ANNA)  # a supervisor renews without totals
         trial.renew(ANNA, totals=Totals(2, 4, 8_000_000))
 
         told = {record.worker: record.totals for record in _workers(trial)}

@@ -23,7 +23,7 @@ from packhorse.testing.conformance.words import (
     submit,
 )
 
-#: For how long a limited settlement of the examples closes its gate.
+#: How long a limited settlement of these tests closes its rate.
 _CLOSED_US: Final = 5 * SECOND_US
 
 

@@ -47,7 +47,7 @@ from packhorse.testing.conformance.properties import try_machine
 from packhorse.testing.conformance.samples import TIMEOUT_US
 from packhorse.testing.conformance.trial import RunnerName, Trial, Trials
 
-#: So many jobs may wait before no more are submitted.
+#: Submit no more jobs while this many wait.
 _WAITING_MAX: Final = 10
 #: A worker that waits does not lose its lease meanwhile.
 _LONG_LEASE_US: Final = 2 * DAY_US
@@ -78,8 +78,8 @@ class LimitsMachine(StoreMachine):
     ) -> Observation:
         """Read everything there is to see, and why each job does not run, unless it is as `known`.
 
-        Nothing takes as long. A store finds the reasons when it is asked, so a step that asks for
-        all of them also checks the steps before it.
+        This is the slowest read. A store finds the reasons when it is asked, so a step that asks
+        for all of them also checks the steps before it.
         """
         seen = super().observed(trial, known, jobs_only=jobs_only)
         run, store = trial.store.run, trial.store
@@ -179,7 +179,7 @@ class LimitsMachine(StoreMachine):
     def wait_as_told(
         self, worker: str, served: tuple[tuple[str, ...], tuple[str, ...]], limit: int
     ) -> None:
-        """Until the instant that a claim returned, a worker that got no job misses none."""
+        """Check that no job is ready for a worker before the instant that its claim returned."""
         request = ClaimRequest(worker, *served, limit, TIMEOUT_US)
         self._renew(worker, *served, lease_us=_LONG_LEASE_US)
         told = self.claim(request)
@@ -201,7 +201,7 @@ class LimitsMachine(StoreMachine):
     # --------------------------------------------------------------------------------- helpers
 
     def _ready(self) -> set[str]:
-        """Return the jobs that only a limit may hold back."""
+        """Return the jobs that only a limit may block."""
         return set(self.subject.search(statuses=(JobStatus.QUEUED,)))
 
     def _pass_until(self, instant_us: int) -> None:

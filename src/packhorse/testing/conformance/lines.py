@@ -81,7 +81,7 @@ class TestLines:
 
         trial.end(first, kind)
         assert "second" not in given(trial)
-        trial.end(first)  # of a fence that is over: nothing
+        trial.end(first)  # with an old fence: changes nothing
         trial.advance_us(_LONG_US)
 
         assert "second" not in given(trial)

@@ -55,13 +55,13 @@ T = TypeVar("T")
 
 _ROLL: Final = 0.5
 _UPKEEP: Final = ("promote", "expire", "park", "prune")
-#: Steps without work in a row; else a run would only look at idle stores.
+#: Steps without work in a row; with more, a run would mostly compare idle stores.
 _IDLE_MAX: Final = 3
-#: Every so many steps read everything again; else no history of an unchanged job.
+#: After this many steps, read everything again, also histories of unchanged jobs.
 _READ_ALL_EVERY: Final = 5
-#: Every so many steps read more than jobs; differences there do not disappear by themselves.
+#: After this many steps, read more than jobs: differences there do not go away by themselves.
 _READ_MORE_EVERY: Final = 2
-#: Submit no more jobs while so many wait.
+#: Submit no more jobs while this many wait.
 _WAITING_MAX: Final = 8
 _picks = st.integers(0, 1000)  #: which of several, by remainder
 
@@ -90,7 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     jobs: Bundle[str] = Bundle("jobs")
     claims: Bundle[tuple[str, Job]] = Bundle("claims")  #: (worker, job), of any age
-    sightings: Bundle[Orphan] = Bundle("sightings")  #: orphans that a rescuer saw once
+    sightings: Bundle[Orphan] = Bundle("sightings")  #: orphans that a rescuer has seen once
 
     def __init__(self, trials: Trials, runner: RunnerName) -> None:
         super().__init__()
@@ -184,8 +184,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.idle = 0 if self.worked else self.idle + 1
         self.before, self.redriven, self.removing, self.worked = seen, set(), False, False
 
-    # The rules are few and each does one of several things, since many rules of one thing each
-    # would seldom meet: a run draws only some of them.
+    # There are few rules, and each does one of several things. A run draws only some of the rules,
+    # so many rules that do one thing each would seldom occur together.
 
     # ------------------------------------------------------------------------------- producers
 
@@ -288,7 +288,7 @@ class StoreMachine(RuleBasedStateMachine):
     @may_settle
     @rule(target=sightings, pick=_picks, late=st.sampled_from([False, False, True]))
     def crash(self, pick: int, *, late: bool) -> Any:
-        """One worker renews no more; the others do. What it held is rescued now, or later."""
+        """Let the lease of one worker expire and renew the others; rescue its jobs now or later."""
         holders = [owner for owner, _ in self.held.values()]
         worker = holders[pick % len(holders)]
         for other in WORKERS:
@@ -338,7 +338,7 @@ class StoreMachine(RuleBasedStateMachine):
     @may_idle
     @rule(verb=st.sampled_from(_UPKEEP), after_us=drawn.spans_us, limit=st.integers(1, 3))
     def keep_up(self, verb: str, after_us: int, limit: int) -> None:
-        """Only the order of promoting is promised, so only it is limited."""
+        """Limit only promotion: it is the only verb that promises an order."""
         self.removing = verb == "prune"
         arguments = {"limit": limit if verb == "promote" else EVERYTHING}
         if verb == "park":

@@ -14,11 +14,11 @@ from packhorse.stores.requests import Counts, ExpiredLease, JobFilter, Page
 from packhorse.testing.conformance.drawn import QUEUES, TASKS, WORKERS
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
 
-#: Budgets, which a redrive resets; every other counter only ever rises.
+#: Budgets, which a redrive resets; every other counter only rises.
 _BUDGETS = frozenset({"failures", "snoozes", "lone_crashes"})
 #: What upkeep takes away from a finished job while its record stays.
 _FADING = ("result", "result_expired")
-#: Of a long history so many lines are kept.
+#: A long history keeps this many lines.
 _HISTORY_MAX = 50
 
 
@@ -74,7 +74,7 @@ def _there(record: JobRecord | None) -> JobRecord:
 
 
 def comparable(answer: Any) -> Any:
-    """An answer without what stores may choose: the order of sets, zeros, the form of a cursor."""
+    """Return an answer without details that a store may choose: order of sets, zeros, cursors."""
     match answer:
         case Page():
             return answer.jobs
@@ -94,7 +94,7 @@ def _without_zeros(counts: Counts) -> Counts:
 def check_change(
     before: Observation, after: Observation, *, redriven: Iterable[str], removing: bool
 ) -> None:
-    """One step may not do to a job what no step may do."""
+    """Check the invariants of a job between two observations."""
     for job_id, old in before.records.items():
         new = after.records.get(job_id)
         if new is None:

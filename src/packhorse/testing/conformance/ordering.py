@@ -20,7 +20,7 @@ from packhorse.testing.conformance.properties import a_few_examples
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from packhorse.testing.conformance.trial import Trial, Trials
 
-#: At most so many due jobs of one queue become queued in one claim.
+#: One claim makes at most this many due jobs of one queue queued.
 _PROMOTED_MAX = 1_000
 _QUEUES = ("mail", "reports", "images")
 
@@ -213,7 +213,7 @@ def _numbered(line: Sequence[tuple[Priority, int]]) -> list[NewJob]:
 
 
 def _expected(jobs: Sequence[NewJob], passed_us: int) -> list[str]:
-    """Places are given at submit to what is due, later in (due, sequence) order to the rest."""
+    """Due jobs get their place at submit, the others later, in (due, sequence) order."""
     due = [job for job in jobs if job.delay_us <= passed_us]
     ready = sorted(due, key=lambda job: job.delay_us)
     ranks = {job.id: claim_rank(job.priority, place) for place, job in enumerate(ready)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an operator sets beats what is declared; and the limits of tasks."""
+"""Settings of operators override declared ones; and the limits of tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from packhorse.testing.conformance.words import (
 )
 
 _RATE: Final = RateRule(1, 64 * SECOND_US)
-#: Every setting there is, none as it is by default.
+#: Every setting, each different from its default.
 _EVERYTHING: Final = QueueSettings(
     QUEUE,
     priority=3,
@@ -50,7 +50,7 @@ _topics = pytest.mark.parametrize("topic", _TOPICS)
 
 
 class TestOverriding:
-    """An operator's settings hold instead of every declaration, until that is ended."""
+    """Settings of an operator replace every declaration, until the operator ends them."""
 
     def test_every_setting_is_kept_as_declared_and_as_set(self, trial: Trial) -> None:
         trial.declare(_EVERYTHING)
@@ -151,7 +151,7 @@ class TestOverriding:
 
 
 class TestTaskLimits:
-    """Keep the limits of each task; answer with what they replaced where that differed."""
+    """Store the limits of each task; return the limits they replaced if these differ."""
 
     def test_limits_are_declared_replaced_and_taken_away_again(self, trial: Trial) -> None:
         one, two, none = (TaskSettings(TASK, concurrency=most) for most in (1, 2, None))

@@ -31,7 +31,7 @@ _parts = pytest.mark.parametrize("part", [{}, {"key": "k"}, {"tenant": "t"}], id
 
 
 class TestPausing:
-    """Stop or go on giving out a queue's jobs, all or some."""
+    """Stop or continue to hand out jobs of a queue, all or some."""
 
     @_fields
     def test_jobs_of_a_paused_key_are_not_given_out_until_it_is_resumed(
@@ -176,7 +176,7 @@ class TestPausing:
 
 
 class TestClosing:
-    """Refuse or take new jobs; those in the queue go on."""
+    """Refuse or accept new jobs; jobs in the queue still run."""
 
     def test_a_closed_queue_refuses_new_jobs_and_stores_nothing_of_the_call(
         self, trial: Trial

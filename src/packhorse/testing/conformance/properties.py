@@ -10,10 +10,10 @@ from typing import Any, Final
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-#: Set it to try the state machine longer than a test run has time for.
+#: Set this variable to run the state machine longer than a usual test run.
 _MACHINE_EXAMPLES: Final = "PACKHORSE_MACHINE_EXAMPLES"
 
-# One suite is run by many stores, and a store takes the time its disk takes.
+# Many stores run this suite, and some wait for their disk, so there is no deadline.
 _TOLERATED: Final = (
     HealthCheck.differing_executors,
     HealthCheck.function_scoped_fixture,
@@ -32,12 +32,12 @@ def try_machine(kind: Callable[..., RuleBasedStateMachine], *arguments: object) 
     def factory() -> RuleBasedStateMachine:
         return kind(*arguments)
 
-    untyped: Any = factory  # declared as a class; a function does as well
+    untyped: Any = factory  # declared as a class, but a function works too
     run_state_machine_as_test(untyped, settings=_machine_settings())
 
 
 def _machine_settings() -> settings:
-    """Return settings for a short run, or for as long a one as the environment asks for.
+    """Return settings for a short run, or for a run as long as the environment asks for.
 
     The short one is the same each time, so that a failure comes from a change; the long one looks
     for new failures.

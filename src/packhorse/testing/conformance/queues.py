@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`QueueStore`: what queues are set to, paused or not, and how deep they are."""
+"""`QueueStore`: settings, pauses and depths of queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FULL = QueueSettings(
 
 
 class TestQueues:
-    """Keep each declaration; answer with the one it replaced where that differed."""
+    """Store each declaration; return the one it replaced if that differs."""
 
     def test_a_declaration_is_kept_whole(self, trial: Trial) -> None:
         assert trial.declare(_FULL) == (None,)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Races that other systems lose, each in its worst order, step by step.
 
-A *zombie* is a worker that was paused, was given up by the others, and wakes again.
-`contention` has the same with threads that really run at once.
+A *zombie* is a paused worker whose jobs others have rescued, and which wakes up again.
+`contention` tests the same with threads that run at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TestRaces:
     """One job, and two callers that both act on it."""
 
     def test_rescue_against_complete_when_the_job_completed_in_between(self, trial: Trial) -> None:
-        """The rescuer looked, the owner completed, the rescuer wrote: it must not run again."""
+        """A rescuer reads, the owner completes, the rescuer writes: the job must not run again."""
         job = trial.take(worker=ANNA)
         trial.let_lease_expire()
         seen = trial.orphans(ANNA)[job.id]
@@ -44,7 +44,7 @@ class TestRaces:
         assert trial.record(job.id).result is None
 
     def test_rescue_against_release_and_a_new_claim(self, trial: Trial) -> None:
-        """The rescuer's look is older than the job's present owner."""
+        """The rescuer read the job before its present owner claimed it."""
         job = trial.take(worker=ANNA)
         trial.let_lease_expire()
         seen = trial.orphans(ANNA)[job.id]
@@ -193,7 +193,7 @@ class TestRaces:
         assert trial.record(job.id).result is None
 
     def test_redrive_against_a_job_that_runs_by_now(self, trial: Trial) -> None:
-        """Two operators saw it dead; the second comes when it runs already."""
+        """Two operators see a dead job; the second redrives it when it already runs."""
         job = trial.finish(new_job(), SettlementKind.DEAD)
         trial.run(trial.store.jobs.redrive([job.id]))
         running = trial.claim_only(BEN)
@@ -204,7 +204,7 @@ class TestRaces:
         assert trial.claim() == ()
 
     def test_redrive_against_a_conflict_loses_no_item(self, trial: Trial) -> None:
-        """One item that cannot be redriven neither stops the others nor is itself lost."""
+        """A job that cannot be redriven does not stop the others, and is not lost."""
         trial.finish(new_job("first"), SettlementKind.DEAD)
         trial.finish(new_job("last"), SettlementKind.DEAD)
         trial.take(new_job("running"), worker=BEN)
@@ -222,7 +222,7 @@ class TestRaces:
 
     @pytest.mark.parametrize("claimed", [False, True])
     def test_prune_against_claim_of_a_redriven_job(self, trial: Trial, *, claimed: bool) -> None:
-        """Its old lifetime has passed, but it lives again."""
+        """The lifetime of its first end has passed, but the job was redriven."""
         job = trial.finish(new_job())
         trial.advance_us(DAY_US)
         trial.run(trial.store.jobs.redrive([job.id]))

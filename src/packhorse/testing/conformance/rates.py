@@ -32,11 +32,11 @@ from packhorse.testing.conformance.words import (
 )
 
 _WINDOW_US: Final = 64 * SECOND_US
-#: A slot of such a window, which a grant may count too long.
+#: One slot of such a window: a grant may count this much longer.
 _SLOT_US: Final = SECOND_US
 _ONE: Final = RateRule(1, _WINDOW_US)
 _TWO: Final = RateRule(2, _WINDOW_US)
-#: More than any batch in which a store may look at held-back jobs.
+#: More than any batch in which a store reads blocked jobs.
 _MANY: Final = 150
 
 

@@ -227,7 +227,7 @@ class TestRecordJobs:
 
         assert [answer.applied for answer in answers] == [True] * 20
         ids = {one.job_id for answer in answers for one in answer.jobs}
-        assert len(ids) == 3  # of each key one, which answers for the others
+        assert len(ids) == 3  # one of each key, which answers for the others
 
     def test_workers_of_the_queue_are_woken(self, trial: Trial) -> None:
         job = new_job("woken")

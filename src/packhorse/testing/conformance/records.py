@@ -166,7 +166,7 @@ class TestRecords:
 
         assert trial.run(trial.store.upkeep.prune(limit=2)) == 0
         assert trial.run(trial.store.upkeep.prune(limit=2)) == 0
-        trial.clock.step(-1)  # what only had expired would be there again
+        trial.clock.step(-1)  # a record that had only expired would exist again
 
         assert [one.id for one in _page(trial, kind=None).records] == [_ONE]
 
@@ -228,7 +228,7 @@ class TestRecords:
         assert _record(trial) == record
         assert _change(trial, Carry(record)).conflicts == (0,)
         _change(trial, Remove(_ONE))
-        assert _change(trial, Carry(record)).versions == (2**52 + 1,)  # it was given before
+        assert _change(trial, Carry(record)).versions == (2**52 + 1,)  # 2**52 was used before
 
     @pytest.mark.parametrize(
         ("changes", "error"),

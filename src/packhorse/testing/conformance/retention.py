@@ -161,7 +161,7 @@ class TestPruning:
 
 
 class TestGhosts:
-    """Records of workers that went without leaving are removed once nothing needs them."""
+    """Remove records of workers that ended without leaving, once nothing needs them."""
 
     def test_a_ghost_is_removed_a_day_after_its_lease_ended_and_not_before(
         self, trial: Trial

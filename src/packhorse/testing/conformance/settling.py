@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.settle`: every arrow out of processing, as `lifecycle.resolve` draws it."""
+"""`JobStore.settle`: every transition out of processing, as `lifecycle.resolve` decides it."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _situations() -> Iterator[tuple[bool, int | None]]:
 def _taken(trial: Trial, deadline_us: int | None, *, cancel_requested: bool) -> Job:
     """Return a running job; the deadline counts from now."""
     deadline = None if deadline_us is None else trial.now_us() + deadline_us
-    # With a rate gate of its own: the one before may have closed its, if it was limited.
+    # Each job has its own rate key: a limited one before it may have closed its rate.
     job = trial.take(new_job(queue="mail", deadline_us=deadline, rate_key=new_id()))
     if cancel_requested:
         trial.run(trial.store.jobs.cancel(job.id))
@@ -270,7 +270,7 @@ def _check_resolved(trial: Trial, settlement: Settlement) -> None:
     assert after.counters == _added(before.counters, settlement)
     assert after.fence == before.fence
     _check_result(after, settlement)
-    # Out of the way of the next situation, which claims the one job there is.
+    # Remove the job: the next situation claims the only job there is.
     trial.run(trial.store.jobs.cancel(settlement.job_id))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`JobStore.submit`: nothing is lost, nothing is stored twice, all of a call or none of it."""
+"""`JobStore.submit`: no job is lost or stored twice, and a call stores all its jobs or none."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ _ROUNDS: Final = 40
 
 
 class TestTransferring:
-    """From the store on trial to the reference store, and the other way."""
+    """Carry jobs from the tested store to the reference store, or the other way."""
 
     @pytest.fixture(params=("out", "in"))
     def journey(self, request: pytest.FixtureRequest, trial: Trial) -> Iterator[Journey]:
-        """The store on trial at one end, the reference store at the other."""
+        """Yield a transfer between the tested store and the reference store."""
         with journeys(trial, request.param) as journey:
             yield journey
 

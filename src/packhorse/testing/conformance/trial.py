@@ -43,7 +43,7 @@ T = TypeVar("T")
 RunnerName = Literal["run", "arun"]
 #: Both ways to run a plan; they must give the same answers.
 RUNNERS: Final[tuple[RunnerName, ...]] = ("run", "arun")
-#: A limit no example reaches.
+#: A limit that no example reaches.
 EVERYTHING: Final = 10_000
 
 
@@ -62,10 +62,10 @@ class Trial:
         """Run a plan with the runner of this trial."""
         if self._runner == "run":
             return self.store.run(plan)
-        return self._loop.run(self.store.arun(plan))
+        return self.play(self.store.arun(plan))
 
     async def arun(self, plan: Plan[T], store: Store | None = None) -> T:
-        """As `run`, inside `play`; the sync runner runs in a thread, not to block the loop."""
+        """Run a plan inside `play`; the sync runner uses a thread, so that it does not block."""
         chosen = self.store if store is None else store
         if self._runner == "run":
             return await asyncio.to_thread(chosen.run, plan)
@@ -73,7 +73,8 @@ class Trial:
 
     def play(self, scenario: Coroutine[Any, Any, T]) -> T:
         """Play a scenario on the trial's event loop."""
-        return self._loop.run(scenario)
+        # Four times as fast as `Runner.run`, which changes signal handlers for each scenario.
+        return self._loop.get_loop().run_until_complete(scenario)
 
     def elsewhere(self) -> Store:
         """Return another `Store` object on the same data, as another process has."""
@@ -116,7 +117,7 @@ class Trial:
         tenants: Sequence[str] = (),
         levels: Mapping[str, int] | None = None,
     ) -> Claimed:
-        """Claim and see the whole answer, without touching the worker's lease."""
+        """Claim and return the whole answer; do not renew the worker's lease."""
         request = ClaimRequest(
             worker=worker,
             queues=tuple(queues),
@@ -131,7 +132,7 @@ class Trial:
         return self.run(self.store.jobs.claim(request))
 
     def claim(self, worker: str = ANNA, **request: Any) -> tuple[Job, ...]:
-        """Renew the worker's lease, claim, and see the jobs."""
+        """Renew the worker's lease, claim, and return the jobs."""
         self.renew(worker)
         return self.ask(worker, **request).jobs
 
@@ -179,9 +180,9 @@ class Trial:
         return {orphan.job_id: orphan for orphan in found}
 
     def rescue(self, *workers: str) -> dict[str, Verdict]:
-        """Do what a rescuer does once it is sure that these workers are gone."""
+        """Rescue as a rescuer does once it is sure that these workers are gone."""
         found = self.orphans(*workers)
-        # As if each had been lost before, so that it is a suspect from now on.
+        # As if each had been lost before, so that it becomes a suspect.
         rescues = [msgspec.structs.replace(rescue(one), suspect=True) for one in found.values()]
         verdicts = self.settle(*rescues)
         return dict(zip(found, verdicts, strict=True))
@@ -229,7 +230,7 @@ class Trial:
         return self.run(self.store.inspection.history(job_id))
 
     def picture(self, job_id: str) -> tuple[JobRecord | None, tuple[AttemptRecord, ...]]:
-        """Return everything there is to see of a job, to check whether it changed."""
+        """Return all observable state of a job, to check whether it changed."""
         return self.find(job_id), self.history(job_id)
 
     def search(self, **chosen: Any) -> list[str]:

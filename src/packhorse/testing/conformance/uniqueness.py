@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One job for one unique key: every scope and every mode, in bulk, and beside rolled-back ones."""
+"""One job for one unique key: every scope and every mode, in bulks and after roll-backs."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class TestExpiring:
 
 
 class TestParking:
-    """Set aside ready jobs that no live worker knows; give up those set aside too long."""
+    """Park ready jobs that no live worker knows; give up those parked too long."""
 
     @pytest.mark.req("S1-29")
     def test_a_ready_job_no_live_worker_of_its_queue_knows_is_parked(self, trial: Trial) -> None:

@@ -29,7 +29,7 @@ from packhorse.testing.conformance.words import quiet
 
 #: Far longer than any wake-up takes, so that only a missing one fails.
 _PATIENCE_S: Final = 20.0
-#: How long silence is listened to.
+#: How long to wait when no wake-up is expected.
 _SILENCE_S: Final = 0.15
 #: The topic that stands for any.
 _ANY: Final = "*"
