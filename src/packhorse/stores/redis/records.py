@@ -26,9 +26,8 @@ from packhorse.core.policies.records import (
     is_expired,
 )
 from packhorse.errors import StoreCopied, StoreUnavailable
-from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, planned
-from packhorse.stores.records import Changed, PageBounds, RecordPage, as_page
+from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, as_page
 from packhorse.stores.redis.layout import CODE, STATUS
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.redis.submit import AdmittedJobs, deal

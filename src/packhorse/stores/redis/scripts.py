@@ -3,9 +3,10 @@
 
 A file has a library, which others may need, and scripts behind lines such as `-- script: claim`.
 A library or a script names the libraries it needs, such as `-- needs: queues lines`; they, and what
-they need in turn, come before it. The section `-- fast: claim` is the fast route of that script: it
-comes first, with what it uses of its libraries, and returns when it has an answer. Constants of
-`lua/layout.lua` are written into the text: to make their tables would cost each call microseconds.
+they need in turn, come in place of that line. The section `-- fast: claim` is the fast route of
+that script: it comes first, with what it uses of its libraries, and returns when it has an answer.
+Constants of `lua/layout.lua` are written into the text: to make their tables would cost each call
+microseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Argument = str | bytes | int | float
 LOOKED_AT: Final = 500
 
 _SECTION: Final = re.compile(r"^-- (?P<kind>script|fast): (?P<name>[a-z_]+)$", re.MULTILINE)
-_NEEDS: Final = re.compile(r"^-- needs: (?P<libraries>[a-z_]+(?: [a-z_]+)*)$", re.MULTILINE)
+_NEEDS: Final = re.compile(r"^ *-- needs: (?P<libraries>[a-z_]+(?: [a-z_]+)*)$", re.MULTILINE)
 #: A table of constants, one of its entries, and a use such as `KEY.job`.
 _TABLE: Final = re.compile(
     r"^local (?P<name>[A-Z_]+) = \{\n(?P<entries>(?:  \w.*\n)+)\}\n", re.MULTILINE
@@ -86,13 +87,17 @@ def loaded(name: str, *, fast: bool = True) -> LoadedScript:
 
 
 def _with_needs(text: str, known: set[str]) -> str:
-    """A text behind the libraries it needs that are not known, each behind those it needs."""
-    found, parts = _NEEDS.search(text), []
-    for name in found["libraries"].split() if found is not None else ():
-        if name not in known:
-            known.add(name)
-            parts.append(_with_needs(sections()[f"library {name}"], known))
-    return "".join([*parts, _COMMENT.sub("", text)])
+    """A text with the libraries it needs and that are not known, each with those it needs."""
+
+    def libraries(needs: re.Match[str]) -> str:
+        parts = []
+        for name in needs["libraries"].split():
+            if name not in known:
+                known.add(name)
+                parts.append(_with_needs(sections()[f"library {name}"], known))
+        return "".join(parts)
+
+    return _COMMENT.sub("", _NEEDS.sub(libraries, text))
 
 
 def _used_part(text: str) -> str:

@@ -182,8 +182,3 @@ function wakes.flush()
     redis.call('PUBLISH', tag .. channel(topic), topic)
   end
 end
-
--- Wake the workers of one queue at once, in a script that wakes no others.
-function wakes.only_queue(queue)
-  redis.call('PUBLISH', tag .. KEY.wake .. 'queue:' .. queue, 'queue:' .. queue)
-end

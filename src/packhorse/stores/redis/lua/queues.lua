@@ -25,12 +25,6 @@ function queues.get(queue)
   return known
 end
 
--- Whether a queue is open and unconstrained; reads less than `queues.get`.
-function queues.is_plain(queue)
-  local found = redis.call('HMGET', tag .. KEY.queue .. queue, 'closed', 'tenanted', 'sheds', 'hard')
-  return found[1] ~= '1' and not (found[2] or found[3] or found[4])
-end
-
 -- The bytes that jobs of a queue may have, or of the store, which is the queue without a name.
 function queues.bounds_bytes(queue)
   return queues.get(queue).conf.max_bytes or queues.get('').conf.max_bytes
