@@ -38,13 +38,15 @@ PROGRAM_VARIABLE: Final = "PACKHORSE_TEST_REDIS_PROGRAM"
 #: How long a server may take to start, to stop, or to form a cluster.
 _PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.02
+#: Of a client that asks once, on one connection.
+_ONCE: Final[Any] = {"single_connection_client": True, "retry": Retry(NoBackoff(), 0)}
 _CLUSTER_NODES: Final = 3
 #: The first version of Redis, and of Valkey, that forbids DEBUG unless it is allowed.
 _ASKS_FROM: Final = 7
 _SLOTS: Final = 16_384
 #: Where ports are looked for, and how far behind them a cluster has its own.
 _PORT_FIRST: Final = 10_000
-_PORTS: Final = 12_000
+_PORTS: Final = 10_000
 _BUS: Final = 10_000
 #: Ends the server when its starter closes the pipe, or dies and cannot help closing it; by force
 #: if it stands still, or will not go before it has saved what it cannot save.
@@ -81,10 +83,9 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """A client to look at it from aside, or to set it to something."""
-        once: Any = {"single_connection_client": True, "retry": Retry(NoBackoff(), 0)}
         if self._port:
-            return redis.Redis(host="127.0.0.1", port=self._port, **once)
-        return redis.Redis(unix_socket_path=str(self._socket), **once)
+            return redis.Redis(host="127.0.0.1", port=self._port, **_ONCE)
+        return redis.Redis(unix_socket_path=str(self._socket), **_ONCE)
 
     def ask(self, *command: Any) -> Any:
         """One command, on a connection of its own."""
@@ -133,9 +134,13 @@ class RedisServer:
         return self._folder / "redis.sock"
 
     def _answers(self) -> bool:
-        """Whether it can be asked, if only about itself while it reads its data."""
+        """Whether it can be asked, if only about itself while it reads its data.
+
+        By its own socket: another process may have started a server at the same free port.
+        """
         try:
-            self.pid = int(self.ask("INFO", "server")["process_id"])
+            with redis.Redis(unix_socket_path=str(self._socket), **_ONCE) as client:
+                self.pid = int(client.info("server")["process_id"])
         except redis.ConnectionError:
             return False
         return True
@@ -225,7 +230,6 @@ def _is_whole(server: RedisServer, nodes: int) -> bool:
     return b"cluster_state:ok" in told and f"cluster_known_nodes:{nodes}".encode() in told
 
 
-@cache
 @cache
 def _allowances(program: str) -> tuple[str, ...]:
     """Options that let tests use DEBUG and change the folder: servers from version 7 on ask."""

@@ -13,7 +13,7 @@ import pytest
 
 from packhorse import Context, Packhorse, PayloadError, Task
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
-from packhorse.core.progress import NOTE_LENGTH_MAX
+from packhorse.core.job import NOTE_LENGTH_MAX
 from tests.stores.refusing import check_that_one_bad_result_is_a_dead_letter
 
 NewApp = Callable[[], Packhorse]

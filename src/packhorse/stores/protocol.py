@@ -17,9 +17,8 @@ from packhorse.core.policies.explain import JobFacts
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore
 from packhorse.stores.intake import Intake
-from packhorse.stores.journal import JournalStore
 from packhorse.stores.plan import Listener, Plan, Wakeups
-from packhorse.stores.records import RecordStore
+from packhorse.stores.records import JournalStore, RecordStore
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The store contract of records, which schedules, batches, workflows and breakers are built on."""
+"""The store contracts of records and of the journal.
+
+Schedules, batches, workflows and breakers are built on records, groups of jobs on the journal.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from packhorse.core.job import NewJob
+from packhorse.core.policies.journal import Group, JournalLine, check_lines
 from packhorse.core.policies.records import Record, RecordChange, RecordId
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking, Plan
@@ -154,3 +158,59 @@ def store_clock(records: RecordStore) -> Asking[int]:
     """Return the store's clock, which comes with every page, even an empty one."""
     page: RecordPage = yield records.records(_NO_KIND, limit=1)
     return page.now_us
+
+
+class JournalStore(Protocol):
+    """Lines that record when jobs of groups end.
+
+    A job whose options name a group (`JobOptions.member`) is a member of it. Whenever a member
+    becomes final, in whatever way, or stops being final, the store appends one line in the same
+    transaction; other jobs append nothing. The line has the counts of the settlement that ended the
+    job (`Settlement.counted`), and zeros if it was ended otherwise; for a job that stops being
+    final, the counts of the end that is taken back. Lines of one job are in order; those of
+    different jobs need not be. No line id is used twice. Listeners of `journal` are woken.
+
+    A member keeps its result as long as its record, and its record while the record of its group
+    (`Group.record`) is there: at most for `MEMBER_LIFE_US_MAX` after its end.
+    """
+
+    def journal_groups(self, *, limit: int) -> Plan[tuple[Group, ...]]:
+        """Return at most `limit` groups that have lines, that of the oldest line first. Reads only.
+
+        A store may search the oldest lines only: 100 for each group of the limit, and 10,000 at
+        least.
+        """
+
+    def journal(self, group: Group, *, limit: int) -> Plan[tuple[JournalLine, ...]]:
+        """Return the oldest lines of a group, at most `limit`; none is hidden. Reads only."""
+
+    def fold(
+        self,
+        group: Group,
+        line_ids: Sequence[int],
+        changes: Sequence[RecordChange] = (),
+        *,
+        jobs: Sequence[NewJob] = (),
+        carried: Sequence[JournalLine] = (),
+    ) -> Plan[Changed]:
+        """Remove exactly these lines of a group, and change records as `RecordStore.change` does.
+
+        All is done, or nothing. If a line does not exist, or is another group's, nothing is done,
+        and the answer has its id (`Changed.gone`). Lines `carried` from another store are appended,
+        with new ids. More than `LINES_MAX` lines, or `CARRIED_LINES_MAX` carried, are refused with
+        a `ConfigError`.
+        """
+
+
+class Folded(NamedTuple):
+    """The changes of the journal by a fold."""
+
+    group: Group
+    line_ids: tuple[int, ...] = ()  #: removed
+    carried: tuple[JournalLine, ...] = ()  #: appended
+
+    @classmethod
+    def of(cls, group: Group, line_ids: Sequence[int], carried: Sequence[JournalLine]) -> Folded:
+        """Refuse more lines than a store folds in one call."""
+        check_lines(line_ids, carried)
+        return cls(group, tuple(dict.fromkeys(line_ids)), tuple(carried))

@@ -317,8 +317,9 @@ def test_connections_that_died_while_idle_are_replaced_unseen(
     assert names_in(url) == ["before", "async, before", "async, after", "after"]
 
 
-def test_a_session_ended_in_the_middle_of_a_plan_is_begun_anew(
-    store: PostgresStore, url: str, books: str, run: Run
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_session_ended_in_the_middle_of_a_plan_is_begun_again(
+    store: PostgresStore, url: str, books: str, run: Run, losses: int
 ) -> None:
     tries = 0
 
@@ -326,11 +327,26 @@ def test_a_session_ended_in_the_middle_of_a_plan_is_begun_anew(
         nonlocal tries
         tries += 1
         yield Change("update {books} set sold = sold + 1")
-        if tries == 1:
+        if tries <= losses:
             end_sessions(url)
         yield Rows("select 1")
 
     run(store, Plan("try", steps))
 
-    assert tries == 2
+    assert tries == losses + 1
     assert sold(url, books) == [1, 1]
+
+
+def test_a_plan_that_loses_every_session_is_given_up(
+    store: PostgresStore, url: str, books: str, run: Run
+) -> None:
+    def steps() -> Steps[None]:
+        yield Change("update {books} set sold = sold + 1")
+        end_sessions(url)
+        yield Rows("select 1")
+
+    with pytest.raises(StoreUnavailable) as raised:
+        run(store, Plan("try", steps))
+
+    assert not raised.value.maybe_stored
+    assert sold(url, books) == [0, 0]

@@ -14,6 +14,7 @@ from psycopg.pq import ConnStatus
 from psycopg.waiting import Ready, Wait
 
 from packhorse.core.clock import SystemClock
+from packhorse.stores.postgres.errors import Unanswered
 from packhorse.stores.postgres.pipeline import Exchange, PipelinedConnection
 from packhorse.stores.postgres.settings import PostgresSettings
 
@@ -130,8 +131,8 @@ def _ready(events: int) -> Ready:
     return Ready(readable | (Ready.W if events & select.POLLOUT else Ready.NONE))
 
 
-def _no_answer(timeout_s: float) -> OperationalError:
-    return OperationalError(f"no answer within {timeout_s:g} s; the connection was given up")
+def _no_answer(timeout_s: float) -> Unanswered:
+    return Unanswered(f"no answer within {timeout_s:g} s; the connection was given up")
 
 
 class LoopConnection(PipelinedConnection):

@@ -43,6 +43,10 @@ _ROLE_MISSING: Final = "28000"
 _NO_RIGHT: Final = "42501"
 
 
+class Unanswered(OperationalError):
+    """The server did not answer in time, and the connection was given up."""
+
+
 def has_answered(error: Exception) -> bool:
     """Whether a living server answered with this error, or it is not about the server."""
     if not isinstance(error, Error):

@@ -34,8 +34,8 @@ from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.statements import Once, Send, sql
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Renewed
-from packhorse.stores.sql.leases import SqlLeases, read_orphan, release_unknown
 from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.upkeep import SqlLeases, read_orphan, release_unknown
 
 #: How long a claim may take from reading the lease to its commit.
 SETTLED_US: Final = 60 * SECOND_US

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 from packhorse.core.clock import Chance, SystemChance
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.errors import (
+    Unanswered,
     has_answered,
     is_lost,
     is_passing,
@@ -42,6 +43,9 @@ _TRIES_MAX: Final = 20
 #: The first pause between two of them, and the longest.
 _PAUSE_S: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
+#: Connections that one plan may lose before it commits. One may have died while idle; the next may
+#: end because its client got no processor for longer than a transaction may stand still.
+_LOST_MAX: Final = 3
 #: Verbs of the loop that hands out work: nothing else may keep them waiting for a connection.
 _HOT: Final = frozenset({"claim", "settle", "renew", "cancelled", "note_progress", "leave"})
 #: Short plans of one event loop that run alone at a time; more wait, and form groups.
@@ -85,6 +89,7 @@ class _Tries:
         self._chance = chance
         self._stop_preparing = stop_preparing
         self._count = 0
+        self._lost = 0
 
     def pause_s(
         self, error: Exception, connection: PipelinedConnection | None, *, writes: bool
@@ -102,8 +107,11 @@ class _Tries:
             if is_unprepared(error) and connection is not None and connection.prepares:
                 self._stop_preparing()
                 return 0.0
-            if is_lost(error) and connection is not None and not ambiguous and self._count == 1:
-                return 0.0
+            if is_lost(error) and connection is not None and not ambiguous:
+                # An answer that did not come has cost a whole timeout: only one more is waited for.
+                self._lost += _LOST_MAX - 1 if isinstance(error, Unanswered) else 1
+                if self._lost < _LOST_MAX:
+                    return 0.0
         raise translated(error, self._context.settings, maybe_stored=ambiguous) from error
 
 

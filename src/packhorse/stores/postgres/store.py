@@ -26,11 +26,9 @@ from packhorse.stores.postgres.connection import (
 )
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.errors import translated
-from packhorse.stores.postgres.facts import facts
 from packhorse.stores.postgres.floors import FLOOR_TOPIC
 from packhorse.stores.postgres.intake import PostgresIntake
 from packhorse.stores.postgres.leases import PostgresLeases
-from packhorse.stores.postgres.listener import ListenerThread
 from packhorse.stores.postgres.migrate import (
     known_version,
     migrate,
@@ -46,7 +44,13 @@ from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
 from packhorse.stores.postgres.transactions import LentToLoop, LentToThread, PostgresTransactions
 from packhorse.stores.postgres.verbs import PostgresAttachments, PostgresJobs, keys_of
-from packhorse.stores.postgres.wakeups import Notices, PostgresWakeups, channel_of, short
+from packhorse.stores.postgres.wakeups import (
+    ListenerThread,
+    Notices,
+    PostgresWakeups,
+    channel_of,
+    short,
+)
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlJournal, SqlRecords
@@ -128,7 +132,7 @@ class PostgresStore:
 
     def facts(self) -> dict[str, str]:
         with self._plain_connection() as connection:
-            found = facts(connection, self._settings)
+            found = _facts(connection, self._settings)
         return {**found, "wake-ups": self.wakeups.state}
 
     def close(self) -> None:
@@ -277,3 +281,60 @@ def _schema_steps() -> Steps[tuple[int, str]]:
     [(there, planned)] = yield Rows(looks)
     rows = (yield Rows("select version::bigint from {schema_version}")) if there else []
     return (rows[0][0] if rows else 0), planned
+
+
+#: Requests in the intake that are counted.
+_COUNTED_MAX: Final = 1_000
+_ASK = """\
+select current_setting('server_version'), current_database(), current_user,
+       current_setting('synchronous_commit'), current_setting('fsync'),
+       current_setting('full_page_writes'),
+       pg_is_in_recovery() or current_setting('transaction_read_only')::boolean,
+       (select coalesce(sum(pg_total_relation_size(oid)), 0)::bigint from pg_class
+        where relnamespace = to_regnamespace(%s) and relkind in ('r', 'p')),
+       current_setting('statement_timeout')
+"""
+
+
+def _facts(connection: Connection[Any], settings: PostgresSettings) -> dict[str, str]:
+    """What there is to know, as text."""
+    row = connection.execute(_ASK, (settings.schema,)).fetchone()
+    assert row is not None  # noqa: S101 - it has no condition
+    version, database, user, commit, fsync, pages, read_only, size, timeout = row
+    return {
+        "store": "postgresql",
+        "server": version,
+        "database": database,
+        "user": user,
+        "schema name": f"{settings.schema} (prefix {settings.prefix!r})",
+        "schema": str(schema_version(connection, settings)),
+        "size": f"{size / 1024:.0f} KiB",
+        "synchronous_commit": commit,
+        "survives a power cut": _durability(commit, fsync, pages),
+        "statement timeout": f"{timeout} on the server, {settings.statement_timeout_s:g}s asked",
+        "intake": _intake(connection, settings),
+        "connections at most": f"{settings.hot_pool} hot, {settings.pool} others, 1 listening",
+        "writable": "no" if read_only else "yes",
+    }
+
+
+def _intake(connection: Connection[Any], settings: PostgresSettings) -> str:
+    """How much transactions of users have asked for that was not admitted yet."""
+    table = f'"{settings.schema}"."{settings.prefix}requests"'
+    found = connection.execute("select to_regclass(%s)", (table,)).fetchone()
+    if found is None or found[0] is None:
+        return "empty"
+    text = f"select count(*) from (select 1 from {table} limit {_COUNTED_MAX}) as waiting"  # noqa: S608 - names of the settings
+    row = connection.execute(text.encode()).fetchone()
+    waiting = 0 if row is None else row[0]
+    return f"{waiting}{'+' if waiting == _COUNTED_MAX else ''} waiting" if waiting else "empty"
+
+
+def _durability(commit: str, fsync: str, pages: str) -> str:
+    if fsync == "off":
+        return "no: fsync is off on this server, and a power cut can destroy the database"
+    if pages == "off":
+        return "not surely: full_page_writes is off on this server"
+    if commit == "off":
+        return "not every commit: synchronous_commit is off, the last ones may be lost"
+    return "every commit"

@@ -24,9 +24,8 @@ from packhorse.core.policies.records import (
     is_expired,
 )
 from packhorse.errors import StoreCopied
-from packhorse.stores.journal import Folded
 from packhorse.stores.plan import Plan, Steps, Wake, planned
-from packhorse.stores.records import Changed, PageBounds, RecordPage, RefusedJob, as_page
+from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.admission import admit_each
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.rows import CODE, STATUS, json_text

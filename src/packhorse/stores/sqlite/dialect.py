@@ -15,7 +15,6 @@ from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
-from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
@@ -31,7 +30,7 @@ from packhorse.stores.sql.dialect import (
     scope,
 )
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
-from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow, json_text
+from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
     RECORD_COLUMNS,
@@ -55,6 +54,11 @@ _TAKEN: Final = (
 )
 
 
+def _many(values: Collection[Any]) -> str:
+    """Return values as one parameter, which statements read with `json_each`."""
+    return msgspec.json.encode(values).decode()
+
+
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue without checking gates."""
     tasks = merged_tasks(request, chosen["lane"])
@@ -64,23 +68,7 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
         following = queries.filled("claim_next", columns=_TAKEN, scope=scope(request))
     given = {**BEGINNING, **chosen, **tasks}
     [(jobs, seqs, count)] = yield Rows(sql("claim_batch", next=following), given)
-    if count == 0:
-        return []
-    yield Change(sql("claim"), _handed(request, seqs, chosen["now"]))
-    found = _jobs.decode(jobs)
-    if "" in [job.payload for job in found]:
-        found = yield from _with_bodies(found, seqs)
-    return found
-
-
-def _with_bodies(jobs: list[Job], seqs: str) -> Steps[list[Job]]:
-    """Give jobs their large payloads, which are not in their rows."""
-    bodies = dict((yield Rows(sql("claim_bodies"), {"seqs": seqs})))
-    pairs = zip(jobs, _numbers.decode(seqs), strict=True)
-    return [
-        job if job.payload else msgspec.structs.replace(job, payload=bodies[seq])
-        for job, seq in pairs
-    ]
+    return [] if count == 0 else (yield from _handed(request, jobs, seqs, chosen["now"]))
 
 
 _candidates: Final = partial(candidates, queries)
@@ -88,14 +76,14 @@ _candidates: Final = partial(candidates, queries)
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
     """Hand over these jobs, in this order."""
-    chosen = json_text(list(seqs))
+    chosen = _many(list(seqs))
     [(jobs,)] = yield Rows(sql("claim_chosen"), {"seqs": chosen})
-    yield Change(sql("claim"), _handed(request, chosen, now_us))
-    return (yield from _with_bodies(_jobs.decode(jobs), chosen))
+    return (yield from _handed(request, jobs, chosen, now_us))
 
 
-def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
-    return {
+def _handed(request: ClaimRequest, found: str, seqs: str, now_us: int) -> Steps[list[Job]]:
+    """Make these jobs the worker's, and give them their large payloads, which are not in rows."""
+    given = {
         "seqs": seqs,
         "worker": request.worker,
         "alone": int(request.quarantine),
@@ -103,6 +91,15 @@ def _handed(request: ClaimRequest, seqs: str, now_us: int) -> dict[str, Any]:
         "default_timeout_us": request.default_timeout_us,
         "grace_us": HOLD_GRACE_US,
     }
+    yield Change(sql("claim"), given)
+    jobs = _jobs.decode(found)
+    if "" not in [job.payload for job in jobs]:
+        return jobs
+    bodies = dict((yield Rows(sql("claim_bodies"), {"seqs": seqs})))
+    return [
+        job if job.payload else msgspec.structs.replace(job, payload=bodies[seq])
+        for job, seq in zip(jobs, _numbers.decode(seqs), strict=True)
+    ]
 
 
 #: A longer result has a statement of its own.
@@ -122,12 +119,12 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         group[one.job_id] = one.result
     applied = 0
     for (fence, keep_us, result_keep_us), results in groups.items():
-        kept = {"fence": fence, "now": now_us, **lifetimes(now_us, keep_us, result_keep_us)}
+        kept = {"fence": fence, "now": now_us, "keep_us": keep_us, "results_us": result_keep_us}
         large = [key for key, result in results.items() if result and len(result) > _RESULT_LARGE]
         if large:
             alone = [{"id": key, "result": results.pop(key), **kept} for key in large]
             applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), alone)
-        given = {"results": json_text(results), **kept}
+        given = {"results": _many(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
     return applied
 
@@ -221,7 +218,7 @@ class _Sqlite:
     """See `Dialect`."""
 
     sql = staticmethod(sql)
-    many = staticmethod(json_text)
+    many = staticmethod(_many)
     record_columns = RECORD_COLUMNS
     read_record = staticmethod(read_record)
     queue_rows = staticmethod(queue_rows)
@@ -264,7 +261,7 @@ class _Sqlite:
             del left[:most]
 
     def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
-        fences = json_text({one.job_id: one.fence for one in kept})
+        fences = _many({one.job_id: one.fence for one in kept})
         [(found,)] = yield Rows(sql("attaching_held"), (fences,))
         values = {one.job_id: one.values for one in kept}
         held: list[HeldJob] = []
@@ -302,7 +299,7 @@ class _Sqlite:
         return index_rare(jobs)
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
-        chosen = (json_text(list(seqs)),)
+        chosen = (_many(list(seqs)),)
         for table in ("attempts", "tags", "interests", "keys", "stash", "attachments"):
             yield Change(sql("remove", table=table), chosen)
         yield Change(sql("remove_bodies"), chosen)
@@ -313,8 +310,8 @@ class _Sqlite:
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
         asked = {
-            "queues": json_text(list(queues)),
-            "levels": json_text([int(priority) for priority in Priority]),
+            "queues": _many(list(queues)),
+            "levels": _many([int(priority) for priority in Priority]),
             "passes": PASSES,
             "aged": AGED,
             "window": _OLDEST_WINDOW if most is None else _OLDEST_SOME,
@@ -356,17 +353,17 @@ class _Sqlite:
         return Needs(*row)
 
     def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        return Rows(sql("aftermath", column=column), (json_text(list(values)),))
+        return Rows(sql("aftermath", column=column), (_many(list(values)),))
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
         """Use one statement, however many jobs there are."""
-        given = {**ORDER_LINE, "values": json_text(list(values))}
+        given = {**ORDER_LINE, "values": _many(list(values))}
         rows = yield Rows(sql("order_advance_after", column=column), given)
         yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         del tasks  # jobs that wait for them are blocked by a gate
-        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (json_text(gates),))
+        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (_many(gates),))
         return rows
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:

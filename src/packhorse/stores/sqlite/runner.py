@@ -19,10 +19,11 @@ from typing import Any, Final, TypeVar
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
 from packhorse.stores.intake import IntakeRequest
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests
 from packhorse.stores.sql.records import reject
+from packhorse.stores.sql.statements import Change, ChangeMany, Now, Rows
 from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,
@@ -32,12 +33,11 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.statements import answered, sql
+from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, unload
 
 T = TypeVar("T")
 
-Send = Callable[[Sequence[str]], None]
 #: Runs a plan inside a transaction, and notes what to send after it.
 _Run = Callable[[sqlite3.Connection, Plan[Any], list[str]], Any]
 
@@ -55,7 +55,7 @@ class RunnerParts:
 
     settings: SqliteSettings
     clock: Clock
-    send: Send
+    send: Callable[[Sequence[str]], None]  #: wakes listeners of these topics
     send_new: Callable[[str], None]  #: wakes the workers of a queue
     connect: Callable[[], sqlite3.Connection]  #: to the file, with its schema up to date
     #: Writers of one process wait here, instead of retrying. Reentrant, since a signal handler may
@@ -94,11 +94,9 @@ class PlanRunner:
             if any(plan.writes and plan.look is None for plan in plans):
                 return self._run_all(plans)
             answers = [self._answer(self._look, plan) for plan in plans]
-            rest = [index for index, answer in enumerate(answers) if answer is None]
-            written = self._run_all([plans[index] for index in rest])
-            for index, answer in zip(rest, written, strict=True):
-                answers[index] = answer
-            return answers
+            pairs = zip(plans, answers, strict=True)
+            rest = iter(self._run_all([plan for plan, answer in pairs if answer is None]))
+            return [next(rest) if answer is None else answer for answer in answers]
 
     def begin(self, *, patient: bool) -> sqlite3.Connection:
         """Begin a transaction that the caller ends; unless `patient`, fail if the lock is taken."""
@@ -108,13 +106,6 @@ class PlanRunner:
         else:
             connection.execute("begin immediate")
         return connection
-
-    def inside(
-        self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]]
-    ) -> tuple[T, list[str]]:
-        """Run steps in a transaction that `begin` began; also return topics to wake afterwards."""
-        wakes: list[str] = []
-        return self._run_steps(connection, steps, wakes), wakes
 
     def close(self) -> None:
         """Close the connection once the plan that runs now is finished; later use reopens it."""
@@ -170,14 +161,12 @@ class PlanRunner:
 
         A plan that writes must be run if the intake has jobs.
         """
-        look, connection = plan.look, self._connection or self._connected()
-        if look is None:
-            return None
+        look, one = plan.look, self._connection or self._connected()
         return self._retry_while_locked(
             lambda: (
                 None
-                if plan.writes and is_loaded(connection)
-                else answered(connection, look(), self._parts.clock, [])
+                if look is None or (plan.writes and is_loaded(one))
+                else self._answered(one, look(), [])
             )
         )
 
@@ -199,7 +188,7 @@ class PlanRunner:
             return answer
         wakes: list[str] = []
         answer = self._transact(
-            lambda connection: self._run_steps(connection, plan.steps, wakes), writes=plan.writes
+            lambda connection: self.run_steps(connection, plan.steps, wakes), writes=plan.writes
         )
         if wakes:
             self._parts.send(wakes)
@@ -256,13 +245,11 @@ class PlanRunner:
             # The job is stored even if this fails; then the next plan unloads.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
-                self._transact(
-                    lambda one: unload(one, partial(self._admit, one, wakes)), writes=True
-                )
+                self._transact(lambda one: self._unload(one, wakes), writes=True)
                 parts.send(wakes)
         return answer
 
-    def _run_inside(self, connection: sqlite3.Connection, plan: Plan[T], wakes: list[str]) -> T:
+    def _run_inside(self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]) -> Any:
         """Run a plan inside a transaction."""
         short = plan.short
         if short is not None:
@@ -273,18 +260,46 @@ class PlanRunner:
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    unload(connection, partial(self._admit, connection, wakes))
-                stored: T = answer
-                return stored
-        return self._run_steps(connection, plan.steps, wakes)
+                    self._unload(connection, wakes)
+                return answer
+        return self.run_steps(connection, plan.steps, wakes)
 
-    def _run_steps(
+    def run_steps(
         self, connection: sqlite3.Connection, steps: Callable[[], Steps[T]], wakes: list[str]
     ) -> T:
-        """Run steps after unloading the intake."""
+        """Run steps in a transaction, after unloading the intake; note topics to wake after it."""
         if is_loaded(connection):
-            unload(connection, partial(self._admit, connection, wakes))
-        return answered(connection, steps(), self._parts.clock, wakes)
+            self._unload(connection, wakes)
+        return self._answered(connection, steps(), wakes)
+
+    def _answered(self, connection: sqlite3.Connection, steps: Steps[T], wakes: list[str]) -> T:
+        """Run each step and send it the answer; an error ends the steps."""
+        answer: Any = None
+        now_us = 0
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            kind = type(step)
+            if kind is Rows:
+                answer = connection.execute(step.text, step.parameters).fetchall()
+            elif kind is Change:
+                answer = connection.execute(step.text, step.parameters).rowcount
+            elif kind is ChangeMany:
+                answer = connection.executemany(step.text, step.parameters).rowcount
+            elif kind is Now:
+                answer = now_us = now_us or self._parts.clock.now_us()
+            elif kind is Wake:
+                answer = None
+                if step.topic not in wakes:
+                    wakes.append(step.topic)
+            else:
+                raise TypeError(f"a SQLite plan cannot ask for {step!r}")
+
+    def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
+        unload(connection, partial(self._admit, connection, wakes))
 
     def _admit(
         self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]
@@ -294,7 +309,7 @@ class PlanRunner:
         connection.execute("savepoint admission")
         admitting = admit_requests(SQLITE, requests, ONE_WRITER)
         try:
-            answered(connection, admitting, self._parts.clock, own)
+            self._answered(connection, admitting, own)
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 - retried one by one, then kept with the job
@@ -305,7 +320,7 @@ class PlanRunner:
             elif requests[0].job is not None:
                 refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
                 rejecting = reject(SQLITE, requests[0].job, refused, ONE_WRITER)
-                answered(connection, rejecting, self._parts.clock, wakes)
+                self._answered(connection, rejecting, wakes)
         else:
             wakes[:] = own
         connection.execute("release admission")
@@ -318,9 +333,8 @@ class PlanRunner:
         connection.execute("savepoint plan")
         answer = self._answer(lambda plan: self._run_inside(connection, plan, own), plan)
         if isinstance(answer, Exception):
-            connection.execute(
-                "rollback to plan"
-            )  # fails if SQLite has rolled back the whole transaction
+            # This fails if SQLite has rolled back the whole transaction.
+            connection.execute("rollback to plan")
         else:
             wakes[:] = own
         connection.execute("release plan")
@@ -372,16 +386,13 @@ class PlanRunner:
             answer = body(connection)
             connection.execute("commit")
         except BaseException:  # also a signal that comes once the transaction has begun
-            self._undo(connection)
+            try:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+            except sqlite3.Error:
+                self.close()  # a connection that cannot roll back must not keep its lock
             raise
         return answer
-
-    def _undo(self, connection: sqlite3.Connection) -> None:
-        try:
-            if connection.in_transaction:
-                connection.execute("rollback")
-        except sqlite3.Error:
-            self.close()  # a connection that cannot roll back must not keep its lock
 
 
 def is_loaded(connection: sqlite3.Connection) -> bool:

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Run the steps of a SQLite plan, and render its queries."""
+"""The queries of SQLite."""
 
 from __future__ import annotations
 
-import sqlite3
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from packhorse.core.clock import Clock
-from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.sql.statements import Change, ChangeMany, Now, Queries, Rows
-
-T = TypeVar("T")
-
+from packhorse.stores.sql.statements import Queries
 
 _LISTED: Final = "in (select value from json_each({0}))"
 _FRAGMENTS: Final = MappingProxyType(
@@ -58,30 +52,3 @@ queries: Final = Queries(
     "packhorse.stores.sqlite", _FRAGMENTS, table="packhorse_{}", named=":{}", unnamed="?"
 )
 sql: Final = queries.text
-
-
-def answered(connection: sqlite3.Connection, steps: Steps[T], clock: Clock, wakes: list[str]) -> T:
-    """Run each step of a plan and send it the answer; an error ends the plan."""
-    answer: Any = None
-    now_us = 0
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        kind = type(step)
-        if kind is Rows:
-            answer = connection.execute(step.text, step.parameters).fetchall()
-        elif kind is Change:
-            answer = connection.execute(step.text, step.parameters).rowcount
-        elif kind is ChangeMany:
-            answer = connection.executemany(step.text, step.parameters).rowcount
-        elif kind is Now:
-            answer = now_us = now_us or clock.now_us()
-        elif kind is Wake:
-            answer = None
-            if step.topic not in wakes:
-                wakes.append(step.topic)
-        else:
-            raise TypeError(f"a SQLite plan cannot ask for {step!r}")

@@ -1,25 +1,40 @@
 # SPDX-License-Identifier: MIT
-"""The SQLite store: one file, several processes, no server."""
+"""The SQLite store: one file, several processes, no server.
+
+The verbs that SQLite implements itself come first, then the store that runs all of them.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.core.driving import adrive, drive
+from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.process import at_fork
+from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.intake import found_later
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Plan, Steps, planned
+from packhorse.stores.records import RecordPage
+from packhorse.stores.requests import Claimed, ClaimRequest, Renewal, Renewed, Submitted
 from packhorse.stores.sql.attachments import SqlAttachments
+from packhorse.stores.sql.claim import claim_steps, look_steps
+from packhorse.stores.sql.inspection import SqlInspection
+from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.queues import SqlQueues
-from packhorse.stores.sql.records import SqlJournal
+from packhorse.stores.sql.records import SqlJournal, SqlRecords
+from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.settle import settle_in_order
+from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.transfer import SqlTransfer
-from packhorse.stores.sql.upkeep import SqlUpkeep
+from packhorse.stores.sql.upkeep import SqlLeases, SqlUpkeep, release_unknown
 from packhorse.stores.sqlite.connection import (
     Identity,
     SqliteSettings,
@@ -30,13 +45,102 @@ from packhorse.stores.sqlite.connection import (
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE, nothing
 from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
+from packhorse.stores.sqlite.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
+from packhorse.stores.sqlite.statements import sql
+from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
-from packhorse.stores.sqlite.verbs import SqliteInspection, SqliteJobs, SqliteLeases, SqliteRecords
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 T = TypeVar("T")
+
+
+class SqliteJobs(SqlJobs):
+    """See `JobStore`."""
+
+    def submit(
+        self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
+    ) -> Plan[tuple[Submitted, ...]]:
+        return Plan(
+            "submit",
+            lambda: submit_steps(jobs, ids_are_new=ids_are_new),
+            short=short_submit(jobs, ids_are_new=ids_are_new),
+        )
+
+    def claim(self, request: ClaimRequest) -> Plan[Claimed]:
+        """Look first, so that a claim from empty queues takes no write lock."""
+        return Plan(
+            "claim",
+            lambda: claim_steps(SQLITE, request, ONE_WRITER),
+            look=lambda: look_steps(SQLITE, request),
+        )
+
+    def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
+        return Plan("settle", lambda: settle_in_order(SQLITE, settlements, ONE_WRITER))
+
+    @planned()
+    def await_finish(self, job_id: str) -> Steps[JobRecord | None]:
+        now_us = yield NOW
+        yield Change(sql("await_finish"), (job_id,))
+        rows = yield Rows(sql("job", columns=RECORD_COLUMNS), (job_id,))
+        return read_record(rows[0], now_us) if rows else None
+
+
+class SqliteLeases(SqlLeases):
+    """See `LeaseStore`."""
+
+    @planned()
+    def renew(self, renewal: Renewal) -> Steps[Renewed]:
+        now_us: int = yield NOW
+        before = yield Rows(sql("lease_expires"), (renewal.worker,))
+        expires_us = now_us + renewal.lease_us
+        yield Change(
+            sql("lease_renew"),
+            {
+                **msgspec.structs.asdict(renewal),
+                **msgspec.structs.asdict(renewal.totals),
+                "queues": json_text(renewal.queues),
+                "tasks": json_text(renewal.tasks),
+                "expires_us": expires_us,
+                "now": now_us,
+            },
+        )
+        if renewal.step_us > 0:
+            moved = {"worker": renewal.worker, "step_us": renewal.step_us, "now": now_us}
+            yield Change(sql("holds_move"), moved)
+        released = 0
+        if renewal.held is not None:
+            released = yield from release_unknown(SQLITE, renewal.worker, set(renewal.held), now_us)
+        lapsed = not before or before[0][0] <= now_us
+        return Renewed(expires_us, now_us, lapsed, released)
+
+
+class SqliteInspection(SqlInspection):
+    """See `InspectionStore`."""
+
+    def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
+        """Look in the table and in the intake first, to find one job without unloading."""
+        plan = super().job(job_id, tenant=tenant)
+
+        def look() -> Steps[JobRecord | None]:
+            record = yield from plan.steps()
+            if record is None and not tenant:
+                now_us = yield NOW
+                row = yield from waiting_job(job_id)
+                record = None if row is None else read_record(row, now_us)
+            return record
+
+        return Plan(plan.verb, plan.steps, writes=False, look=look, named=plan.named)
+
+
+class SqliteRecords(SqlRecords):
+    """See `RecordStore`."""
+
+    def records(self, kind: str | None, **asked: Any) -> Plan[RecordPage]:
+        """Read without unloading the intake, which has no records, or waiting for a writer."""
+        plan = super().records(kind, **asked)
+        return Plan(plan.verb, plan.steps, writes=False, look=plan.steps)
 
 
 class SqliteStore:
@@ -45,14 +149,14 @@ class SqliteStore:
     def __init__(self, settings: SqliteSettings, *, clock: Clock | None = None) -> None:
         self.label = f"sqlite:///{settings.path}"
         self.works_apart = False
-        self.jobs = SqliteJobs()
-        self.leases = SqliteLeases()
+        self.jobs = SqliteJobs(SQLITE, lambda: ONE_WRITER)
+        self.leases = SqliteLeases(SQLITE, nothing)
         self.queues = SqlQueues(SQLITE)
         self.upkeep = SqlUpkeep(SQLITE, nothing)
         self.inspection = SqliteInspection(SQLITE)
         self.transfer = SqlTransfer(SQLITE, nothing)
         self.attachments = SqlAttachments(SQLITE)
-        self.records = SqliteRecords()
+        self.records = SqliteRecords(SQLITE, lambda _: ONE_WRITER)
         self.journal = SqlJournal(SQLITE, lambda _: ONE_WRITER)
         self.wakeups = SqliteWakeups(settings)
         self._settings = settings
@@ -61,7 +165,7 @@ class SqliteStore:
         self._left_to_parent: list[object] = []
         self._migrated: Identity | None = None  # the file whose schema is up to date
         self._set_up()
-        _at_fork(self)
+        at_fork(self.forget, before=self.hold, after_in_parent=self.let_go)
 
     def run(self, plan: Plan[T]) -> T:
         run = self._local.own.runner.run
@@ -158,22 +262,3 @@ class SqliteStore:
         ours = (self._local, self._writer, self._reader, self.transactions)
         self._left_to_parent.append((*ours, sockets))
         self._set_up()
-
-
-def _at_fork(store: SqliteStore) -> None:
-    """Hold the store still while this process forks, for as long as the store lives."""
-    known = weakref.ref(store)
-
-    def told(act: Callable[[SqliteStore], None]) -> Callable[[], None]:
-        def call() -> None:
-            found = known()
-            if found is not None:
-                act(found)
-
-        return call
-
-    os.register_at_fork(
-        before=told(SqliteStore.hold),
-        after_in_parent=told(SqliteStore.let_go),
-        after_in_child=told(SqliteStore.forget),
-    )

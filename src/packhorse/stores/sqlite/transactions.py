@@ -100,13 +100,13 @@ class _Open:
         self._timer.start()
 
     def finish(self, steps: Callable[[], Steps[bool]]) -> bool:
-        connection = self.connection
+        connection, wakes = self.connection, list[str]()
         try:
             with connection.guard:
                 connection.require_open()
                 connection.row_factory, connection.text_factory = None, str
                 connection.ends = True
-                applied, wakes = self._runner.inside(connection, steps)
+                applied = self._runner.run_steps(connection, steps, wakes)
                 connection.execute("commit" if applied else "rollback")
         except sqlite3.IntegrityError:
             raise  # deferred constraints of the user's rows are checked at the commit

@@ -75,7 +75,7 @@ create table {requests} (
     request text not null                    -- JSON
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
--- What becomes of members of groups: see `stores/journal.py`.
+-- What becomes of members of groups: see `JournalStore`.
 create table {journal} (
     id bigint generated always as identity primary key,
     group_name text collate "C" not null,

@@ -68,7 +68,7 @@ create table packhorse_requests (
     request text not null                    -- JSON
 );
 
--- What becomes of members of groups: see `stores/journal.py`. No id comes again.
+-- What becomes of members of groups: see `JournalStore`. No id comes again.
 create table packhorse_journal (
     id integer primary key autoincrement,
     group_name text not null,

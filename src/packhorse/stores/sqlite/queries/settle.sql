@@ -8,8 +8,8 @@ set
     settled = {jobs}.fence * {mark.kinds} + {mark.completed}, suspect = 0, alone = 0,
     line = null, order_line = null, attempts = attempts + 1, result = done.value, error = null,
     finished_us = :now, updated_us = :now, hold_us = null,
-    expires_us = :expires_us, record_until_us = :record_until_us,
-    result_until_us = :result_until_us
+    expires_us = :now + min(coalesce(:keep_us, :results_us), coalesce(:results_us, :keep_us)),
+    record_until_us = :now + :keep_us, result_until_us = :now + :results_us
 from <done> as done
 where
     {jobs}.id = done.key and {jobs}.fence = :fence
