@@ -72,7 +72,8 @@ def test_a_batch_is_cancelled_only_if_that_is_meant(project: Project, app: Packh
     cancelled = project.run("batches", "cancel", "five", "--yes", "--json")
     unknown = project.run("batches", "show", "six")
 
-    assert asked.exit_code != 0
+    assert asked.exit_code == ExitCode.USAGE
+    assert "Cancel batch five? There is no terminal to ask on: add --yes to do it." in asked.stderr
     assert json.loads(cancelled.stdout) == {
         "batchId": "five",
         "members": 3,

@@ -51,7 +51,8 @@ def test_a_workflow_is_listed_drawn_and_tried_again(shop: Project) -> None:
     assert "n1 --> n2" in shop.run("workflows", "show", "order-17", "--mermaid").stdout
     run = listed.splitlines()[-1].split()[1]  # as the table shows it
     assert "1 nodes" in shop.run("workflows", "retry", run).stdout
-    assert shop.run("workflows", "cancel", "order-17").exit_code != 0  # it asks first
+    asked = shop.run("workflows", "cancel", "order-17")
+    assert (asked.exit_code, "add --yes to do it" in asked.stderr) == (ExitCode.USAGE, True)
     assert "running" in shop.run("workflows", "list").stdout
     assert "is cancelled" in shop.run("workflows", "cancel", "order-17", "--yes").stdout
     assert "it is cancelled" in shop.run("workflows", "cancel", "order-17", "--yes").stdout

@@ -10,6 +10,7 @@ import click
 
 from packhorse.cli.options import json_option, on_store, yes_option
 from packhorse.cli.output import (
+    confirm,
     note,
     print_answer,
     print_fields,
@@ -145,8 +146,7 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
     """End a batch: nothing more starts, and what runs is stopped."""
     batch = _found(app, batch_id)
     batch_id = batch.id
-    if not yes:
-        click.confirm(f"Cancel batch {batch_id}?", abort=True, err=True)
+    confirm(f"Cancel batch {batch_id}?", yes=yes)
     for step in batch.cancelling():
         if not as_json and not step.is_done:
             note(f"{step.told} of {step.members} jobs told")

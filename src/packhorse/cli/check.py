@@ -94,16 +94,19 @@ def check(
 
 def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit, _Group]]:
     """Count the waiting jobs, and group those that do not fit by what is wrong."""
+    from packhorse.core.clock import SECOND_US
+    from packhorse.runtime.worker.plans import PlanBook
+
     groups: dict[_Misfit, _Group] = {}
-    judge, looked = _Judge(app), 0
+    plans, looked = PlanBook(app.registry, {}, SECOND_US), 0
     for new in _waiting(app.store, queues):
         looked += 1
-        found = judge.misfit(new)
+        found = _misfit(app, plans, new)
         if found is None:
             continue
         if found not in groups and len(groups) >= _GROUPS_MAX:
             found = _Misfit(found.problem, _OTHERS)
-        group = groups.setdefault(found, _Group(examples=[]))
+        group = groups.setdefault(found, _Group())
         group.count += 1
         if len(group.examples) < _EXAMPLES:
             group.examples.append(new.id)
@@ -134,42 +137,28 @@ def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
             return
 
 
-class _Judge:
-    """Reads the arguments of jobs as a worker of the app would."""
+def _misfit(app: Packhorse, plans: PlanBook, new: NewJob) -> _Misfit | None:
+    """Read the arguments of a job as a worker of the app would; tell what is wrong with them."""
+    from packhorse.core.versions import OtherVersion
+    from packhorse.runtime.worker import plans as reading
 
-    def __init__(self, app: Packhorse) -> None:
-        from packhorse.core.clock import SECOND_US
-        from packhorse.runtime.worker.plans import PlanBook
-
-        self._registry = app.registry
-        self._plans: PlanBook = PlanBook(app.registry, {}, SECOND_US)
-
-    def misfit(self, new: NewJob) -> _Misfit | None:
-        from packhorse.core.versions import OtherVersion
-        from packhorse.runtime.worker.plans import (
-            UnreadableArguments,
-            is_readable,
-            items_of,
-            read_arguments,
-        )
-
-        definition = self._registry.get(new.task)
-        version = None if new.options is None else new.options.version
-        if definition is None:
-            return _Misfit("unknown_task", new.task, version)
-        job = _claimed(new)
-        plan = self._plans.find(job)
-        try:
-            for each in items_of(plan, job):
-                read_arguments(plan.item or plan, each)
-        except OtherVersion as error:
-            detail = f"this code has {definition.version!r}{_why(error, definition, version)}"
-            return _Misfit("other_version", new.task, version, detail)
-        except UnreadableArguments as error:
-            if not is_readable(plan, job.payload):
-                return _Misfit("undecodable", new.task, version)
-            return _Misfit("invalid_request", new.task, version, _place(error, definition))
-        return None
+    definition = app.registry.get(new.task)
+    version = None if new.options is None else new.options.version
+    if definition is None:
+        return _Misfit("unknown_task", new.task, version)
+    job = _claimed(new)
+    plan = plans.find(job)
+    try:
+        for each in reading.items_of(plan, job):
+            reading.read_arguments(plan.item or plan, each)
+    except OtherVersion as error:
+        detail = f"this code has {definition.version!r}{_why(error, definition, version)}"
+        return _Misfit("other_version", new.task, version, detail)
+    except reading.UnreadableArguments as error:
+        if not reading.is_readable(plan, job.payload):
+            return _Misfit("undecodable", new.task, version)
+        return _Misfit("invalid_request", new.task, version, _place(error, definition))
+    return None
 
 
 def _claimed(new: NewJob) -> Job:
@@ -216,7 +205,7 @@ def _tell(looked: int, groups: Mapping[_Misfit, _Group], *, as_json: bool) -> No
     ordered = sorted(groups.items(), key=lambda pair: -pair[1].count)
     total = sum(group.count for group in groups.values())
     if as_json:
-        found = [{**asdict(why), **_document(group)} for why, group in ordered]
+        found = [{**asdict(why), **asdict(group)} for why, group in ordered]
         print_json({"jobs": looked, "misfits": total, "groups": found})
         return
     if ordered:
@@ -230,7 +219,3 @@ def _tell(looked: int, groups: Mapping[_Misfit, _Group], *, as_json: bool) -> No
         ]
         print_table(headers, rows, wrapped=True)
     note(f"{counted(looked, 'waiting job')}: this code could not run {total} of them.")
-
-
-def _document(group: _Group) -> dict[str, Any]:
-    return {"count": group.count, "examples": group.examples}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -32,9 +33,6 @@ _RECORDS: Final = 500
 PAGES_MAX: Final = 10_000_000
 _FINISHED: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED)
 
-#: Called with the number of jobs read so far.
-Progress = Callable[[int], None]
-
 
 class CopyTally(msgspec.Struct):
     """Outcomes of the jobs carried."""
@@ -42,14 +40,6 @@ class CopyTally(msgspec.Struct):
     carried: int = 0
     known: int = 0
     conflicts: list[str] = []  #: their ids
-
-    def add(self, jobs: Sequence[CarriedJob], answers: Sequence[CarryAnswer]) -> None:
-        """Count one page."""
-        counted = Counter(answers)
-        self.carried += counted[CarryAnswer.CARRIED]
-        self.known += counted[CarryAnswer.KNOWN]
-        pairs = zip(jobs, answers, strict=True)
-        self.conflicts += [one.job.id for one, answer in pairs if answer is CarryAnswer.CONFLICT]
 
 
 class Side(msgspec.Struct):
@@ -96,15 +86,6 @@ class CopyPlan(msgspec.Struct, frozen=True):
     known: int = 0  #: of these, the jobs whose ids the target has already
 
 
-def refuse_unknown(source: Store, queues: Sequence[str]) -> None:
-    """Refuse a mistyped queue: without jobs both stores would compare equal."""
-    known = {one.settings.name for one in source.run(source.queues.queues())} - {THE_STORE}
-    for name in queues:
-        if name not in known:
-            hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
-            raise NothingMatched(f"{source.label} has no queue {name!r}; {hint}")
-
-
 def admit_all(store: Store) -> None:
     """Admit what users' transactions (`tx=`) have submitted: until then it is in no queue."""
     intake = store.intake
@@ -113,23 +94,105 @@ def admit_all(store: Store) -> None:
             return
 
 
-def remaining_in(source: Store, queues: Sequence[str]) -> Remaining:
-    """Count the jobs of these queues, or of all, that are not carried."""
-    counted: Counter[JobStatus] = Counter()
-    for one in source.run(source.inspection.counts()):
-        if not queues or one.queue in queues:
-            counted.update(one.by_status)
-    return Remaining(sum(counted[status] for status in _FINISHED), counted[JobStatus.PROCESSING])
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """Carries jobs from one store to another."""
 
+    source: Store
+    target: Store
+    queues: Sequence[str]  #: only these; all if there are none
+    batch: int  #: jobs in one transaction
 
-def plan_copy(source: Store, target: Store | None, queues: Sequence[str], batch: int) -> CopyPlan:
-    """Count what would be carried. `target` is None if it does not exist yet."""
-    found: Counter[str] = Counter()
-    known = 0
-    for page in _pages(source, queues, batch):
-        found.update(str(one.status) for one in page)
-        known += 0 if target is None else _known(target, [one.job.id for one in page])
-    return CopyPlan(found, known)
+    def refuse_unknown(self) -> None:
+        """Refuse a mistyped queue: without jobs both stores would compare equal."""
+        states = self.source.run(self.source.queues.queues())
+        known = {one.settings.name for one in states} - {THE_STORE}
+        for name in self.queues:
+            if name not in known:
+                hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
+                raise NothingMatched(f"{self.source.label} has no queue {name!r}; {hint}")
+
+    def remaining(self) -> Remaining:
+        """Count the jobs that are not carried."""
+        counted: Counter[JobStatus] = Counter()
+        for one in self.source.run(self.source.inspection.counts()):
+            if self._is_meant(one.queue):
+                counted.update(one.by_status)
+        finished = sum(counted[status] for status in _FINISHED)
+        return Remaining(finished, counted[JobStatus.PROCESSING])
+
+    def plan(self, *, target_exists: bool) -> CopyPlan:
+        """Count what would be carried, and what of it is in the target already."""
+        found: Counter[str] = Counter()
+        known = 0
+        for page in self._pages():
+            found.update(str(one.status) for one in page)
+            known += _known(self.target, [one.job.id for one in page]) if target_exists else 0
+        return CopyPlan(found, known)
+
+    def carry_jobs(self, progress: Callable[[int], None]) -> CopyTally:
+        """Carry every job. Known ones are skipped, so a second run continues the first.
+
+        `progress` is called with the number of jobs read so far.
+        """
+        tally, seen = CopyTally(conflicts=[]), 0
+        for page in self._pages():
+            answers = self.target.run(self.target.transfer.carry_in(page))
+            tally.carried += answers.count(CarryAnswer.CARRIED)
+            tally.known += answers.count(CarryAnswer.KNOWN)
+            pairs = zip(page, answers, strict=True)
+            tally.conflicts += [one.job.id for one, each in pairs if each is CarryAnswer.CONFLICT]
+            seen += len(page)
+            progress(seen)
+        return tally
+
+    def compare(self, left_out: Sequence[str]) -> Comparison:
+        """Read both sides again; jobs `left_out` because of a key are not compared."""
+        result, missing = Comparison(Side(), Side(), []), frozenset(left_out)
+        for page in self._pages():
+            sent = [one for one in page if one.job.id not in missing]
+            arrived = self.target.run(self.target.transfer.carried([one.job.id for one in sent]))
+            result.source.add(sent)
+            result.target.add(arrived)
+            there = {one.job.id: one for one in arrived}
+            differing = [one.job.id for one in sent if there.get(one.job.id) != one]
+            result.differing += differing[: NAMED_MAX - len(result.differing)]
+        return result
+
+    def carry_settings(self) -> list[str]:
+        """Carry settings, pauses and limits unless the target has its own; name those carried."""
+        target = self.target
+        theirs = {one.settings.name: one for one in target.run(target.queues.queues())}
+        states = self.source.run(self.source.queues.queues())
+        chosen = [one for one in states if self._is_meant(one.settings.name)]
+        declared = [
+            one.settings
+            for one in chosen
+            if one.declared and not one.overridden and not _set(theirs.get(one.settings.name))
+        ]
+        target.run(target.queues.declare(declared))
+        carried = [
+            f"queue {one.name}" if one.name else "max_bytes of the store" for one in declared
+        ]
+        for one in chosen:
+            carried += _carry_state(target, one, theirs.get(one.settings.name))
+        return carried + _carry_tasks(self.source, target)
+
+    def _is_meant(self, queue: str) -> bool:
+        return not self.queues or queue in self.queues
+
+    def _pages(self) -> Iterator[list[CarriedJob]]:
+        """Read the source's jobs page by page."""
+        source, after = self.source, None
+        for _ in range(PAGES_MAX):
+            page = source.run(source.transfer.carry_out(after=after, limit=self.batch))
+            yield [one for one in page.jobs if self._is_meant(one.job.queue)]
+            if page.after is None:
+                return
+            after = page.after
+        raise StoreError(
+            f"{source.label} has more than {PAGES_MAX} pages of jobs; use a larger --batch"
+        )
 
 
 def _known(target: Store, job_ids: Sequence[str]) -> int:
@@ -139,25 +202,13 @@ def _known(target: Store, job_ids: Sequence[str]) -> int:
     return len(alike) + sum(target.run(target.inspection.job(one)) is not None for one in others)
 
 
-def carry_jobs(
-    source: Store, target: Store, queues: Sequence[str], batch: int, progress: Progress
-) -> CopyTally:
-    """Carry every job. Known ones are skipped, so a second run continues the first."""
-    tally, seen = CopyTally(conflicts=[]), 0
-    for page in _pages(source, queues, batch):
-        answers = target.run(target.transfer.carry_in(page))
-        tally.add(page, answers)
-        seen += len(page)
-        progress(seen)
-    return tally
-
-
-def carry_records(source: Store, target: Store) -> CopyTally:
+def carry_records(source: Store, target: Store) -> int:
     """Carry every record that the target does not have, and with a group's record its journal.
 
-    If the target has the record of a group, it also has the lines, or has folded them.
+    If the target has the record of a group, it also has the lines, or has folded them. Return how
+    many were carried.
     """
-    tally, after = CopyTally(conflicts=[]), None
+    carried, after = 0, None
     for _ in range(PAGES_MAX):
         page = source.run(source.records.records(None, after=after, limit=_RECORDS))
         journals = {one.id: _journal_of(source, one) for one in page.records}
@@ -167,18 +218,15 @@ def carry_records(source: Store, target: Store) -> CopyTally:
             if known:
                 new = [one for at, one in enumerate(changes) if at not in known]
                 target.run(target.records.change(new))
-            tally.known += len(known)
-            tally.carried += len(part) - len(known)
+            carried += len(part) - len(known)
         for head in [one for one in page.records if journals[one.id]]:
             lines = journals[head.id]
             folding = target.journal.fold(lines[0].group, (), [Carry(head)], carried=lines)
-            carried = target.run(folding).applied
-            tally.carried += carried
-            tally.known += not carried
+            carried += target.run(folding).applied
         after = page.after
         if after is None:
             break
-    return tally
+    return carried
 
 
 def _journal_of(source: Store, record: Record) -> tuple[JournalLine, ...]:
@@ -208,58 +256,8 @@ def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
     yield part
 
 
-def compare(
-    source: Store, target: Store, queues: Sequence[str], batch: int, left_out: Sequence[str]
-) -> Comparison:
-    """Read both sides again; jobs `left_out` because of a key are not compared."""
-    result, missing = Comparison(Side(), Side(), []), frozenset(left_out)
-    for page in _pages(source, queues, batch):
-        sent = [one for one in page if one.job.id not in missing]
-        arrived = target.run(target.transfer.carried([one.job.id for one in sent]))
-        result.source.add(sent)
-        result.target.add(arrived)
-        there = {one.job.id: one for one in arrived}
-        differing = [one.job.id for one in sent if there.get(one.job.id) != one]
-        result.differing += differing[: NAMED_MAX - len(result.differing)]
-    return result
-
-
-def _pages(source: Store, queues: Sequence[str], batch: int) -> Iterator[list[CarriedJob]]:
-    """Read a store's jobs page by page."""
-    after: str | None = None
-    for _ in range(PAGES_MAX):
-        page = source.run(source.transfer.carry_out(after=after, limit=batch))
-        yield [one for one in page.jobs if not queues or one.job.queue in queues]
-        if page.after is None:
-            return
-        after = page.after
-    raise StoreError(
-        f"{source.label} has more than {PAGES_MAX} pages of jobs; use a larger --batch"
-    )
-
-
 def _digest(job: CarriedJob) -> int:
     return int.from_bytes(hashlib.sha256(msgspec.json.encode(job)).digest(), "big")
-
-
-def carry_settings(source: Store, target: Store, queues: Sequence[str]) -> list[str]:
-    """Carry settings, pauses and limits unless the target has its own; name what was carried."""
-    theirs = {one.settings.name: one for one in target.run(target.queues.queues())}
-    chosen = [
-        one
-        for one in source.run(source.queues.queues())
-        if not queues or one.settings.name in queues
-    ]
-    declared = [
-        one.settings
-        for one in chosen
-        if one.declared and not one.overridden and not _set(theirs.get(one.settings.name))
-    ]
-    target.run(target.queues.declare(declared))
-    carried = [f"queue {one.name}" if one.name else "max_bytes of the store" for one in declared]
-    for one in chosen:
-        carried += _carry_state(target, one, theirs.get(one.settings.name))
-    return carried + _carry_tasks(source, target)
 
 
 def _set(state: QueueState | None) -> bool:

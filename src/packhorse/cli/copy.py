@@ -14,7 +14,7 @@ from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from packhorse.cli.copier import Comparison, CopyPlan, CopyTally, Remaining
+    from packhorse.cli.copier import Comparison, Copier, CopyTally, Remaining
     from packhorse.stores.protocol import Store
 
 _BATCH: Final = 500
@@ -62,27 +62,35 @@ def copy(
     _carry(source_url, target_url, dry_run=dry_run, yes=yes, **options)
 
 
-def _carry(source_url: str, target_url: str, *, dry_run: bool, yes: bool, **options: Any) -> None:
-    from packhorse.cli.copier import admit_all, plan_copy, refuse_unknown, remaining_in
+def _carry(
+    source_url: str,
+    target_url: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    queues: tuple[str, ...],
+    batch: int,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from packhorse.cli.copier import Copier, admit_all
     from packhorse.cli.discovery import existing_store
     from packhorse.stores import open_store
 
     source, target = open_store(source_url), open_store(target_url)
+    copier = Copier(source, target, queues, batch)
     try:
         _refuse_same(source, target)
         existing_store(source)
-        refuse_unknown(source, options["queues"])
-        _refuse_at_work(source, force=options["force"])
+        copier.refuse_unknown()
+        _refuse_at_work(source, force=force)
         admit_all(source)
-        queues, batch = options["queues"], options["batch"]
         if dry_run:
-            planned = plan_copy(source, target if _exists(target) else None, queues, batch)
-            left = remaining_in(source, queues)
-            _tell_plan(source, target, planned, left, as_json=options["as_json"])
+            _tell_plan(copier, as_json=as_json)
             return
-        expected = plan_copy(source, None, queues, batch).found.total()
+        expected = copier.plan(target_exists=False).found.total()
         confirm(f"Carry {counted(expected, 'job')} to {target.label}?", yes=yes)
-        _copy(source, target, expected, **options)
+        _copy(copier, expected, as_json=as_json)
     finally:
         source.close()
         target.close()
@@ -148,24 +156,23 @@ def _refuse_at_work(source: Store, *, force: bool) -> None:
     note(f"{state}: running jobs stay there")
 
 
-def _tell_plan(
-    source: Store, target: Store, planned: CopyPlan, left: Remaining, *, as_json: bool
-) -> None:
-    found = planned.found
+def _tell_plan(copier: Copier, *, as_json: bool) -> None:
+    planned, left = copier.plan(target_exists=_exists(copier.target)), copier.remaining()
     if as_json:
         print_json(
             {
-                "from": source.label,
-                "to": target.label,
-                "wouldCarry": dict(found),
+                "from": copier.source.label,
+                "to": copier.target.label,
+                "wouldCarry": dict(planned.found),
                 "known": planned.known,
                 "leftFinished": left.finished,
                 "leftRunning": left.running,
             }
         )
         return
-    parts = ", ".join(f"{number} {status}" for status, number in sorted(found.items()))
-    print_text(f"Would carry {counted(found.total(), 'job')} to {target.label}: {parts or 'none'}")
+    parts = ", ".join(f"{number} {status}" for status, number in sorted(planned.found.items()))
+    jobs = counted(planned.found.total(), "job")
+    print_text(f"Would carry {jobs} to {copier.target.label}: {parts or 'none'}")
     print_text(f"There already, and passed over: {planned.known}")
     _tell_left(left, "Would leave")
 
@@ -178,36 +185,27 @@ def _tell_left(left: Remaining, verb: str) -> None:
         print_text(f"{verb} {counted(left.running, 'running job')} in the source")
 
 
-def _copy(source: Store, target: Store, expected: int, **options: Any) -> None:
-    from packhorse.cli.copier import (
-        admit_all,
-        carry_jobs,
-        carry_records,
-        carry_settings,
-        compare,
-        remaining_in,
-    )
+def _copy(copier: Copier, expected: int, *, as_json: bool) -> None:
+    from packhorse.cli.copier import admit_all, carry_records
     from packhorse.core.clock import SystemClock
     from packhorse.stores.transfer import Copied
 
-    queues, batch = options["queues"], options["batch"]
+    source, target, whole = copier.source, copier.target, not copier.queues
     target.migrate()
-    if not queues:
+    if whole:
         # Mark before the first job is in both; the target is in use from now on.
         source.run(source.transfer.mark(Copied(target.label, SystemClock().now_us())))
         admit_all(source)  # nothing is added from now on, save by transactions that are open
         target.run(target.transfer.mark(None))
-    settings = carry_settings(source, target, queues)
-    tally = carry_jobs(source, target, queues, batch, lambda seen: show_progress(seen, expected))
-    if not queues:
-        records = carry_records(source, target).carried
-        settings += [counted(records, "record")] if records else []
-    compared = compare(source, target, queues, batch, tally.conflicts)
-    left = remaining_in(source, queues)
-    if options["as_json"]:
-        print_json(_document(source, target, settings, tally, compared, left=left))
+    settings = copier.carry_settings()
+    tally = copier.carry_jobs(lambda seen: show_progress(seen, expected))
+    if whole and (records := carry_records(source, target)):
+        settings.append(counted(records, "record"))
+    compared = copier.compare(tally.conflicts)
+    if as_json:
+        print_json(_document(copier, settings, tally, compared))
     else:
-        _tell(settings, tally, compared, left)
+        _tell(settings, tally, compared, copier.remaining())
     if tally.conflicts or not compared.equal:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -227,17 +225,12 @@ def _tell(settings: list[str], tally: CopyTally, compared: Comparison, left: Rem
 
 
 def _document(
-    source: Store,
-    target: Store,
-    settings: list[str],
-    tally: CopyTally,
-    compared: Comparison,
-    *,
-    left: Remaining,
+    copier: Copier, settings: list[str], tally: CopyTally, compared: Comparison
 ) -> dict[str, Any]:
+    left = copier.remaining()
     return {
-        "from": source.label,
-        "to": target.label,
+        "from": copier.source.label,
+        "to": copier.target.label,
         "carried": tally.carried,
         "known": tally.known,
         "leftFinished": left.finished,

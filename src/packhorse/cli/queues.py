@@ -26,7 +26,6 @@ from packhorse.core.text import counted
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
-    from packhorse.client.queue_admin import PartOptions
     from packhorse.core.job import RateRule
     from packhorse.insights import QueueInfo
     from packhorse.stores.requests import QueueSettings
@@ -79,15 +78,9 @@ def _part_options(command: F) -> F:
 @_part_options
 @json_option
 @on_store
-def pause_queue(
-    app: Packhorse, *, queue: str, key: str | None, tenant: str | None, as_json: bool
-) -> None:
+def pause_queue(app: Packhorse, /, *, queue: str, as_json: bool, **part: Any) -> None:
     """Stop giving out a queue's jobs; those that run go on."""
-    _refuse_unknown(app, queue)
-    part = _part(key, tenant)
-    changed = app.pause(queue, **part)
-    text = f"{_named(queue, part)} {'is paused' if changed else 'was paused already'}."
-    print_answer(text, as_json=as_json, queue=queue, **part, paused=True, changed=changed)
+    _set_state(app, app.pause, queue, "paused", on=True, as_json=as_json, **part)
 
 
 @queues.command("resume")
@@ -95,15 +88,9 @@ def pause_queue(
 @_part_options
 @json_option
 @on_store
-def resume_queue(
-    app: Packhorse, *, queue: str, key: str | None, tenant: str | None, as_json: bool
-) -> None:
+def resume_queue(app: Packhorse, /, *, queue: str, as_json: bool, **part: Any) -> None:
     """Give out again what pause with the same options stopped."""
-    _refuse_unknown(app, queue)
-    part = _part(key, tenant)
-    changed = app.resume(queue, **part)
-    text = _ended(app, queue, _named(queue, part), "paused", changed=changed)
-    print_answer(text, as_json=as_json, queue=queue, **part, paused=False, changed=changed)
+    _set_state(app, app.resume, queue, "paused", on=False, as_json=as_json, **part)
 
 
 @queues.command("close")
@@ -112,7 +99,7 @@ def resume_queue(
 @on_store
 def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take no new jobs for a queue; what is there goes on, with its retries."""
-    _close(app, queue, as_json=as_json)
+    _set_state(app, app.close_queue, queue, "closed", on=True, as_json=as_json)
 
 
 @queues.command("drain", hidden=True)
@@ -122,14 +109,7 @@ def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
 def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Do what close does, whose older name this is."""
     note("'queues drain' is called 'queues close', and goes with the next release.")
-    _close(app, queue, as_json=as_json)
-
-
-def _close(app: Packhorse, queue: str, *, as_json: bool) -> None:
-    _refuse_unknown(app, queue)
-    changed = app.close_queue(queue)
-    text = f"Queue {queue} {'is closed' if changed else 'was closed already'}."
-    print_answer(text, as_json=as_json, queue=queue, closed=True, changed=changed)
+    _set_state(app, app.close_queue, queue, "closed", on=True, as_json=as_json)
 
 
 @queues.command("open")
@@ -138,10 +118,7 @@ def _close(app: Packhorse, queue: str, *, as_json: bool) -> None:
 @on_store
 def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take new jobs for a closed queue again."""
-    _refuse_unknown(app, queue)
-    changed = app.open_queue(queue)
-    text = _ended(app, queue, f"Queue {queue}", "closed", changed=changed)
-    print_answer(text, as_json=as_json, queue=queue, closed=False, changed=changed)
+    _set_state(app, app.open_queue, queue, "closed", on=False, as_json=as_json)
 
 
 @queues.command("set")
@@ -239,28 +216,29 @@ def _refuse_unknown(app: Packhorse, queue: str) -> None:
         raise NothingMatched(f"no queue {queue!r} is declared here or holds a job; {hint}")
 
 
-def _part(key: str | None, tenant: str | None) -> PartOptions:
-    """Return the key and tenant options that were given."""
-    part: PartOptions = {}
-    if key is not None:
-        part["key"] = key
-    if tenant is not None:
-        part["tenant"] = tenant
-    return part
-
-
-def _named(queue: str, part: Mapping[str, object]) -> str:
+def _set_state(
+    app: Packhorse,
+    verb: Callable[..., bool],
+    queue: str,
+    state: str,
+    *,
+    on: bool,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Begin or end a state of a queue, or of the part of it that options name, and say so."""
+    _refuse_unknown(app, queue)
+    part = {name: options[name] for name in ("key", "tenant") if options.get(name) is not None}
     of = "".join(f"{name.capitalize()} {value} of queue " for name, value in part.items())
-    return f"{of or 'Queue '}{queue}"
-
-
-def _ended(app: Packhorse, queue: str, what: str, state: str, *, changed: bool) -> str:
-    """Say that `what` is no longer paused or closed, and whether the queue still is."""
-    hindrances = " It is ".join(_hindrances(_found(app, queue)))
+    what, changed = f"{of or 'Queue '}{queue}", verb(queue, **part)
+    hindrances = "" if on else " It is ".join(_hindrances(_found(app, queue)))
     if hindrances:
         over = f"is no longer {state}" if changed else f"was not {state}"
-        return f"{what} {over}, but the queue is {hindrances}"
-    return f"{what} is open." if changed else f"{what} was open already."
+        text = f"{what} {over}, but the queue is {hindrances}"
+    else:
+        now = state if on else "open"
+        text = f"{what} is {now}." if changed else f"{what} was {now} already."
+    print_answer(text, as_json=as_json, queue=queue, **part, **{state: on}, changed=changed)
 
 
 def _found(app: Packhorse, queue: str) -> QueueInfo | None:

@@ -33,14 +33,7 @@ _ROWS_MIN: Final = 2
 #: Characters of a queue's name that are shown.
 _NAME_MAX: Final = 24
 _QUEUE_TITLES: Final = (
-    "  QUEUE",
-    "STATE",
-    "WAITING",
-    "READY",
-    "RUNNING",
-    "DONE/S",
-    "DEAD",
-    "OLDEST",
+    *("  QUEUE", "STATE", "WAITING", "READY", "RUNNING", "DONE/S", "DEAD", "OLDEST"),
 )
 _WORKER_TITLES: Final = ("  WORKER", "STATE", "BUSY", "HOST", "UP", "SEEN", "QUEUES")
 _JOB_TITLES: Final = ("  RUNNING", "TASK", "QUEUE", "FOR", "ATTEMPT", "WORKER", "PROGRESS")
@@ -199,15 +192,8 @@ def _job(job: JobInfo, look: FleetLook) -> tuple[str, ...]:
         done = f"{progress.done / progress.total:.0%} {progress.note}"
     worker = "-" if job.worker is None else short_id(job.worker)
     since = _since(look, job.started_at or job.created_at)
-    return (
-        short_id(job.id),
-        job.task,
-        job.queue,
-        since,
-        str(job.attempts),
-        worker,
-        printable(done),
-    )
+    named = (short_id(job.id), job.task, job.queue)
+    return (*named, since, str(job.attempts), worker, printable(done))
 
 
 def _since(look: FleetLook, moment: datetime) -> str:

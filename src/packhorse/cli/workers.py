@@ -75,7 +75,7 @@ def worker_state(worker: WorkerInfo) -> str:
 @on_store
 def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) -> None:
     """Show what a worker does right now, on whichever machine: the stacks of running handlers."""
-    from packhorse.client.stacks import ask_stacks
+    from packhorse.client.worker_signals import ask_stacks
 
     live = {worker.id: worker for worker in app.insights.workers() if worker.live}
     whole, timeout_s = _whole_id(live, worker_id), microseconds(timeout) / SECOND_US

@@ -10,6 +10,7 @@ import click
 
 from packhorse.cli.options import json_option, on_store, yes_option
 from packhorse.cli.output import (
+    confirm,
     print_answer,
     print_fields,
     print_list,
@@ -114,8 +115,7 @@ def show_workflow(
 def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_json: bool) -> None:
     """Cancel the jobs of a workflow and what waits behind them."""
     workflow = _found(app, name, tenant)
-    if not yes:
-        click.confirm(f"Cancel workflow {workflow.id}?", abort=True, err=True)
+    confirm(f"Cancel workflow {workflow.id}?", yes=yes)
     cancelled = workflow.cancel()
     state = "is cancelled" if cancelled else f"had ended: it is {workflow.status()}"
     text = f"Workflow {workflow.id} {state}."
