@@ -318,8 +318,7 @@ class StoredAlert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
 
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(StoredAlert)
+read_rule: Final = msgspec.json.Decoder(StoredAlert).decode
 
 
 def signature_of(secret: str, body: bytes, moment: int) -> str:

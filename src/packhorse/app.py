@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from packhorse.batches.verbs import BatchVerbs
 from packhorse.call import Call
 from packhorse.client.alerts import AlertVerbs
 from packhorse.client.connecting import connected
@@ -22,6 +23,7 @@ from packhorse.client.run_options import (
 )
 from packhorse.client.submission import PreparedJobs, Submission
 from packhorse.client.tenant import TenantView
+from packhorse.client.topics import TopicVerbs
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
@@ -60,7 +62,7 @@ __all__ = ["DEFAULT_URL", "Packhorse"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Packhorse(AlertVerbs, WorkflowVerbs):
+class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
     The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
@@ -108,11 +110,8 @@ class Packhorse(AlertVerbs, WorkflowVerbs):
         self._instruments: list[Instrument] = []  # of `telemetry`
         self._lifespans: list[Callable[..., Any]] = []
         self._tasks: dict[str, Task[..., Any]] = {}
-        opener = (
-            (lambda: open_store(self.url or "", clock=clock)) if store is None else lambda: store
-        )
         connection = connected(
-            opener,
+            lambda: open_store(self.url or "", clock=clock) if store is None else store,
             registry=self.registry,
             bus=self.bus,
             clock=clock or SystemClock(),

@@ -44,9 +44,8 @@ from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
 from packhorse.core.clock import SECOND_US, new_trace_id, to_datetime
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.job import Job, JobOptions
+from packhorse.core.job import Job, checked_progress, options_of
 from packhorse.core.job_logs import RunningJob
-from packhorse.core.progress import checked_progress
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     import asyncio
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
-_NO_OPTIONS: Final = JobOptions()
 _LOGGER: Final = "packhorse.job"
 #: Hexadecimal digits of an idempotency key: as many as a UUID has.
 _KEY_DIGITS: Final = 32
@@ -161,7 +159,7 @@ class Context(StepVerbs):
         submitted with an idempotency key has the keys of that, as has a later job of the same one.
         """
         job = self._job
-        own = _options(job).idempotency_key
+        own = options_of(job.options).idempotency_key
         whose = [job.trace_id, job.id] if own is None else [job.tenant, job.task, own]
         return _digest([*whose, step])
 
@@ -333,7 +331,7 @@ def _view(job: Job) -> JobView:
         trace_id=job.trace_id,
         upstream_request_id=job.upstream_request_id,
         deadline=_moment(job.deadline_us),
-        scheduled_for=_moment(_options(job).scheduled_for_us),
+        scheduled_for=_moment(options_of(job.options).scheduled_for_us),
     )
 
 
@@ -357,15 +355,6 @@ def _fields(job: Job, worker: str, worker_id: str) -> dict[str, Any]:
     if job.upstream_request_id is not None:
         fields["upstream_request_id"] = job.upstream_request_id
     return fields
-
-
-def _options(job: Job) -> JobOptions:
-    if job.options is None:
-        return _NO_OPTIONS
-    try:
-        return msgspec.json.decode(job.options, type=JobOptions)
-    except msgspec.DecodeError:  # written by a release that knew other options
-        return _NO_OPTIONS
 
 
 def _digest(parts: list[str]) -> str:

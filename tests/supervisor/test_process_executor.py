@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
-from packhorse.client.stacks import aask_stacks
+from packhorse.client.worker_signals import aask_stacks
 from packhorse.runtime.worker import slots
 from packhorse.runtime.worker.processes import runner
 from packhorse.runtime.worker.processes.runner import Origin, origin_of

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from packhorse import JobStatus, Packhorse, UsageError
-from packhorse.client.asides import ask
 from packhorse.client.encryption import Encryption, new_key
-from packhorse.client.outbox.delivery import deliver
+from packhorse.client.outbox.outbox import deliver
 from packhorse.errors import ConfigError, JobNotFound
 from packhorse.stores.requests import JobFilter
 from tests.transactions.outbox_support import ENGINES, Outboxed
@@ -181,7 +180,7 @@ def test_a_batch_that_was_delivered_and_not_removed_is_not_delivered_again(
     store, outbox = orders.app.store, orders.outbox
     batch = outbox._take()
     assert batch is not None
-    ask(store, deliver(store, batch))
+    deliver(store, batch)
     assert orders.waiting() == 2
     with orders.elsewhere() as app:
         app.run(burst=True, concurrency=1)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from packhorse.context import Context
-from packhorse.core.job import Job, Progress
-from packhorse.core.progress import NOTE_LENGTH_MAX
+from packhorse.core.job import NOTE_LENGTH_MAX, Job, Progress
 from packhorse.errors import PayloadError
 from packhorse.signals import Snooze
 from packhorse.testing.contexts import RecordingHost

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from packhorse.stores.listener import TopicListener
-from packhorse.stores.sqlite.listener import POLL_S
 from packhorse.stores.sqlite.store import SqliteStore
-from packhorse.stores.sqlite.wakeups import SqliteWakeups
+from packhorse.stores.sqlite.wakeups import POLL_S, SqliteWakeups
 from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.unit.sqlite_support import (
     PATIENCE_S,

@@ -14,8 +14,8 @@ import pytest
 from packhorse import Packhorse, StoreUnavailable
 from packhorse.stores.plan import Plan
 from packhorse.stores.sqlite import runner as runners
-from packhorse.stores.sqlite.listener import POLL_S
 from packhorse.stores.sqlite.store import SqliteStore
+from packhorse.stores.sqlite.wakeups import POLL_S
 from packhorse.testing.conformance.samples import new_job
 from tests.unit.sqlite_support import PATIENCE_S, names_in, real_connect, sqlite_store, submitting
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from packhorse.stores.sqlite import listener as listening
 from packhorse.stores.sqlite import wakeups
 from packhorse.stores.sqlite.store import SqliteStore
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
@@ -46,7 +45,7 @@ def store(folder: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is sent is heard."""
-    monkeypatch.setattr(listening.ListenerSocket, "_has_changed", lambda _: False)
+    monkeypatch.setattr(wakeups.ListenerSocket, "_has_changed", lambda _: False)
 
 
 SUBMIT = """
@@ -131,10 +130,10 @@ async def test_a_folder_of_somebody_else_is_not_used(
 ) -> None:
     ours = folder.stat()
     theirs = os.stat_result([*ours[:4], ours.st_uid + 1, *ours[5:]])
-    assert listening.is_trusted(ours, folder / "jobs.db")
-    assert not listening.is_trusted(theirs, folder / "jobs.db")
+    assert wakeups.is_trusted(ours, folder / "jobs.db")
+    assert not wakeups.is_trusted(theirs, folder / "jobs.db")
 
-    monkeypatch.setattr(listening, "is_trusted", lambda found, path: False)
+    monkeypatch.setattr(wakeups, "is_trusted", lambda found, path: False)
     listener = store.wakeups.listen(TOPICS)
     store.run(submitting(store, "job"))
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from packhorse import ConfigError, Context, Packhorse, PayloadError, Unique
-from packhorse.client import publishing
+from packhorse.client import topics
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import NewJob
 from packhorse.core.releases import Release
@@ -237,7 +237,7 @@ def print_nothing() -> None:
 def test_a_publish_reads_no_further_than_the_subscribers_of_its_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publishing, "_PAGE", 2)
+    monkeypatch.setattr(topics, "_PAGE", 2)
     verbs: list[str] = []
     app = Packhorse(store=MemoryStore(faults=lambda verb, when: verbs.append(f"{verb} {when}")))
     for topic, tasks in (("order.paid", "m"), ("order.sent", "nopqrst")):

@@ -23,6 +23,8 @@ from packhorse.core.job import JobOptions, NewJob
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, app_on
 
+#: Of the hour, in seconds, what a test walks wait by wait at its end.
+LAST_WAITS = 200
 LONG = RetryPolicy(max_retries=2, initial_delay="1h", max_delay="2h")
 
 
@@ -36,7 +38,6 @@ def app(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> 
     return app_on(request.param, tmp_path, clock)
 
 
-@pytest.mark.timeout(20)
 def test_a_burst_lets_the_time_until_a_retry_pass(app: Packhorse, clock: VirtualClock) -> None:
     times: list[float] = []
 
@@ -53,7 +54,6 @@ def test_a_burst_lets_the_time_until_a_retry_pass(app: Packhorse, clock: Virtual
     app.close()
 
 
-@pytest.mark.timeout(20)
 def test_a_burst_lets_the_time_until_a_limit_opens_pass(
     app: Packhorse, clock: VirtualClock
 ) -> None:
@@ -82,9 +82,8 @@ def test_a_burst_does_not_wait_for_what_is_scheduled(app: Packhorse, clock: Virt
     app.close()
 
 
-@pytest.mark.timeout(20)
 def test_waiting_for_a_result_or_for_room_ends_by_its_timeout(app: Packhorse) -> None:
-    app.queue("full", max_depth=1, on_full="wait", wait_timeout="1s")
+    app.queue("full", max_depth=1, on_full="wait", wait_timeout="200ms")
 
     @app.task(queue="full")
     def fill() -> None: ...
@@ -92,7 +91,7 @@ def test_waiting_for_a_result_or_for_room_ends_by_its_timeout(app: Packhorse) ->
     job = fill.enqueue()
 
     with pytest.raises(ResultTimeout):
-        job.result(timeout=1)
+        job.result(timeout=0.2)
     with pytest.raises(QueueFull):
         fill.enqueue()
     app.close()
@@ -106,7 +105,6 @@ def test_a_clock_is_set_forwards_and_back(clock: VirtualClock) -> None:
     assert clock.monotonic() > 0
 
 
-@pytest.mark.timeout(20)
 def test_a_job_of_a_version_that_no_worker_knows_is_dead_after_an_hour(
     app: Packhorse, clock: VirtualClock
 ) -> None:
@@ -122,7 +120,9 @@ def test_a_job_of_a_version_that_no_worker_knows_is_dead_after_an_hour(
     while job.status() is not JobStatus.DEAD:
         app.run(burst=True)
         waits.append((job.info().due_at - to_datetime(clock.now_us())).total_seconds())
-        clock.advance(max(0.0, waits[-1]))
+        # The waits of 60 s are alike: most of the hour passes in one of them.
+        passed = clock.monotonic() - began
+        clock.advance(3600 - LAST_WAITS - passed if waits.count(60) == 1 else max(0.0, waits[-1]))
 
     info = job.info()
     assert (info.dead_reason, info.attempts, info.failures) == ("unknown_task", 1, 0)

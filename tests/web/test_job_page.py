@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from packhorse import ConfigError, Context, Packhorse
-from packhorse.client.stacks import HandlerStack, WorkerStacks, stacks_put
+from packhorse.client.worker_signals import HandlerStack, WorkerStacks, stacks_put
 from packhorse.stores.requests import Renewal
 from packhorse.testing import TestApp
 from packhorse.web import web_app

@@ -16,13 +16,13 @@ import pytest
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Progress
 from packhorse.core.policies.attachments import Attaching
-from packhorse.core.settlement import SettlementKind, Verdict
+from packhorse.core.settlement import SettlementKind, Verdict, counted_as
 from packhorse.runtime.worker.attaching import _BATCH_BYTES_MAX, _next_batch
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.progress import _INTERVAL_S, ProgressWriter
 from packhorse.runtime.worker.settler import _FLUSH_DELAY_S, _FLUSH_SIZE, Settler
 from packhorse.runtime.worker.slots import LOOK_AHEAD_HELD_S, Slots
-from packhorse.runtime.worker.telemetry import WorkerCounters
+from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.stores.requests import Totals
 from tests.worker.support import HandClock
 
@@ -136,7 +136,9 @@ def test_each_end_counts_once(kind: SettlementKind, verdict: Verdict, counted: s
     counters = WorkerCounters()
 
     for _ in range(3):
-        counters.count(cast("Any", SimpleNamespace(kind=kind, ended=True)), verdict)
+        found = counted_as(cast("Any", SimpleNamespace(kind=kind, ended=True)), verdict)
+        assert found is not None
+        counters.count(found, timed_out=False)
 
     counts = {name: getattr(counters, name) for name in WorkerCounters.__slots__}
     assert {name: count for name, count in counts.items() if count} == {counted: 3}

@@ -14,7 +14,7 @@ from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import StoreHealth
-from packhorse.runtime.worker.telemetry import WorkerCounters
+from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Renewal, Renewed
 from tests.worker.support import HandClock, Yard

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.batches.filling import Filler
+from packhorse.batches.changes import Filler
 from packhorse.core.batches import batch_group, member_id
 from packhorse.core.workflows import WorkflowState
 from packhorse.errors import ConfigError

@@ -66,7 +66,7 @@ def test_sessions_and_connections_write_in_it(
     assert _numbers(table, url) == [2, 10]
 
 
-@pytest.mark.parametrize("packhorse_url", [postgres_url()], ids=["postgres"])
+@pytest.mark.parametrize("packhorse_url", ["postgres"], indirect=True)
 def test_coroutines_have_an_awaited_one(packhorse_app: TestApp, places: tuple[Table, str]) -> None:
     table, url = places
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from packhorse import Packhorse
 from packhorse.cli.main import root
-from packhorse.client.stacks import aask_stacks
+from packhorse.client.worker_signals import aask_stacks
 from packhorse.runtime.worker.processes.runner import ProcessRunner
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url

@@ -15,7 +15,7 @@ from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.recycling import Recycling, memory_mib
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.supervised import SupervisorReporter
-from packhorse.runtime.worker.tallies import Tallies
+from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
 from tests.worker.support import HandClock, worker_options
 
 
@@ -65,7 +65,7 @@ class Worker:
             loop=self.loop,
             shutdown=self.shutdown,
             counters=self.counters,
-            settler=SimpleNamespace(tallies=Tallies(), backlog=0),
+            settler=SimpleNamespace(tallies=Tallies(WorkerCounters()), backlog=0),
             slots=SimpleNamespace(started=0, running=0, occupied=0, waiting=()),
             health=SimpleNamespace(failing=()),
             lease=SimpleNamespace(trusted=True),

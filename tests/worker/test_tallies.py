@@ -5,10 +5,21 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from packhorse import RetryPolicy
+from packhorse.core.job import JobStatus
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
-from packhorse.runtime.worker.tallies import Tallies
+from packhorse.core.settlement import (
+    Counted,
+    Settlement,
+    SettlementKind,
+    Verdict,
+    counted_as,
+)
+from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
 from packhorse.signals import Snooze
+from tests.unit.consumer_support import Depot, fetched
 from tests.worker.support import PATIENCE_S, Yard
 
 
@@ -77,7 +88,7 @@ async def test_each_attempt_is_counted_by_what_it_came_to() -> None:
 
 
 def test_tasks_beyond_the_bound_are_one() -> None:
-    tallies = Tallies()
+    tallies = Tallies(WorkerCounters())
 
     for number in range(SERIES_MAX + 2):
         tallies._made("q", f"t{number}")
@@ -88,7 +99,7 @@ def test_tasks_beyond_the_bound_are_one() -> None:
 
 
 def test_what_was_told_is_told_again_only_if_it_changed_or_was_not_heard() -> None:
-    tallies = Tallies()
+    tallies = Tallies(WorkerCounters())
     tallies._made("q", "t")
 
     [told] = tallies.changed()
@@ -96,3 +107,45 @@ def test_what_was_told_is_told_again_only_if_it_changed_or_was_not_heard() -> No
     assert tallies.changed() == ()
     tallies.not_sent([told])
     assert tallies.changed() == (told,)
+
+
+async def test_an_end_that_is_told_twice_is_counted_once() -> None:
+    depot = Depot("memory://")
+    depot.submit("job")
+
+    async with depot.consumer() as consumer:
+        job = await fetched(consumer)
+        assert await consumer.mark_complete(job, latency_s=1.5)
+        assert await consumer.mark_complete(job, latency_s=1.5)
+        assert not await consumer.mark_failed(job, reason="changed_my_mind")
+        runtime = consumer._runtime
+    depot.close()
+
+    assert runtime is not None
+    [series] = runtime.settler.tallies.totals()
+    assert ends(series) == {"success": 1}
+    assert (sum(series.run), series.run_s) == (1, 1.5)
+    counts = {name: getattr(runtime.counters, name) for name in WorkerCounters.__slots__}
+    assert {name: count for name, count in counts.items() if count} == {
+        "execution_s": 1.5,
+        "succeeded": 1,
+    }
+
+
+def test_every_word_that_an_attempt_counts_as_has_its_place_in_a_series() -> None:
+    assert tuple(Counted) == OUTCOMES
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("kind", SettlementKind)
+def test_an_attempt_that_was_counted_counts_no_more(kind: SettlementKind, verdict: Verdict) -> None:
+    settlement = Settlement("job", 1, kind, JobStatus.QUEUED)
+
+    assert counted_as(settlement, verdict) is not None
+    assert counted_as(settlement, verdict, before=True) is None
+
+
+def test_unused_look_ahead_counts_as_nothing() -> None:
+    unused = Settlement("job", 1, SettlementKind.RELEASED, JobStatus.QUEUED, ended=False)
+
+    assert counted_as(unused, Verdict.APPLIED) is None

@@ -100,6 +100,9 @@ class _Kept(msgspec.Struct, frozen=True):
     size: int
 
 
+_KEPT: Final = msgspec.json.Decoder(_Kept)
+
+
 class _Keeper(Protocol):
     """What artifacts ask of the host of an attempt."""
 
@@ -151,7 +154,7 @@ class Artifacts:
 def artifacts_of(values: Mapping[str, bytes], places: PlaceSource) -> tuple[Artifact, ...]:
     """Return the artifacts among the attachments of a job, sorted by name."""
     return tuple(
-        _bound(msgspec.json.decode(value, type=_Kept), name.removeprefix(_PREFIX), places())
+        _bound(_KEPT.decode(value), name.removeprefix(_PREFIX), places())
         for name, value in sorted(values.items())
         if name.startswith(_PREFIX)
     )
@@ -269,7 +272,3 @@ def _sha256() -> Any:
 
 def _named(digest: Any) -> str:
     return f"sha256:{digest.hexdigest()}"
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(_Kept)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 
-from packhorse.batches.filling import Filler
+from packhorse.batches.changes import Filler
 from packhorse.batches.handle import Batch
 from packhorse.batches.progress import OnProgress, follow
 from packhorse.call import Call, Choices

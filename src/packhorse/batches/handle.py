@@ -14,8 +14,14 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from packhorse.batches.changes import BatchCancelled, BatchChanges, stored_batch, with_start
-from packhorse.batches.filling import BATCH_ID_KIND, Filler
+from packhorse.batches.changes import (
+    BATCH_ID_KIND,
+    BatchCancelled,
+    BatchChanges,
+    Filler,
+    stored_batch,
+    with_start,
+)
 from packhorse.batches.progress import batch_ended, batch_progress
 from packhorse.batches.reading import (
     FAILED_MEMBERS,

@@ -19,6 +19,7 @@ from packhorse.core.batches import (
     Chunk,
     ItemError,
     member_id,
+    read_chunk,
 )
 from packhorse.core.chunks import ChunkState, ItemState
 from packhorse.core.clock import pass_idle
@@ -84,7 +85,7 @@ class MemberReader(Generic[R]):
             return None
         if batch.single:
             return self._single(record, number)
-        chunk = msgspec.json.decode(record.payload, type=Chunk)
+        chunk = read_chunk(record.payload)
         if record.status is JobStatus.COMPLETED and record.result not in (None, b"null"):
             results = msgspec.json.decode(record.result or b"[]", type=list[msgspec.Raw])
             return [Item(chunk.first + at, self._decoded(each)) for at, each in enumerate(results)]

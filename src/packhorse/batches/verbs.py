@@ -8,19 +8,20 @@ from typing import Any, TypeVar, Unpack
 
 from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
 from packhorse.batches.handle import Batch, Batches
+from packhorse.client.connection import Connection
 from packhorse.client.registry import DEFAULT_QUEUE, Registry
 from packhorse.client.submission import Submission
-from packhorse.client.topics import TopicVerbs
 from packhorse.core.batches import BATCH_QUEUE
 from packhorse.task import Task
 
 R = TypeVar("R")
 
 
-class BatchVerbs(TopicVerbs):
+class BatchVerbs:
     """Begin batches, and find those that the store holds."""
 
     registry: Registry
+    _connection: Connection
     _submission: Submission
 
     @property

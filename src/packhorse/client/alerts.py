@@ -26,14 +26,15 @@ from packhorse.alerts import (
     StoredAlert,
     condition_of,
     destination_of,
+    read_rule,
 )
-from packhorse.batches.verbs import BatchVerbs
 from packhorse.client.connection import Connection
 from packhorse.client.registry import DEFAULT_QUEUE
+from packhorse.client.schedules import ScheduleVerbs
 from packhorse.core.clock import to_datetime
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
-from packhorse.core.policies.alerts import AlertRule, AlertState
+from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
 from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
@@ -61,7 +62,7 @@ class AlertInfo(msgspec.Struct, frozen=True, kw_only=True):
     silenced_until: datetime | None = None
 
 
-class AlertVerbs(BatchVerbs):
+class AlertVerbs(ScheduleVerbs):
     """The verbs of an app that are about alerts."""
 
     def __init__(self, connection: Connection) -> None:
@@ -164,7 +165,7 @@ def _stored_rule(name: str, records: RecordStore) -> Asking[AlertDeclaration | N
     record = yield records.record(RecordId(RULE_KIND, "", name))
     if record is None:
         return None
-    return msgspec.json.decode(record.document, type=StoredAlert).declaration(name)
+    return read_rule(record.document).declaration(name)
 
 
 class Alerts:
@@ -220,15 +221,9 @@ class Alerts:
 
     def _all(self) -> Asking[tuple[AlertInfo, ...]]:
         page = yield from all_records(self._records, ALERT_KIND)
-        states = {
-            record.id.key: msgspec.json.decode(record.document, type=AlertState)
-            for record in page.records
-        }
+        states = {record.id.key: read_state(record.document) for record in page.records}
         kept = yield from all_records(self._records, RULE_KIND)
-        rules = {
-            record.id.key: msgspec.json.decode(record.document, type=StoredAlert)
-            for record in kept.records
-        }
+        rules = {record.id.key: read_rule(record.document) for record in kept.records}
         written = {name: rule.declaration(name) for name, rule in rules.items()}
         every = {**written, **self._declared}
         return tuple(
@@ -273,7 +268,7 @@ class Alerts:
                 raise ConfigError(f"there is no alert {name!r}; see 'packhorse alerts list'")
             state, version = AlertState(), 0
             if record is not None:
-                state = msgspec.json.decode(record.document, type=AlertState)
+                state = read_state(record.document)
                 version = record.version
             state = msgspec.structs.replace(state, silent_us=now_us + span_us)
             changed = yield self._records.change([Put(named, msgspec.json.encode(state), version)])

@@ -33,9 +33,8 @@ def connected(
     sealer = None
     if encryption is not None or any(name in os.environ for name in _KEYS):
         # Few have keys, and the others do not pay for it.
-        from packhorse.client.encryption import chosen_encryption  # noqa: PLC0415
+        from packhorse.client.encryption import Sealer, chosen_encryption  # noqa: PLC0415
         from packhorse.client.sealed_store import SealedStore  # noqa: PLC0415
-        from packhorse.client.sealer import Sealer  # noqa: PLC0415
 
         keys = chosen_encryption(encryption)
         if keys is not None:

@@ -15,7 +15,7 @@ from packhorse.contract import KEY_INPUT, Contract
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
 from packhorse.core.durations import span_text
-from packhorse.core.job import Job, JobOptions, RetryRule
+from packhorse.core.job import Job, RetryRule, options_of
 from packhorse.core.keys import shortened
 from packhorse.core.options import rate_rule
 from packhorse.core.schemas import SchemaCheck, schema_of
@@ -23,7 +23,6 @@ from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError, ContractError
 
 DEFAULT_VERSION: Final = "1.0"
-_OPTIONS: Final = msgspec.json.Decoder(JobOptions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +55,8 @@ class BoundContract:
     def admit(self, job: Job, payload: str | bytes) -> None:
         """Refuse a job that a producer stored who did not know the contract."""
         self.check_payload(payload)
-        if self.needs_key and not self.takes_key and _stored_key(job) is None:
+        key = options_of(job.options).idempotency_key
+        if self.needs_key and not self.takes_key and key is None:
             self._refuse_keyless("it was submitted")
 
     @property
@@ -126,13 +126,6 @@ class BoundContract:
     def name(self) -> str:
         """The contract's own name, for messages."""
         return self.contract.worker_id or self.label
-
-
-def _stored_key(job: Job) -> str | None:
-    try:
-        return None if job.options is None else _OPTIONS.decode(job.options).idempotency_key
-    except msgspec.DecodeError:  # written by a release that knew other options
-        return None
 
 
 def bind_contract(

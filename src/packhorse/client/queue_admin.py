@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""What an operator does to queues while they are in use: look, pause, close, and set limits."""
+"""What an operator does to queues while they are in use: look, pause, close, and set limits.
+
+And where an app keeps things beside its store: artifacts, and outboxes.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from packhorse.artifacts import Place, PlaceSource, open_place
-from packhorse.client.connection import Ask
+from packhorse.client.connection import Ask, Connection
 from packhorse.client.declarations import changed_settings
-from packhorse.client.outbox_verbs import OutboxVerbs
 from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking
 from packhorse.stores.requests import QueueSettings, QueueState
+
+if TYPE_CHECKING:
+    from packhorse.client.outbox import Outbox
 
 
 class PartOptions(TypedDict, total=False):
@@ -26,10 +31,14 @@ class PartOptions(TypedDict, total=False):
     tenant: str  #: that tenant's; "" are those that belong to none
 
 
-class QueueAdmin(OutboxVerbs):
-    """The verbs of an app that are about queues. Every one has an a-twin."""
+class QueueAdmin:
+    """The verbs of an app that are about queues and outboxes. Every one has an a-twin."""
 
     url: str | None
+    folder: str
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def _keep(self, artifacts: str | os.PathLike[str] | None, job_logs: str | None) -> None:
         """Set where artifacts are kept, and the level from which on log lines are kept."""
@@ -46,6 +55,29 @@ class QueueAdmin(OutboxVerbs):
     def places(self) -> PlaceSource:
         """Where artifacts of its jobs are kept."""
         return self._connection.places
+
+    def outbox(self, engine: object, *, table: str = "packhorse_outbox") -> Outbox:
+        """Let `tx=` take connections of a database that the store of this app is not in.
+
+        `engine` is an SQLAlchemy Engine or AsyncEngine of PostgreSQL or SQLite, or a URL. What
+        transactions ask for is written to `table` there, and this app's workers bring it to the
+        store. Nothing is opened yet: `create()` of the answer makes the table.
+        """
+        # Few have one, and the others do not pay for it.
+        from packhorse.client.outbox import Outbox, Outboxes  # noqa: PLC0415
+        from packhorse.client.outbox.databases import database_of  # noqa: PLC0415
+
+        name = stored_text(table, "outbox(): table")
+        database, connection = database_of(engine, self.folder), self._connection
+        made = Outbox(database, name, connection.clock)
+        connection.outboxes = Outboxes((*connection.outboxes, made))
+        connection.transactions.outboxes = connection.outboxes
+        return made
+
+    @property
+    def outboxes(self) -> tuple[Outbox, ...]:
+        """The outboxes that were declared."""
+        return self._connection.outboxes
 
     def depth(self, queue: str) -> int:
         """Count the waiting jobs of a queue: pending, queued, failed or timeout."""

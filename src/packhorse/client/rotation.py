@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from packhorse.client.encryption import loose_place, place
 from packhorse.client.sealed_store import SealedStore
-from packhorse.client.sealer import loose_place, place
 from packhorse.core.batches import BATCH_KIND, read_batch
 from packhorse.core.info import has_attachments
 from packhorse.core.job import AttemptError, JobRecord, NewJob

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from packhorse.client.encryption import Encryption
-from packhorse.client.sealer import Sealer, place
+from packhorse.client.encryption import Encryption, Sealer, place
 from packhorse.core.job import AttemptRecord, JobRecord, NewJob
 from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.policies.explain import JobFacts
@@ -24,10 +23,9 @@ from packhorse.core.policies.records import RecordChange
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import AttachmentStore, DeliverAnswer
 from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
-from packhorse.stores.journal import JournalStore
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import InspectionStore, JobStore, Store
-from packhorse.stores.records import Changed, RecordStore
+from packhorse.stores.records import Changed, JournalStore, RecordStore
 from packhorse.stores.requests import Claimed, ClaimRequest, JobFilter, Page, Submitted
 from packhorse.stores.transactions import TransactionStore
 

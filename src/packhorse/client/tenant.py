@@ -10,8 +10,8 @@ from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
 from packhorse.batches.handle import Batch, Batches
 from packhorse.call import Call, Choices
 from packhorse.client.connection import Ask
-from packhorse.client.publishing import PublishOptions, apublish, publish
 from packhorse.client.submission import Submission
+from packhorse.client.topics import PublishOptions, apublish, publish
 from packhorse.core.info import Explanation, JobInfo, job_info
 from packhorse.core.job import JobStatus
 from packhorse.core.options import chosen_options, name_text

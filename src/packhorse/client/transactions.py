@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.client.asides import Aside
 from packhorse.client.user_connections import Action, UserConnection, recognised
 from packhorse.core.driving import adrive, drive
 from packhorse.core.job import NewJob
@@ -97,8 +96,14 @@ class _Place(NamedTuple):
     outbox: Outbox | None  #: None: the store itself
 
 
+class _Aside(NamedTuple):
+    """Work on another database, which may block."""
+
+    work: Callable[[], Any]
+
+
 #: An action on the user's connection, a plan for the store's own, or work on an outbox's.
-_Steps = Generator[Action | Plan[Any] | Aside, Any, None]
+_Steps = Generator[Action | Plan[Any] | _Aside, Any, None]
 
 
 class Transactions:
@@ -198,7 +203,7 @@ class Transactions:
 
     def _place(
         self, intake: Intake | None
-    ) -> Generator[Action | Plan[Any] | Aside, Any, Outbox | None]:
+    ) -> Generator[Action | Plan[Any] | _Aside, Any, Outbox | None]:
         """Find out, once per connection, what it writes to: the store, or an outbox."""
         family, key = yield lambda way: (way.family, way.key())
         if (
@@ -228,7 +233,7 @@ class Transactions:
 
     def _check(
         self, intake: Intake, family: str
-    ) -> Generator[Action | Plan[Any] | Aside, Any, str | None]:
+    ) -> Generator[Action | Plan[Any] | _Aside, Any, str | None]:
         """Say why a connection cannot write to this store's intake; None if it can."""
         if family != intake.family:
             return _another(family, f"this store is {intake.family}")
@@ -276,24 +281,24 @@ def _another(family: str, own: str) -> str:
     )
 
 
-def _check_outbox(outbox: Outbox) -> Generator[Action | Aside, Any, str | None]:
+def _check_outbox(outbox: Outbox) -> Generator[Action | _Aside, Any, str | None]:
     """Say why a connection cannot write to this outbox; None if it can."""
     answer = yield lambda way: way.rows(outbox.probe())
     problem = outbox.unfit(answer)
     if problem is not None:  # or the identity of the table is not known, or has changed
-        yield Aside(outbox.exists)
+        yield _Aside(outbox.exists)
         problem = outbox.unfit(answer)
     return problem
 
 
-def _answer(store: Store, way: UserConnection, step: Action | Plan[Any] | Aside) -> Any:
-    if isinstance(step, Aside):
+def _answer(store: Store, way: UserConnection, step: Action | Plan[Any] | _Aside) -> Any:
+    if isinstance(step, _Aside):
         return step.work()
     return store.run(step) if isinstance(step, Plan) else step(way)
 
 
-async def _aanswer(store: Store, way: UserConnection, step: Action | Plan[Any] | Aside) -> Any:
-    if isinstance(step, Aside):
+async def _aanswer(store: Store, way: UserConnection, step: Action | Plan[Any] | _Aside) -> Any:
+    if isinstance(step, _Aside):
         import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
 
         return await asyncio.to_thread(step.work)

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""Tell a worker to claim nothing more, or to claim again.
+"""Tell a worker to claim nothing more, or to claim again; ask it what its handlers do.
 
 By a signal, where its process can be signalled from here; anywhere else by a record, which the
 worker reads as soon as it hears of it or within ten seconds, heeds, and removes. One that has not
-heeded it within a minute has not heard of it.
+heeded it within a minute has not heard of it. What its handlers do is asked and answered in a
+record too: places in the code, never values of variables.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from packhorse.client.workers import WorkerInfo
 from packhorse.core.clock import SECOND_US
+from packhorse.core.driving import adrive, drive
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import PackhorseError
+from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 
 QUIET_KIND: Final = "worker_quiet"
+STACKS_KIND: Final = "worker_stacks"
 _KEPT_US: Final = 60 * SECOND_US
 _LOOK_S: Final = 0.1
 
@@ -46,7 +52,7 @@ class QuietOrder(msgspec.Struct, frozen=True):
     by: str = ""  #: who says so
 
 
-_decode: Final = msgspec.json.Decoder(QuietOrder).decode
+_ORDERS: Final = msgspec.json.Decoder(QuietOrder)
 
 
 def quiet_id(worker: str) -> RecordId:
@@ -62,7 +68,7 @@ def quiet_put(worker: str, *, quiet: bool, by: str) -> Put:
 
 def read_quiet(record: Record | None) -> QuietOrder | None:
     """What a record tells a worker."""
-    return None if record is None else _decode(record.document)
+    return None if record is None else _ORDERS.decode(record.document)
 
 
 def heeds(store: Store, worker: str, *, timeout_s: float) -> bool:
@@ -105,3 +111,66 @@ def _catches(pid: int, number: int) -> bool:
         return True
     caught = [line.split()[1] for line in lines.splitlines() if line.startswith("SigCgt:")]
     return all(int(mask, 16) >> (number - 1) & 1 for mask in caught)
+
+
+class HandlerStack(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the handler of one job is."""
+
+    job_id: str
+    task: str
+    seconds: float  #: since it began
+    kind: str  #: `thread`, `coroutine` or `process`
+    stack: str
+
+
+class WorkerStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of a worker, and what it answered."""
+
+    worker: str
+    by: str = ""  #: who asked
+    answered: bool = False
+    more: int = 0  #: handlers that were left out
+    stacks: tuple[HandlerStack, ...] = ()
+
+
+_STACKS: Final = msgspec.json.Decoder(WorkerStacks)
+
+
+def stacks_id(worker: str) -> RecordId:
+    """Return the record in which a worker is asked, and answers."""
+    return RecordId(STACKS_KIND, "", worker)
+
+
+def read_stacks(record: Record | None) -> WorkerStacks | None:
+    """Read a question or an answer from its record."""
+    return None if record is None else _STACKS.decode(record.document)
+
+
+def stacks_put(stacks: WorkerStacks, version: int | None = None) -> Put:
+    """Return the change that stores a question or an answer."""
+    return Put(stacks_id(stacks.worker), msgspec.json.encode(stacks), version, keep_us=_KEPT_US)
+
+
+def ask_stacks(store: Store, worker: str, *, by: str, timeout_s: float) -> WorkerStacks:
+    """Ask a worker, and wait for its answer; without one in time, the question comes back."""
+    asking = _asking(store, WorkerStacks(worker=worker, by=by), timeout_s)
+    return drive(asking, lambda plan: store.run(plan) if plan else threading.Event().wait(_LOOK_S))
+
+
+async def aask_stacks(store: Store, worker: str, *, by: str, timeout_s: float) -> WorkerStacks:
+    """As `ask_stacks`, without blocking the event loop."""
+    asking = _asking(store, WorkerStacks(worker=worker, by=by), timeout_s)
+    return await adrive(asking, lambda plan: store.arun(plan) if plan else asyncio.sleep(_LOOK_S))
+
+
+def _asking(
+    store: Store, asked: WorkerStacks, timeout_s: float
+) -> Generator[Plan[Any] | None, Any, WorkerStacks]:
+    """Yield plans to run; None is a short rest."""
+    yield store.records.change((stacks_put(asked),))
+    for _ in range(round(timeout_s / _LOOK_S)):
+        found = read_stacks((yield store.records.record(stacks_id(asked.worker))))
+        if found is not None and found.answered:
+            return found
+        yield None
+    return asked

@@ -51,6 +51,10 @@ class Answer(msgspec.Struct, frozen=True):
     at_us: int
 
 
+_QUESTIONS: Final = msgspec.json.Decoder(Question)
+_ANSWERS: Final = msgspec.json.Decoder(Answer)
+
+
 class Approval(msgspec.Struct, frozen=True):
     """Who let a job go on, or did not, when, and what was said."""
 
@@ -67,7 +71,7 @@ class Consent:
         asked = kept.values.get(QUESTION)
         if asked is not None and is_sealed(asked):  # by a key that this reader does not have
             asked = None
-        self.question = None if asked is None else msgspec.json.decode(asked, type=Question)
+        self.question = None if asked is None else _QUESTIONS.decode(asked)
         self._approved = _answers(kept.signals.get(APPROVED, ()))
         self._declined = _answers(kept.signals.get(DECLINED, ()))
 
@@ -130,13 +134,8 @@ def answer_of(question: int, by: object, note: object, at_us: int) -> bytes:
 
 
 def _answers(signals: Sequence[bytes]) -> list[Answer]:
-    return [msgspec.json.decode(each, type=Answer) for each in signals if not is_sealed(each)]
+    return [_ANSWERS.decode(each) for each in signals if not is_sealed(each)]
 
 
 def _shown(answer: Answer, *, approved: bool) -> Approval:
     return Approval(answer.by, answer.note, to_datetime(answer.at_us), approved)
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(Question)
-msgspec.json.Decoder(Answer)

@@ -8,7 +8,6 @@ operator who come at once.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -16,7 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobOptions, JobStatus, NewJob
+from packhorse.core.job import JobOptions, JobStatus, NewJob, options_of
+from packhorse.core.keys import derived_id
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, RecordId
 from packhorse.errors import ConfigError
@@ -50,6 +50,9 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int = 1  #: items at once
     item_timeout_us: int = _ITEM_TIMEOUT_US
     stop_on_error: bool = False
+
+
+read_chunk: Final = msgspec.json.Decoder(Chunk).decode
 
 
 class _Callback(StrEnum):
@@ -158,9 +161,8 @@ def batch_group(batch_id: str, tenant: str) -> Group:
     return Group(BATCH_KIND, tenant, batch_id, _RUN)
 
 
-def read_batch(document: bytes) -> BatchDocument:
-    """A batch from the document of its record."""
-    return msgspec.json.decode(document, type=BatchDocument)
+#: A batch from the document of its record.
+read_batch: Final = msgspec.json.Decoder(BatchDocument).decode
 
 
 def put_batch(batch: BatchDocument, version: int) -> Put:
@@ -180,8 +182,7 @@ def put_batch(batch: BatchDocument, version: int) -> Put:
 
 def member_id(group: Group, number: int | str) -> str:
     """The id of a member, or of a callback: it follows from the group, so that none is twice."""
-    digest = hashlib.sha256(f"{group.text}\0{number}".encode()).hexdigest()
-    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+    return derived_id(group.text, str(number))
 
 
 def filled(
@@ -231,10 +232,7 @@ def is_chunk(options: str | None) -> bool:
     """Whether the options of a job say that its payload is a chunk."""
     if options is None or '"member"' not in options:
         return False
-    try:
-        return is_chunk_member(msgspec.json.decode(options, type=JobOptions))
-    except msgspec.DecodeError:  # written by a release that knew other options
-        return False
+    return is_chunk_member(options_of(options))
 
 
 def is_chunk_member(options: JobOptions | None) -> bool:
@@ -358,8 +356,3 @@ def _callback(batch: BatchDocument, kind: _Callback) -> NewJob:
     options = msgspec.structs.replace(job.options or JobOptions(), member=group.member(node))
     trace_id = job.trace_id or job_id.replace("-", "")
     return msgspec.structs.replace(job, id=job_id, trace_id=trace_id, options=options)
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(Chunk)
-msgspec.json.Decoder(BatchDocument)

@@ -37,10 +37,13 @@ class _Spent(msgspec.Struct, frozen=True):
     tokens: int
 
 
+_DECODER: Final = msgspec.json.Decoder(_Spent)
+
+
 def tokens_spent(values: Mapping[str, bytes]) -> int:
     """The tokens a job has spent, from what is kept with it."""
     kept = values.get(SPENT)
-    return 0 if kept is None or is_sealed(kept) else msgspec.json.decode(kept, type=_Spent).tokens
+    return 0 if kept is None or is_sealed(kept) else _DECODER.decode(kept).tokens
 
 
 def encode_spent(tokens: int) -> dict[str, bytes]:
@@ -53,7 +56,3 @@ def checked_tokens(tokens: object) -> int:
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= NUMBER_MAX:
         raise ConfigError(f"ctx.spend(): tokens is {tokens!r}; give a whole number from 0")
     return tokens
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(_Spent)

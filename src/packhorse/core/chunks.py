@@ -47,6 +47,9 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True):
     over: bool = False  #: the chunk has ended: what failed is tried again only by a redrive
 
 
+_PARTS: Final = msgspec.json.Decoder(_Part)
+
+
 class ChunkState:
     """The items of one chunk."""
 
@@ -58,7 +61,7 @@ class ChunkState:
         self._changed: set[int] = set()
         for name, value in sorted(kept.items()):
             if name.startswith(_PREFIX):
-                self._read(msgspec.json.decode(value, type=_Part))
+                self._read(_PARTS.decode(value))
         self._changed.clear()
 
     def _read(self, part: _Part) -> None:
@@ -126,7 +129,3 @@ class ChunkState:
     def results(self) -> str:
         """The results of all items, of a chunk that is done, as JSON."""
         return msgspec.json.encode([self.items[at].result for at in range(self.size)]).decode()
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(_Part)

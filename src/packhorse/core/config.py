@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,111 +56,71 @@ class WorkerOptions:
         if isinstance(self.queues, str):  # else its letters would be the queues
             raise ConfigError(f"worker: queues is {self.queues!r}; give a list of names")
         object.__setattr__(self, "queues", tuple(dict.fromkeys(self.queues)))
-        problem = next((text for wrong, text in _problems(self) if wrong), None)
+        problem = next(_problems(self), None)
         if problem is not None:
             raise ConfigError(f"worker: {problem}")
 
 
-def _problems(options: WorkerOptions) -> list[tuple[bool, str]]:
-    """Each thing that may be wrong, whether it is, and what to say then."""
-    return [
-        (
-            not options.queues,
-            "queues is empty, so it would never do anything; name at least one queue",
-        ),
-        (
-            not all(options.queues),
-            f"queues is {options.queues!r}; give the names of queues as non-empty texts",
-        ),
-        (
-            not _is_count(options.concurrency, 1, _CONCURRENCY_MAX),
-            f"concurrency is {options.concurrency!r}; give 1 to {_CONCURRENCY_MAX}",
-        ),
-        *_cap_problems(options),
-        (
-            not set(options.reserve) < set(PRIORITY_BY_NAME),
-            f"reserve is {dict(options.reserve)!r}; give slots by priority: {{'critical': 2}}",
-        ),
-        (
-            not all(_is_count(kept, 1) for kept in options.reserve.values())
-            or sum(options.reserve.values()) >= options.concurrency,
-            (
-                f"reserve is {dict(options.reserve)!r} of {options.concurrency} slots; keep 1 or "
-                "more, and leave at least one for other jobs"
-            ),
-        ),
-        *_process_problems(options),
-        (
-            options.max_jobs is not None and not _is_count(options.max_jobs, 1),
-            f"max_jobs is {options.max_jobs!r}; give 1 or more, or None for no limit",
-        ),
-        *_time_problems(options),
-        (
-            options.recycle_on not in _RECYCLE_ON,
-            f"recycle_on is {options.recycle_on!r}; give one of {', '.join(_RECYCLE_ON)}",
-        ),
-    ]
+def _problems(options: WorkerOptions) -> Iterator[str]:
+    """Say each thing that is wrong."""
+    if not options.queues:
+        yield "queues is empty, so it would never do anything; name at least one queue"
+    if not all(options.queues):
+        yield f"queues is {options.queues!r}; give the names of queues as non-empty texts"
+    yield from _slot_problems(options)
+    for setting, name in _COUNTS:
+        value = getattr(options, name)
+        if value is not None and not _is_count(value, 1):
+            yield f"{setting} is {value!r}; give 1 or more"
+    if options.max_jobs is not None and not _is_count(options.max_jobs, 1):
+        yield f"max_jobs is {options.max_jobs!r}; give 1 or more, or None for no limit"
+    yield from _time_problems(options)
+    if options.recycle_on not in _RECYCLE_ON:
+        yield f"recycle_on is {options.recycle_on!r}; give one of {', '.join(_RECYCLE_ON)}"
 
 
-def _time_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
-    return [
-        (
-            options.lease_us < _LEASE_US_MIN,
-            (
-                f"lease is {options.lease_us / SECOND_US:g} s; give at least 0.05 s, "
-                "and some seconds in production"
-            ),
-        ),
-        *(
-            (span_us <= 0, f"{setting} is {span_us / SECOND_US:g} s; give more than zero")
-            for setting, span_us in (
-                ("poll_interval", options.poll_interval_us),
-                ("default_timeout", options.default_timeout_us),
-                ("stop_grace", options.stop_grace_us),
-            )
-        ),
-        (
-            options.stop_grace_us > _STOP_GRACE_US_MAX,
-            (
-                f"stop_grace is {options.stop_grace_us / SECOND_US:g} s; give at most "
-                f"{_STOP_GRACE_US_MAX / SECOND_US:g} s: others may take the job soon after"
-            ),
-        ),
-        (
-            options.shutdown_timeout_us < 0,
-            f"shutdown_timeout is {options.shutdown_timeout_us / SECOND_US:g} s; give 0 or more",
-        ),
-    ]
-
-
-def _process_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
-    return [
-        (
-            value is not None and not _is_count(value, 1),
-            f"{name} is {value!r}; give 1 or more",
+def _slot_problems(options: WorkerOptions) -> Iterator[str]:
+    slots, kept = options.concurrency, dict(options.reserve)
+    if not _is_count(slots, 1, _CONCURRENCY_MAX):
+        yield f"concurrency is {slots!r}; give 1 to {_CONCURRENCY_MAX}"
+    for name, cap in options.queue_caps.items():
+        if name not in options.queues or not _is_count(cap, 1):
+            yield f"queue_caps has {name!r}: {cap!r}; give queues it serves, and 1 or more for each"
+    if not set(kept) < set(PRIORITY_BY_NAME):
+        yield f"reserve is {kept!r}; give slots by priority: {{'critical': 2}}"
+    if not all(_is_count(each, 1) for each in kept.values()) or sum(kept.values()) >= slots:
+        yield (
+            f"reserve is {kept!r} of {slots} slots; keep 1 or more, and leave at least one for "
+            "other jobs"
         )
-        for name, value in (
-            ("process_slots", options.process_slots),
-            ("process_memory", options.process_memory_mib),
-            ("process_cpu", options.process_cpu_us),
-            ("process_max_jobs", options.process_max_jobs),
-            ("process_max_failures", options.process_max_failures),
-            ("process_recycle", options.process_recycle_mib),
-            ("recycle_jobs", options.recycle_jobs),
-            ("recycle_failures", options.recycle_failures),
-            ("recycle_mib", options.recycle_mib),
-        )
-    ]
 
 
-def _cap_problems(options: WorkerOptions) -> list[tuple[bool, str]]:
-    return [
-        (
-            name not in options.queues or not _is_count(cap, 1),
-            f"queue_caps has {name!r}: {cap!r}; give queues it serves, and 1 or more for each",
+#: Numbers from 1, by the names that messages give them.
+_COUNTS: Final = (
+    *(("process_slots", "process_slots"), ("process_memory", "process_memory_mib")),
+    *(("process_cpu", "process_cpu_us"), ("process_max_jobs", "process_max_jobs")),
+    *(("process_max_failures", "process_max_failures"), ("process_recycle", "process_recycle_mib")),
+    *(("recycle_jobs", "recycle_jobs"), ("recycle_failures", "recycle_failures")),
+    ("recycle_mib", "recycle_mib"),
+)
+
+
+def _time_problems(options: WorkerOptions) -> Iterator[str]:
+    lease_s, grace_s = options.lease_us / SECOND_US, options.stop_grace_us / SECOND_US
+    if options.lease_us < _LEASE_US_MIN:
+        yield f"lease is {lease_s:g} s; give at least 0.05 s, and some seconds in production"
+    for setting in ("poll_interval", "default_timeout", "stop_grace"):
+        span_us = getattr(options, f"{setting}_us")
+        if span_us <= 0:
+            yield f"{setting} is {span_us / SECOND_US:g} s; give more than zero"
+    if options.stop_grace_us > _STOP_GRACE_US_MAX:
+        yield (
+            f"stop_grace is {grace_s:g} s; give at most {_STOP_GRACE_US_MAX / SECOND_US:g} s: "
+            "others may take the job soon after"
         )
-        for name, cap in options.queue_caps.items()
-    ]
+    if options.shutdown_timeout_us < 0:
+        shutdown_s = options.shutdown_timeout_us / SECOND_US
+        yield f"shutdown_timeout is {shutdown_s:g} s; give 0 or more"
 
 
 def _is_count(value: object, least: int, most: int | None = None) -> bool:

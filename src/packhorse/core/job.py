@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from packhorse.errors import PayloadError
+
 #: Jobs one page may hold.
 PAGE_MAX: Final = 1_000
 #: Jobs that one look for a page goes through, those that do not fit among them.
@@ -194,6 +196,19 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[Input, ...] = ()  #: arguments that are results of other nodes
 
 
+_NO_OPTIONS: Final = JobOptions()
+# A type is known before threads decode it: two that decode the first one at once crash in msgspec.
+_options: Final = msgspec.json.Decoder(JobOptions)
+
+
+def options_of(text: str | None) -> JobOptions:
+    """The options of a claimed job; none of one that a release wrote which knew others."""
+    try:
+        return _NO_OPTIONS if text is None else _options.decode(text)
+    except msgspec.DecodeError:
+        return _NO_OPTIONS
+
+
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a running job says it is."""
 
@@ -338,6 +353,35 @@ def waits_for(record: JobRecord) -> AttemptError | None:
     return error
 
 
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(JobOptions)
-msgspec.json.Decoder(NewJob)
+#: A longer note of progress is cut.
+NOTE_LENGTH_MAX: Final = 1_000
+#: The largest number of progress: larger ones are not exact.
+PROGRESS_MAX: Final = 2**53
+
+
+def checked_progress(done: float, total: float | None, note: str) -> Progress:
+    """Progress as a handler told it; what no store could keep is a `PayloadError`."""
+    if total is not None:
+        total = _measure(total, "total")
+    return Progress(done=_measure(done, "done"), total=total, note=_note_text(note))
+
+
+def _measure(value: object, name: str) -> float:
+    """A number that every store keeps as it is."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        told = f"of type {type(value).__name__}"
+    elif 0 <= value <= PROGRESS_MAX:  # so it is neither NaN nor infinite
+        return float(value)
+    else:
+        told = "out of bounds"
+    raise PayloadError(
+        f"ctx.progress(): {name} is {told}; give a number from 0 to {PROGRESS_MAX:g}", field=name
+    )
+
+
+def _note_text(note: object) -> str:
+    if not isinstance(note, str):
+        kind = type(note).__name__
+        raise PayloadError(f"ctx.progress(): note is of type {kind}; give a text", field="note")
+    # Half characters, as names of files may have, are no text that a store could keep.
+    return note[:NOTE_LENGTH_MAX].encode("utf-8", "replace").decode()

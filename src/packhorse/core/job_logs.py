@@ -63,6 +63,9 @@ class _Log(msgspec.Struct, frozen=True):
     lines: tuple[_Line, ...]
 
 
+_LOGS: Final = msgspec.json.Decoder(_Log)
+
+
 class LogLines:
     """The lines of one attempt; any thread may add some."""
 
@@ -130,7 +133,7 @@ def log_lines_of(record: JobRecord, kept: Attachments | None) -> tuple[LogLine, 
     """The lines among what is kept with a job, by attempt and in the order of coming."""
     values = {} if kept is None else kept.values
     logs = [
-        msgspec.json.decode(require_open(value, record.id, "log lines"), type=_Log)
+        _LOGS.decode(require_open(value, record.id, "log lines"))
         for name, value in values.items()
         if name.startswith(_PREFIX)
     ]
@@ -165,7 +168,3 @@ def _fitting(lines: Iterable[_Line], room: int, redact: Redact) -> list[bytes]:
             break
         fitting.append(encoded)
     return fitting
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(_Log)

@@ -18,17 +18,25 @@ _DEFAULT_YOUNG: Final = frozenset({700, 2000})
 YOUNG_OBJECTS: Final = 10_000
 
 
-def at_fork(forget: Callable[[], None]) -> None:
-    """Call a method in every forked child, for as long as its object lives."""
-    method = weakref.WeakMethod(forget)
+def at_fork(forget: Callable[[], None], **others: Callable[[], None]) -> None:
+    """Call a method in every forked child, for as long as its object lives.
 
-    def call() -> None:
-        bound = method()
-        if bound is not None:
-            bound()
+    `others` are called at other moments, named as by `os.register_at_fork`.
+    """
+
+    def weak(method: Callable[[], None]) -> Callable[[], None]:
+        known = weakref.WeakMethod(method)
+
+        def call() -> None:
+            bound = known()
+            if bound is not None:
+                bound()
+
+        return call
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=call)
+        methods = {"after_in_child": forget, **others}
+        os.register_at_fork(**{when: weak(method) for when, method in methods.items()})
 
 
 def in_event_loop() -> bool:

@@ -75,8 +75,3 @@ def declared_again(
         retired_us=None,
         release=release if holds else before.release,
     )
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(Declared)
-msgspec.json.Decoder(Release)

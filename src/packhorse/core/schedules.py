@@ -120,28 +120,19 @@ def schedule_id(name: str) -> RecordId:
     return RecordId(SCHEDULE_KIND, "", name)
 
 
-def read_schedule(document: bytes) -> ScheduleDocument:
-    """A schedule from the document of its record."""
-    return msgspec.json.decode(document, type=ScheduleDocument)
+#: A schedule from the document of its record.
+read_schedule: Final = msgspec.json.Decoder(ScheduleDocument).decode
 
 
-def written_schedule(schedule: ScheduleDocument) -> bytes:
-    """A schedule as the document of its record."""
+def put_schedule(schedule: ScheduleDocument, version: int) -> Put:
+    """How to write a schedule whose record has this version."""
     text = msgspec.json.encode(schedule)
     if len(text) > DOCUMENT_BYTES_MAX:
         raise ConfigError(
             f"schedule {schedule.name!r} takes {len(text)} bytes, and {DOCUMENT_BYTES_MAX} are "
             "kept: give its call a reference instead of the data"
         )
-    return text
-
-
-def put_schedule(schedule: ScheduleDocument, version: int) -> Put:
-    """How to write a schedule whose record has this version."""
-    return Put(
-        *(schedule_id(schedule.name), written_schedule(schedule), version),
-        order=schedule.next_us,
-    )
+    return Put(schedule_id(schedule.name), text, version, order=schedule.next_us)
 
 
 # ---------------------------------------------------------------------------------------- declaring
@@ -274,7 +265,3 @@ def is_forgotten(schedule: ScheduleDocument, now_us: int) -> bool:
 def retired(schedule: ScheduleDocument, now_us: int) -> ScheduleDocument:
     """It fires no more, unless it is declared again; then it goes on where it was."""
     return msgspec.structs.replace(schedule, retired_us=now_us)
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(ScheduleDocument)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 
@@ -73,6 +73,57 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"  #: written as cancelled: the flag wins over every outcome
     EXPIRED = "expired"  #: written as dead: the retry would have come after the deadline
     STALE = "stale"  #: nothing written: another worker has the job by now
+
+
+class Counted(StrEnum):
+    """As what an attempt counts, in every figure."""
+
+    SUCCESS = "success"
+    RETRIED = "retried"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SNOOZED = "snoozed"
+    LIMITED = "limited"
+    RELEASED = "released"
+    STALE = "stale"
+
+
+def counted_as(settlement: Settlement, verdict: Verdict, *, before: bool = False) -> Counted | None:
+    """As what an attempt counts whose settlement the store has answered; None: not at all.
+
+    An attempt that was counted `before` is not counted again, whatever its settlement says now; a
+    job that was claimed ahead and given back unused is no attempt.
+    """
+    kind = settlement.kind
+    if before:
+        return None
+    if verdict is Verdict.STALE:
+        return Counted.STALE
+    if verdict is Verdict.CANCELLED or kind is SettlementKind.CANCELLED:
+        return Counted.CANCELLED
+    match kind:
+        case SettlementKind.COMPLETED:
+            return Counted.SUCCESS
+        case SettlementKind.SNOOZED:
+            return Counted.SNOOZED
+        case SettlementKind.LIMITED:
+            return Counted.LIMITED
+        case SettlementKind.RELEASED:
+            return Counted.RELEASED if settlement.ended else None
+        case (
+            SettlementKind.FAILED
+            | SettlementKind.TIMEOUT
+            | SettlementKind.DEAD
+            | SettlementKind.RESCUED
+        ):
+            dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
+            return Counted.DEAD if dead else Counted.RETRIED
+    assert_never(kind)
+
+
+def timed_out(settlement: Settlement) -> bool:
+    """Whether the attempt ended because its time was over."""
+    return settlement.error is not None and settlement.error.type == "Timeout"
 
 
 def signalled(settlement: Settlement, signals: int) -> Settlement:

@@ -59,6 +59,9 @@ class KeptStep(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return msgspec.json.encode(self)
 
 
+_STEPS: Final = msgspec.json.Decoder(KeptStep)
+
+
 class StepInfo(msgspec.Struct, frozen=True):
     """A step, as people see it."""
 
@@ -185,7 +188,7 @@ class StepLog:
 def _read(values: Mapping[str, bytes]) -> dict[str, KeptStep]:
     """Those that can be read: an attempt that has others does not begin (`steps.runner`)."""
     return {
-        name.removeprefix(_PREFIX): msgspec.json.decode(value, type=KeptStep)
+        name.removeprefix(_PREFIX): _STEPS.decode(value)
         for name, value in values.items()
         if name.startswith(_PREFIX) and not is_sealed(value)
     }
@@ -197,7 +200,3 @@ def _check_name(name: object) -> None:
     raise UsageError(
         f"{name!r} is no name of a step: give 1 to {STEP_NAME_LENGTH_MAX} printable characters"
     )
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(KeptStep)

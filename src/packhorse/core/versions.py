@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from packhorse.core.job import DeadReason, JobOptions, JobRecord, waits_for
+from packhorse.core.job import DeadReason, JobRecord, options_of, waits_for
 from packhorse.core.outcome import GivenUp, Snoozed, attempt_error
 from packhorse.errors import ConfigError, PayloadError
 
@@ -25,7 +25,6 @@ _ASIDE_US_MIN: Final = 1_000_000
 _ASIDE_US_MAX: Final = 60_000_000
 
 _NUMBERS: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
-_OPTIONS: Final = msgspec.json.Decoder(JobOptions)
 
 Upcaster = Callable[[dict[str, Any]], Any]
 
@@ -137,10 +136,7 @@ class PayloadVersions:
 
 def stored_version(options: str | None) -> str | None:
     """The version a job was submitted under, from its options as a store hands them over."""
-    try:
-        return None if options is None else _OPTIONS.decode(options).version
-    except msgspec.DecodeError:  # written by a release that knew other options
-        return None
+    return options_of(options).version
 
 
 def set_aside(

@@ -8,7 +8,6 @@ head too, whose version decides between two processes: so each reads what the on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
@@ -17,6 +16,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import NewJob
+from packhorse.core.keys import derived_id
 from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId
 from packhorse.errors import ConfigError, UsageError
@@ -169,8 +169,7 @@ def node_id(group: Group, node: str) -> RecordId:
 
 def node_job_id(group: Group, node: str) -> str:
     """The id of a node's job follows from workflow, run and node, so that none is there twice."""
-    digest = hashlib.sha256(f"workflow\0{group.text}\0{node}".encode()).hexdigest()
-    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+    return derived_id("workflow", group.text, node)
 
 
 def has_key(job: NewJob) -> bool:
@@ -183,14 +182,9 @@ def owner_of(node: str) -> str:
     return node.rpartition(".")[0]
 
 
-def read_head(document: bytes) -> HeadDocument:
-    """A head from the document of its record."""
-    return msgspec.json.decode(document, type=HeadDocument)
-
-
-def read_node(document: bytes) -> NodeDocument:
-    """A node from the document of its record."""
-    return msgspec.json.decode(document, type=NodeDocument)
+#: A head, and a node, from the documents of their records.
+read_head: Final = msgspec.json.Decoder(HeadDocument).decode
+read_node: Final = msgspec.json.Decoder(NodeDocument).decode
 
 
 def written_head(
@@ -308,8 +302,3 @@ class NodeView(NamedTuple):
     def state(self) -> NodeState:
         """Where it stands."""
         return NodeState(self.counters.get("state", 0))
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(HeadDocument)
-msgspec.json.Decoder(NodeDocument)

@@ -27,9 +27,16 @@ from packhorse.core.clock import SECOND_US, from_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.errors import ConfigError, PayloadError, StoreUnavailable
 from packhorse.events import FlowRebuilt
-from packhorse.hosting.flow_figures import FlowFigures
-from packhorse.hosting.flows import STOP_S, Bounded, Flows, HostedFlow, within
-from packhorse.hosting.traces import Ended, Traces
+from packhorse.hosting.flows import (
+    STOP_S,
+    Bounded,
+    Ended,
+    FlowFigures,
+    Flows,
+    HostedFlow,
+    Traces,
+    within,
+)
 from packhorse.runtime.consumer import Consumer, FetchedJob
 
 if TYPE_CHECKING:

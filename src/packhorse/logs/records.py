@@ -35,177 +35,128 @@ from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
 LOGGER: Final = "packhorse"
 LogFormat = Literal["console", "json", "auto"]
 
-#: The level and the sentence of each event; the fields in it are the event's own.
-_SENTENCES: Final[Mapping[type[Event], tuple[int, str]]] = MappingProxyType(
+#: The sentence of each event, by level; the fields in it are the event's own.
+_SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
     {
-        events.WorkerStarted: (
-            logging.INFO,
-            "worker {worker} started: serves {queues} on {store}, concurrency {concurrency}",
-        ),
-        events.WorkerQuiet: (
-            logging.INFO,
-            "worker {worker} is quiet: it claims nothing more; still running: {running}",
-        ),
-        events.WorkerResumed: (logging.INFO, "worker {worker} claims jobs again"),
-        events.WorkerStopping: (
-            logging.INFO,
-            "worker {worker} is stopping ({reason}); still running: {running}",
-        ),
-        events.WorkerStopped: (
-            logging.INFO,
-            "worker {worker} stopped; attempts done: {processed}, abandoned: {abandoned}",
-        ),
-        events.JobStarted: (logging.INFO, "{task} started, attempt {attempt}"),
-        events.JobCompleted: (logging.INFO, "{task} completed in {duration_ms:.1f} ms"),
-        events.JobFailed: (
-            logging.INFO,
-            "{task} failed in {duration_ms:.1f} ms: {error_type}: {error_message}",
-        ),
-        events.JobTimedOut: (
-            logging.INFO,
-            "{task} timed out after {duration_ms:.1f} ms: {error_message}",
-        ),
-        events.JobRetried: (
-            logging.WARNING,
-            (
+        logging.INFO: {
+            events.WorkerStarted: (
+                "worker {worker} started: serves {queues} on {store}, concurrency {concurrency}"
+            ),
+            events.WorkerQuiet: (
+                "worker {worker} is quiet: it claims nothing more; still running: {running}"
+            ),
+            events.WorkerResumed: "worker {worker} claims jobs again",
+            events.WorkerStopping: (
+                "worker {worker} is stopping ({reason}); still running: {running}"
+            ),
+            events.WorkerStopped: (
+                "worker {worker} stopped; attempts done: {processed}, abandoned: {abandoned}"
+            ),
+            events.JobStarted: "{task} started, attempt {attempt}",
+            events.JobCompleted: "{task} completed in {duration_ms:.1f} ms",
+            events.JobFailed: (
+                "{task} failed in {duration_ms:.1f} ms: {error_type}: {error_message}"
+            ),
+            events.JobTimedOut: "{task} timed out after {duration_ms:.1f} ms: {error_message}",
+            events.JobSnoozed: "{task} asked to wait {delay_ms:.1f} ms",
+            events.JobLimited: (
+                "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:.1f} "
+                "ms"
+            ),
+            events.JobCancelling: "{task} is being cancelled",
+            events.JobCancelled: "{task} was cancelled after {duration_ms:.1f} ms",
+            events.JobReleased: "{task} was given back after {duration_ms:.1f} ms",
+            events.SpoolDelivered: "the store is back; jobs delivered from the spool: {jobs}",
+            events.FlowRebuilt: "a flow gave way to a new one ({reason}; jobs: {jobs})",
+            events.CompletedBatch: "batch {batch} is completed: {total} items",
+            events.CancelledBatch: "batch {batch} is cancelled",
+            events.CompletedWorkflow: "workflow {workflow} is completed",
+            events.CancelledWorkflow: "workflow {workflow} is cancelled",
+        },
+        logging.WARNING: {
+            events.JobRetried: (
                 "{task} runs again in {delay_ms:.1f} ms, retry {retry} of {max_retries} after "
                 "attempt {attempt} ({reason}): {error_type}: {error_message}"
             ),
-        ),
-        events.JobSnoozed: (logging.INFO, "{task} asked to wait {delay_ms:.1f} ms"),
-        events.JobLimited: (
-            logging.INFO,
-            "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:.1f} ms",
-        ),
-        events.JobDead: (
-            logging.ERROR,
-            "{task} is dead ({reason}) after attempt {attempt}: {error_type}: {error_message}",
-        ),
-        events.JobCancelling: (logging.INFO, "{task} is being cancelled"),
-        events.JobCancelled: (logging.INFO, "{task} was cancelled after {duration_ms:.1f} ms"),
-        events.JobReleased: (logging.INFO, "{task} was given back after {duration_ms:.1f} ms"),
-        events.JobStale: (
-            logging.WARNING,
-            "{task} ended after it had been given to another worker; its outcome is dropped",
-        ),
-        events.JobAbandoned: (
-            logging.ERROR,
-            "{task} did not stop when told to; its slot is free, its code may still run",
-        ),
-        events.JobRescued: (
-            logging.WARNING,
-            "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and taken from it",
-        ),
-        events.LeaseLost: (
-            logging.ERROR,
-            (
-                "worker {worker} could not renew its lease; what it runs ({running}) may be "
-                "given to others, and is told so"
+            events.JobStale: (
+                "{task} ended after it had been given to another worker; its outcome is dropped"
             ),
-        ),
-        events.LeaseRegained: (logging.WARNING, "worker {worker} has a lease again"),
-        events.StoreTrouble: (
-            logging.ERROR,
-            (
-                "the store failed at {operation} ({error_type}: {error_message}); trying again, "
-                "nothing is lost"
+            events.JobRescued: (
+                "job {job_id} was lost with worker {lost_worker} (crash {crashes}) and taken from "
+                "it"
             ),
-        ),
-        events.StoreRecovered: (logging.WARNING, "the store works again after {seconds:.1f} s"),
-        events.TasksParked: (
-            logging.WARNING,
-            "no live worker knows {tasks}; these jobs are set aside: start a worker that has them",
-        ),
-        events.QueueConflict: (
-            logging.WARNING,
-            (
-                "queue {queue} was declared as {before} before and is {now} now; "
-                "declare it alike everywhere"
+            events.LeaseRegained: "worker {worker} has a lease again",
+            events.StoreRecovered: "the store works again after {seconds:.1f} s",
+            events.TasksParked: (
+                "no live worker knows {tasks}; these jobs are set aside: start a worker that has "
+                "them"
             ),
-        ),
-        events.TaskConflict: (
-            logging.WARNING,
-            (
+            events.QueueConflict: (
+                "queue {queue} was declared as {before} before and is {now} now; declare it alike "
+                "everywhere"
+            ),
+            events.TaskConflict: (
                 "the limits of task {task} were declared as {before} before and are {now} now; "
                 "declare them alike everywhere"
             ),
-        ),
-        events.QueueFilling: (
-            logging.WARNING,
-            (
-                "queue {queue} is filling: waiting: {depth}, its soft depth: {soft_depth}; "
-                "submit less, or add workers"
+            events.QueueFilling: (
+                "queue {queue} is filling: waiting: {depth}, its soft depth: {soft_depth}; submit "
+                "less, or add workers"
             ),
-        ),
-        events.JobsSpooled: (
-            logging.WARNING,
-            "the store is away; jobs kept in {path}, to be delivered later: {jobs}",
-        ),
-        events.SpoolDelivered: (
-            logging.INFO,
-            "the store is back; jobs delivered from the spool: {jobs}",
-        ),
-        events.SpoolRefused: (
-            logging.ERROR,
-            "the store refused spooled jobs {job_ids} ({reason}); they are set aside in {path}",
-        ),
-        events.QueueStarving: (
-            logging.WARNING,
-            (
+            events.JobsSpooled: (
+                "the store is away; jobs kept in {path}, to be delivered later: {jobs}"
+            ),
+            events.QueueStarving: (
                 "queue {queue} is starving: a ready job has waited {waited_s:.0f} s while later "
                 "ones of priority {priority} ran; add workers, or give the queue ageing="
             ),
-        ),
-        events.ScheduleMissed: (
-            logging.WARNING,
-            (
+            events.ScheduleMissed: (
                 "fires of schedule {schedule} were missed while no worker looked, and left out "
                 "(catch_up={catch_up})"
             ),
-        ),
-        events.ScheduleLate: (
-            logging.WARNING,
-            (
+            events.ScheduleLate: (
                 "schedule {schedule} fired {late_s:.0f} s late; see that a worker runs, and that "
                 "the store is not overloaded"
             ),
-        ),
-        events.ScheduleRefused: (
-            logging.ERROR,
-            "the job of schedule {schedule} was not stored: {reason}",
-        ),
-        events.FlowEvent: (logging.DEBUG, "{event} of node {node} in a flow"),
-        events.FlowTrouble: (
-            logging.WARNING,
-            "{event} of node {node} in a flow {error_code} {error_type}",
-        ),
-        events.FlowRebuilt: (
-            logging.INFO,
-            "a flow gave way to a new one ({reason}; jobs: {jobs})",
-        ),
-        events.CompletedBatch: (logging.INFO, "batch {batch} is completed: {total} items"),
-        events.FailedBatch: (
-            logging.WARNING,
-            "batch {batch} has ended, and {failed} of its {total} items have failed",
-        ),
-        events.CancelledBatch: (logging.INFO, "batch {batch} is cancelled"),
-        events.CompletedWorkflow: (logging.INFO, "workflow {workflow} is completed"),
-        events.FailedWorkflow: (
-            logging.WARNING,
-            "workflow {workflow} has failed: {failed} of its {nodes} nodes did not complete",
-        ),
-        events.CancelledWorkflow: (logging.INFO, "workflow {workflow} is cancelled"),
-        events.LoopBlocked: (
-            logging.ERROR,
-            (
-                "the event loop has been blocked for {seconds:.1f} s while running {tasks}; "
-                "make a blocking handler a plain def, so that it runs in a thread\n{stack}"
+            events.FlowTrouble: "{event} of node {node} in a flow {error_code} {error_type}",
+            events.FailedBatch: (
+                "batch {batch} has ended, and {failed} of its {total} items have failed"
             ),
-        ),
-        events.ObserverFailed: (
-            logging.ERROR,
-            "{observer} failed at {event} ({error_type}: {error_message}); the job was not touched",
-        ),
+            events.FailedWorkflow: (
+                "workflow {workflow} has failed: {failed} of its {nodes} nodes did not complete"
+            ),
+        },
+        logging.ERROR: {
+            events.JobDead: (
+                "{task} is dead ({reason}) after attempt {attempt}: {error_type}: {error_message}"
+            ),
+            events.JobAbandoned: (
+                "{task} did not stop when told to; its slot is free, its code may still run"
+            ),
+            events.LeaseLost: (
+                "worker {worker} could not renew its lease; what it runs ({running}) may be given "
+                "to others, and is told so"
+            ),
+            events.StoreTrouble: (
+                "the store failed at {operation} ({error_type}: {error_message}); trying again, "
+                "nothing is lost"
+            ),
+            events.SpoolRefused: (
+                "the store refused spooled jobs {job_ids} ({reason}); they are set aside in {path}"
+            ),
+            events.ScheduleRefused: "the job of schedule {schedule} was not stored: {reason}",
+            events.LoopBlocked: (
+                "the event loop has been blocked for {seconds:.1f} s while running {tasks}; make a "
+                "blocking handler a plain def, so that it runs in a thread\n{stack}"
+            ),
+            events.ObserverFailed: (
+                "{observer} failed at {event} ({error_type}: {error_message}); the job was not "
+                "touched"
+            ),
+        },
+        logging.DEBUG: {
+            events.FlowEvent: "{event} of node {node} in a flow",
+        },
     }
 )
 
@@ -222,8 +173,9 @@ def attach(
     now = moments(clock)
     ends = [
         bus.subscribe(kind, _observer(target, kind, level, sentence, now))
-        for kind, (level, sentence) in _SENTENCES.items()
+        for level, sentences in _SENTENCES.items()
         if target.isEnabledFor(level)
+        for kind, sentence in sentences.items()
     ]
 
     def detach() -> None:

@@ -2,8 +2,8 @@
 """The worker protocol: the shapes other systems exchange with Packhorse, exactly as they name them.
 
     scalars   enums, bounded numbers and texts, datetime strings
-    answers   WorkerRequest and WorkerResponse, the envelope
-    shapes    Task, WorkerConfig, QueueConfig and the others, with `parse`, `parse_json`, `create`
+    shapes    Task, WorkerConfig, QueueConfig and the others, with `parse`, `parse_json`, `create`;
+              WorkerRequest and WorkerResponse, the envelope
     reading   plain data or JSON to a shape, or a ShapeError
     writing   a shape to plain data or JSON
     checks    a shape's JSON Schema; settings that contradict each other
@@ -16,15 +16,6 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from packhorse.protocol.answers import (
-    AnswerError,
-    AnswerStatus,
-    Observability,
-    RequestConstraints,
-    RequestTrace,
-    WorkerRequest,
-    WorkerResponse,
-)
 from packhorse.protocol.checks import check_settings, json_schema
 from packhorse.protocol.reading import parse, parse_json
 from packhorse.protocol.scalars import (
@@ -37,14 +28,19 @@ from packhorse.protocol.scalars import (
     wire_datetime,
 )
 from packhorse.protocol.shapes import (
+    AnswerError,
+    AnswerStatus,
     AutoScale,
     BatchProgress,
     BatchTask,
     Handler,
+    Observability,
     ProgressCallback,
     QueueConfig,
     QueueStats,
     RateLimit,
+    RequestConstraints,
+    RequestTrace,
     Shape,
     Task,
     TaskError,
@@ -52,6 +48,8 @@ from packhorse.protocol.shapes import (
     TaskMetadata,
     TaskRetryPolicy,
     WorkerConfig,
+    WorkerRequest,
+    WorkerResponse,
     WorkerStats,
 )
 from packhorse.protocol.writing import to_json, to_wire

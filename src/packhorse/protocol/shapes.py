@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The shapes of the worker protocol."""
+"""The shapes of the worker protocol, and its envelope: a request to a worker, and the answer.
+
+The protocol leaves the inside of `error` and of a log entry open; they are defined here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
@@ -226,3 +230,70 @@ class WorkerStats(Shape, frozen=True, kw_only=True):
     avg_execution_ms: Annotated[float, Meta(ge=0)] | UnsetType = UNSET  # absent until there is one
     uptime_ms: Count
     queues: dict[str, QueueStats] | UnsetType = UNSET
+
+
+class AnswerStatus(StrEnum):
+    """What an attempt came to, as a caller has to act on it."""
+
+    OK = "ok"  #: accept the outputs
+    RETRYABLE_ERROR = "retryable_error"  #: safe to try again
+    INVALID_REQUEST = "invalid_request"  #: not to be tried again unchanged
+    INVALID_OUTPUT = "invalid_output"  #: tried again or given up, by policy
+    NEEDS_HUMAN = "needs_human"  #: for a person to decide
+
+
+class _Envelope(Shape, frozen=True, kw_only=True, rename=str):
+    """A shape whose names on the wire are those in Python."""
+
+
+class AnswerError(_Envelope, frozen=True, kw_only=True):
+    """Why an attempt has no valid outputs."""
+
+    code: str  #: stable: `poison_message`, `timeout`, or the worker's own
+    message: str = ""
+    retryable: bool | UnsetType = UNSET  #: whether it will be, or may be, tried again
+    cause: str | UnsetType = UNSET  #: the code of the last attempt, where the job's differs
+
+
+class Observability(_Envelope, frozen=True, kw_only=True):
+    """What is known about the attempt itself."""
+
+    attempt: Positive = 1
+    duration_ms: Count = 0
+    log_fields: dict[str, Any] = {}
+
+
+class RequestTrace(_Envelope, frozen=True, kw_only=True):
+    """What the request belongs to."""
+
+    trace_id: str
+
+
+class RequestConstraints(_Envelope, frozen=True, kw_only=True):
+    """Limits that a caller asks for; a contract's own are ceilings."""
+
+    timeout_seconds: Positive | UnsetType = UNSET
+    max_tokens: Positive | UnsetType = UNSET
+    tools_allowed: list[str] | UnsetType = UNSET
+
+
+class WorkerRequest(_Envelope, frozen=True, kw_only=True):
+    """A request to a worker."""
+
+    worker_id: str
+    version: str | UnsetType = UNSET
+    trace: RequestTrace | UnsetType = UNSET
+    inputs: dict[str, Any]
+    constraints: RequestConstraints | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+
+
+class WorkerResponse(_Envelope, frozen=True, kw_only=True):
+    """What one attempt came to; a handler may return one too."""
+
+    status: AnswerStatus
+    outputs: dict[str, Any] = {}
+    error: AnswerError | UnsetType = UNSET
+    logs: list[Any] = []
+    observability: Observability = Observability()
+    artifacts: list[Any] = []

@@ -25,7 +25,7 @@ from packhorse.steps.runner import StepRunner
 
 if TYPE_CHECKING:
     from packhorse.core.policies.retry import RetryPolicy
-    from packhorse.workflows.growth import FlowInRun
+    from packhorse.workflows.graph import FlowInRun
 
 R = TypeVar("R")
 _UNBOUND: Final = (None, None)

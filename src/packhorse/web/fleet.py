@@ -12,8 +12,13 @@ from starlette.responses import PlainTextResponse
 
 from packhorse.client.audit import AuditLog
 from packhorse.client.documents import bytes_document, document_of, queue_document, worker_document
-from packhorse.client.stacks import aask_stacks, read_stacks, stacks_id
-from packhorse.client.worker_signals import WorkerGone, quiet_put
+from packhorse.client.worker_signals import (
+    WorkerGone,
+    aask_stacks,
+    quiet_put,
+    read_stacks,
+    stacks_id,
+)
 from packhorse.contract import Contract
 from packhorse.core.access import Permission
 from packhorse.core.job import PAGE_MAX

@@ -16,8 +16,8 @@ from packhorse.client.documents import camel
 from packhorse.client.history import History
 from packhorse.client.scaling import ScaleSignal
 from packhorse.client.schedules import ScheduleInfo
-from packhorse.client.stacks import WorkerStacks
 from packhorse.client.topics import TopicInfo
+from packhorse.client.worker_signals import WorkerStacks
 from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
 from packhorse.core.job_logs import LogLine

@@ -42,11 +42,11 @@ from packhorse.workflows.records import (
     SAME_US,
     Ended,
     StoredWorkflow,
+    drop_head,
     is_live,
     nodes_of,
     read_workflow,
 )
-from packhorse.workflows.removal import drop_head
 
 #: Limits of one change: nodes, bytes of their documents, and jobs.
 _PART_NODES: Final = 400

@@ -17,7 +17,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobRecord, JobStatus, Member, NewJob
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine, member_of
-from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId
+from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId, Remove
 from packhorse.core.sealing import require_open
 from packhorse.core.workflow_folding import Asked, Folder, Grown
 from packhorse.core.workflows import (
@@ -29,6 +29,7 @@ from packhorse.core.workflows import (
     NodeView,
     WorkflowState,
     has_key,
+    name_id,
     node_id,
     node_job_id,
     node_prefix,
@@ -41,7 +42,6 @@ from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, RecordPage, store_clock
 from packhorse.stores.requests import Submitted
-from packhorse.workflows.removal import removed
 
 Views = Mapping[str, NodeView]
 
@@ -70,6 +70,9 @@ class Addition(msgspec.Struct, frozen=True):
     fence: int  #: of the attempt; additions of earlier attempts do not count
     number: int
     node: NodeDocument
+
+
+_ADDITIONS: Final = msgspec.json.Decoder(Addition)
 
 
 class Folds(NamedTuple):
@@ -301,7 +304,7 @@ class StoredWorkflow:
         if record is None or kept is None:
             return []
         found = [
-            msgspec.json.decode(require_open(value, job_id, "steps"), type=Addition)
+            _ADDITIONS.decode(require_open(value, job_id, "steps"))
             for name, value in kept.values.items()
             if name.startswith(GROWN_PREFIX)
         ]
@@ -324,5 +327,34 @@ class StoredWorkflow:
         return written_head(group, after, version, order=order)
 
 
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(Addition)
+def drop_head(group: Group, head: HeadDocument, version: int) -> Put:
+    """Return the put that hides a workflow; `removed` deletes it, now or later."""
+    gone = msgspec.structs.replace(head, removing=True)
+    return written_head(group, gone, version, order=0)
+
+
+def removed(store: Store, group: Group, record: Record) -> Asking[None]:
+    """Remove a workflow in bounded parts, its head last."""
+    head, version = read_head(record.document), record.version
+    if not head.removing:
+        changed: Changed = yield store.records.change((drop_head(group, head, version),))
+        if not changed.applied:
+            return
+        version = changed.versions[0]
+    prefix = node_prefix(group)
+    while True:
+        page: RecordPage = yield store.records.records(
+            NODE_KIND,
+            tenant=group.tenant,
+            after=RecordId(NODE_KIND, group.tenant, prefix).text,
+            limit=min(_PAGE, head.size + 1),
+        )
+        own = [each.id for each in page.records if each.id.key.startswith(prefix)]
+        if not own:
+            break
+        yield store.records.change([Remove(named) for named in own])
+    last: list[RecordChange] = [Remove(group.record, version)]
+    name: Record | None = yield store.records.record(name_id(group.tenant, group.key))
+    if name is not None and name.document == group.run.encode():
+        last.append(Remove(name.id, name.version))
+    yield store.records.change(last)

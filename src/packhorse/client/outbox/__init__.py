@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from packhorse.client.outbox.outbox import Outbox, OutboxState
-from packhorse.client.outbox.outboxes import Outboxes
+from packhorse.client.outbox.outbox import Outbox, Outboxes, OutboxState
 
 __all__ = ["Outbox", "OutboxState", "Outboxes"]

@@ -1,22 +1,47 @@
 # SPDX-License-Identifier: MIT
-"""An outbox: made once, written by users' transactions, drained into the store."""
+"""An outbox: made once, written by users' transactions, drained into the store once.
+
+A batch is taken, stored under a mark, and then removed. The mark is a record with the name of the
+batch, written by the change that stores its jobs. Who dies before that change leaves the batch to
+be delivered again, who dies behind it leaves a mark that refuses a second time, however long ago
+the jobs have ended and been forgotten.
+
+Users' databases are used from threads, so draining is sync code; async callers run it in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from packhorse.client.asides import Aside, AsideSteps, ask, ask_async
 from packhorse.client.outbox.databases import Database
-from packhorse.client.outbox.delivery import deliver, forget
 from packhorse.client.outbox.table import OutboxBatch, OutboxTable
 from packhorse.client.sealed_store import SealedStore, plain_store
 from packhorse.core.clock import SECOND_US, Clock
-from packhorse.core.policies.records import RecordId
-from packhorse.stores.intake import IntakeRequest, UserStatement
+from packhorse.core.job import NewJob
+from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.policies.records import Put, RecordId, Remove
+from packhorse.errors import StoreCopied, StoreUnavailable
+from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, UserStatement, alias_of
+from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.requests import Submitted
+from packhorse.stores.transfer import rejected
+
+T = TypeVar("T")
+
+#: A batch whose rows are removed needs no mark; it is kept so long should it be left behind.
+_MARK_KEPT_US: Final = 90 * 24 * 3600 * SECOND_US
+#: A verb about a job that is not found drains so many batches, or waits for another process that
+#: does, which is two seconds then.
+_LOOKS_MAX: Final = 100
+_LOOK_S: Final = 0.02
+
+_Answers = Sequence[Submitted | RefusedJob]
 
 
 class OutboxState(NamedTuple):
@@ -110,24 +135,20 @@ class Outbox:
 
     def drain(self, store: Store) -> int:
         """Deliver one batch; says how many requests that were."""
-        plain = plain_store(store)  # what was sealed when it was written stays as it is
-        return ask(plain, self._draining(plain))
-
-    async def adrain(self, store: Store) -> int:
-        """As `drain`, without blocking the event loop."""
-        plain = plain_store(store)
-        return await ask_async(plain, self._draining(plain))
-
-    def _draining(self, store: Store) -> AsideSteps[int]:
-        batch: OutboxBatch | None = yield Aside(self._take)
+        batch = self._take()
         if batch is None:
             return 0
         self._held = batch.id
-        yield from deliver(store, batch)
-        yield Aside(lambda: self._database.work(lambda way: self._table.remove(way, batch.id)))
+        plain = plain_store(store)  # what was sealed when it was written stays as it is
+        deliver(plain, batch)
+        self._database.work(lambda way: self._table.remove(way, batch.id))
         self._held = None
-        yield from forget(store, batch)
+        plain.run(plain.records.change([Remove(_mark(batch))]))
         return len(batch.requests)
+
+    async def adrain(self, store: Store) -> int:
+        """As `drain`, without blocking the event loop."""
+        return await asyncio.to_thread(self.drain, store)
 
     def _take(self) -> OutboxBatch | None:
         if not self._database.work(self._table.any):
@@ -139,3 +160,130 @@ class Outbox:
         with contextlib.suppress(Exception):
             return not self._database.work(self._table.any)
         return True
+
+
+class Outboxes(tuple[Outbox, ...]):
+    """All outboxes of an app."""
+
+    __slots__ = ()
+
+    def find(self, store: Store, plan: Plan[T], answer: T) -> T:
+        """The answer of a verb about one job that was missed, once the outboxes are drained."""
+        named = plan.named
+        if named is None:
+            return answer
+        if self.drain(store):
+            answer = store.run(plan)
+        if named.missed(answer):
+            holder = store.run(store.records.record(alias_of(named.job_id)))
+            if holder is not None:
+                answer = store.run(named.again(holder.document.decode()))
+        return answer
+
+    async def afind(self, store: Store, plan: Plan[T], answer: T) -> T:
+        """As `find`, without blocking the event loop."""
+        return await asyncio.to_thread(self.find, store, plan, answer)
+
+    def drain(self, store: Store) -> int:
+        """Deliver all that waits, within bounds; says how many requests that were.
+
+        Also what another process is about to deliver is waited for: it is counted as one.
+        """
+        drained = 0
+        for outbox in self:
+            for _ in range(_LOOKS_MAX):
+                delivered = outbox.drain(store)
+                drained += delivered
+                if delivered:
+                    continue
+                if outbox.is_empty():
+                    break
+                drained += 1
+                threading.Event().wait(_LOOK_S)
+        return drained
+
+    async def adrain(self, store: Store) -> int:
+        """As `drain`, without blocking the event loop."""
+        return await asyncio.to_thread(self.drain, store)
+
+
+def deliver(store: Store, batch: OutboxBatch) -> None:
+    """Do what the requests of a batch ask for, in order; that it was done before is noticed."""
+    copied = store.run(store.transfer.copied())
+    if copied is not None:  # they wait for the app to be told of the other store
+        raise StoreCopied(store.label, to=copied.to)
+    jobs = [one.job for one in batch.requests if one.job is not None]
+    if not jobs:
+        for one in batch.requests:
+            _cancel(store, one)
+        return
+    mark = Put(_mark(batch), b"delivered", 0, keep_us=_MARK_KEPT_US)
+    try:
+        changed = store.run(store.records.change([mark], jobs=jobs))
+    except StoreUnavailable:
+        raise
+    except Exception:  # noqa: BLE001 - one of them is to blame, and found
+        _one_by_one(store, jobs)
+        return
+    if changed.applied:
+        _answered(store, jobs, changed.jobs, changed.now_us)
+    else:
+        _look_after(store, jobs)
+
+
+def _mark(batch: OutboxBatch) -> RecordId:
+    return RecordId("outbox", "", batch.id)
+
+
+def _cancel(store: Store, request: IntakeRequest) -> None:
+    answer = store.run(store.jobs.cancel(request.cancel, tenant=request.tenant))
+    if answer is not CancelAnswer.UNKNOWN:
+        return
+    holder = store.run(store.records.record(alias_of(request.cancel)))
+    if holder is not None:
+        store.run(store.jobs.cancel(holder.document.decode(), tenant=request.tenant))
+
+
+def _answered(store: Store, jobs: Sequence[NewJob], answers: _Answers, now_us: int) -> None:
+    """Keep what was refused as dead letters, and lead from ids to those who answered for them."""
+    aliases, dead = [], []
+    for job, answer in zip(jobs, answers, strict=True):
+        if isinstance(answer, RefusedJob):
+            dead.append(rejected(job, answer.code, answer.reason, now_us))
+        elif answer.job_id != job.id:
+            aliases.append(Put(alias_of(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
+    if aliases:
+        store.run(store.records.change(aliases))
+    if dead:
+        store.run(store.transfer.carry_in(dead))
+
+
+def _one_by_one(store: Store, jobs: Sequence[NewJob]) -> None:
+    """Store those that can be stored; the others are dead letters, or they would stop all."""
+    for job in jobs:
+        try:
+            changed = store.run(store.records.change((), jobs=(job,)))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - kept with the job
+            now_us = store.run(store.inspection.outlook("", (), ())).now_us
+            letter = rejected(job, "STORE_ERROR", repr(error), now_us)
+            store.run(store.transfer.carry_in((letter,)))
+        else:
+            _answered(store, (job,), changed.jobs, changed.now_us)
+
+
+def _look_after(store: Store, jobs: Sequence[NewJob]) -> None:
+    """They were delivered before, by one who may have died before what follows was written.
+
+    A job that is not there has ended and was removed, or was refused. Only what could be refused is
+    asked about again: a refusal is one again, and the idempotency key of a job that has ended
+    answers for it.
+    """
+    shelves = {state.settings.dead_letter for state in store.run(store.queues.queues())}
+    for job in jobs:
+        if job.idempotency is None and job.weight == 1 and job.queue not in shelves:
+            continue
+        if store.run(store.inspection.job(job.id)) is None:
+            changed = store.run(store.records.change((), jobs=(job,)))
+            _answered(store, (job,), changed.jobs, changed.now_us)

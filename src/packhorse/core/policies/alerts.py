@@ -56,6 +56,9 @@ class AlertState(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.firing_us is not None
 
 
+read_state: Final = msgspec.json.Decoder(AlertState).decode
+
+
 def judged(
     state: AlertState, rule: AlertRule, value: float | None, now_us: int
 ) -> tuple[AlertState, Word | None]:
@@ -117,7 +120,3 @@ def grown(state: AlertState, totals: tuple[float, ...]) -> tuple[float, ...] | N
         return None
     before = state.samples[0][1]
     return tuple(now - then for now, then in zip(totals, before, strict=True))
-
-
-# Known before threads decode them: two that decode the first one at once crash in msgspec.
-msgspec.json.Decoder(AlertState)

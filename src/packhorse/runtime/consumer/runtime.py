@@ -256,8 +256,8 @@ class ConsumerRuntime(Runtime):
         before, attempt.stage = attempt.stage, Stage.ENDED
         until = self.monotonic() + self.options.lease_us / SECOND_US
         answer: asyncio.Future[Verdict] = self.loop.create_future()
-        accepted = attempt.settling is not None and attempt.settling.accepted
-        attempt.settling = Settling(answer, until, accepted)
+        counted = attempt.settling is not None and attempt.settling.counted
+        attempt.settling = Settling(answer, until, counted)
         self.settler.add(attempt, outcome, retry_us=retry_us)
         self.settler.flush()
         try:

@@ -21,14 +21,14 @@ from packhorse.alerts import (
     RULE_KIND,
     AlertDeclaration,
     AlertNotice,
-    StoredAlert,
+    read_rule,
 )
 from packhorse.breaker import BREAKER_KIND, breaker_info
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.driving import adrive
 from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
-from packhorse.core.policies.alerts import AlertState, grown, judged, sampled
+from packhorse.core.policies.alerts import AlertState, grown, judged, read_state, sampled
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
 from packhorse.errors import ConfigError
@@ -92,7 +92,7 @@ class AlertWatch(Service):
         found = []
         for record in page.records:
             try:
-                rule = msgspec.json.decode(record.document, type=StoredAlert)
+                rule = read_rule(record.document)
                 found.append(rule.declaration(record.id.key))
             except (ConfigError, msgspec.DecodeError) as error:
                 _LOG.warning("alert %r cannot be judged by this worker: %s", record.id.key, error)
@@ -101,7 +101,7 @@ class AlertWatch(Service):
     async def _judge(self, alert: AlertDeclaration, record: Record | None, sight: _Sight) -> None:
         before = AlertState()
         if record is not None:
-            before = msgspec.json.decode(record.document, type=AlertState)
+            before = read_state(record.document)
         state, value = _measured(alert, before, sight)
         state, word = judged(state, alert.rule, value, sight.now_us)
         if state == before:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core import lifecycle
-from packhorse.core.job import JobRecord, JobStatus
+from packhorse.core.job import JobRecord
 from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.lease import (
     NEVER,
@@ -31,7 +31,7 @@ from packhorse.core.policies.lease import (
     sight_holds,
     stepped_us,
 )
-from packhorse.core.settlement import Settlement, Verdict
+from packhorse.core.settlement import Counted, Settlement, Verdict, counted_as
 from packhorse.events import (
     JobCancelled,
     JobCancelling,
@@ -65,7 +65,7 @@ class Rescuer(Service):
         *,
         deaths: DeathReporter | None = None,
         renew: Callable[[], None] = lambda: None,
-        count: Callable[[str, str, str], None] = lambda *_: None,
+        count: Callable[[str, str, Counted], None] = lambda *_: None,
     ) -> None:
         super().__init__(context)
         self._deaths = deaths or DeathReporter(context)
@@ -134,7 +134,7 @@ class Rescuer(Service):
         for orphan, settlement, verdict in zip(orphans, settlements, verdicts, strict=True):
             if verdict is Verdict.STALE:
                 continue  # it ended after all, or another rescuer was faster
-            if _is_dead(settlement, verdict):
+            if counted_as(settlement, verdict) is Counted.DEAD:
                 dead.append(orphan.job_id)
             await self._report(orphan, settlement, verdict)
         await self._deaths.report(dead)
@@ -144,9 +144,8 @@ class Rescuer(Service):
         record = await self._store.arun(self._store.inspection.job(orphan.job_id))
         if record is None:  # removed meanwhile
             return
-        word = "dead" if _is_dead(settlement, verdict) else "retried"
-        word = "cancelled" if verdict is Verdict.CANCELLED else word
-        self._count(record.queue, record.task, word)
+        if (counted := counted_as(settlement, verdict)) is not None:
+            self._count(record.queue, record.task, counted)
         if not any(self._bus.wants(kind) for kind in _TOLD):
             return
         self._bus.emit(_rescued(orphan, record, settlement, verdict, self._worker))
@@ -164,11 +163,6 @@ def _hold(orphan: Orphan) -> Hold:
     return orphan.job_id, orphan.fence
 
 
-def _is_dead(settlement: Settlement, verdict: Verdict) -> bool:
-    given_up = verdict is Verdict.APPLIED and settlement.status is JobStatus.DEAD
-    return given_up or verdict is Verdict.EXPIRED
-
-
 def _rescued(
     orphan: Orphan, record: JobRecord, settlement: Settlement, verdict: Verdict, worker: str
 ) -> JobRescued:
@@ -183,6 +177,6 @@ def _rescued(
         error_message="" if error is None else error.message,
         lost_worker=orphan.worker,
         crashes=orphan.crashes + 1,
-        dead=_is_dead(settlement, verdict),
+        dead=counted_as(settlement, verdict) is Counted.DEAD,
         delay_ms=settlement.delay_us / 1000,
     )

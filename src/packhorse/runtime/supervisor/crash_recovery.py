@@ -35,7 +35,14 @@ from packhorse.core.lifecycle import Limits, Orphan, rescue, settle
 from packhorse.core.outcome import Outcome, Released, TimedOut
 from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.series import OUTCOMES, Series, added
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import (
+    Counted,
+    Settlement,
+    SettlementKind,
+    Verdict,
+    counted_as,
+    timed_out,
+)
 from packhorse.events import (
     EventBus,
     JobCancelled,
@@ -69,6 +76,7 @@ _TRIES: Final = 60
 _WAIT_S: Final = 0.5
 #: Jobs named in one line of the log.
 _NAMED: Final = 10
+_FAILED: Final = frozenset({Counted.RETRIED, Counted.DEAD})
 
 
 class Cause(Enum):
@@ -88,6 +96,11 @@ class RecoveredJob:
     record: JobRecord | None  #: as it was before; None if it is not kept any more
     ran_s: float  #: how long its handler had run
     verdict: Verdict = Verdict.APPLIED
+
+    @property
+    def counted(self) -> Counted | None:
+        """As what the attempt counts."""
+        return counted_as(self.settlement, self.verdict)
 
 
 class CrashRecovery:
@@ -263,11 +276,10 @@ def _job(orphan: Orphan, record: JobRecord | None) -> Job:
 
 def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) -> Report:
     """Emit the events that the dead worker would have emitted; return the counts."""
-    told: Counter[type[JobEnded]] = Counter()
+    counts = Counter(job.counted for job in jobs)
     for job in jobs:
         for event in recovered_events(job, hello):
             bus.emit(event)
-            told[type(event)] += 1
     settlements = [job.settlement for job in jobs]
     released = [each.job_id for each in settlements if each.kind is SettlementKind.RELEASED]
     if released:
@@ -277,10 +289,10 @@ def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) ->
         )
     return Report(
         series=_series_of(jobs),
-        failed=told[JobFailed] + told[JobTimedOut],
-        timed_out=told[JobTimedOut],
-        retried=told[JobRetried],
-        dead=told[JobDead],
+        failed=counts[Counted.RETRIED] + counts[Counted.DEAD],
+        timed_out=sum(timed_out(job.settlement) for job in jobs if job.counted in _FAILED),
+        retried=counts[Counted.RETRIED],
+        dead=counts[Counted.DEAD],
     )
 
 
@@ -290,14 +302,11 @@ def _series_of(jobs: Sequence[RecoveredJob]) -> tuple[Series, ...]:
 
 def _series(job: RecoveredJob) -> Series | None:
     """Count one attempt as its worker would have counted it."""
-    record, error = job.record, job.settlement.error
-    if record is None or job.settlement.kind is SettlementKind.RELEASED:
+    record, counted = job.record, job.counted
+    if record is None or counted is None:
         return None
-    dead = job.settlement.dead_reason is not None or job.verdict is Verdict.EXPIRED
-    word = "dead" if dead else "retried"
-    word = "cancelled" if job.verdict is Verdict.CANCELLED else word
-    timeouts = int(error is not None and error.type == "Timeout")
-    outcomes = tuple(int(each == word) for each in OUTCOMES)
+    timeouts = int(counted in _FAILED and timed_out(job.settlement))
+    outcomes = tuple(int(each == counted) for each in OUTCOMES)
     return Series(record.queue, record.task, outcomes, timeouts)
 
 
@@ -308,8 +317,7 @@ def recovered_events(job: RecoveredJob, hello: Hello) -> Iterator[JobEnded]:
     if job.verdict is Verdict.CANCELLED:
         yield JobCancelled(status=JobStatus.CANCELLED.value, **end)
     elif settlement.kind is not SettlementKind.RELEASED:
-        timed_out = settlement.error is not None and settlement.error.type == "Timeout"
-        yield (JobTimedOut if timed_out else JobFailed)(status=status, **end)
+        yield (JobTimedOut if timed_out(settlement) else JobFailed)(status=status, **end)
         stack = None if settlement.error is None else settlement.error.stack
         yield _retried_or_dead(job, end | {"error_stack": stack or ""})
     elif settlement.ended:

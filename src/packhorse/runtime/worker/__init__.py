@@ -10,7 +10,7 @@ worker and a consumer share), `worker_runtime` and `worker` (assembly, start and
 from __future__ import annotations
 
 from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.telemetry import EXIT_ABANDONED, EXIT_OK, WorkerReport
+from packhorse.runtime.worker.tallies import EXIT_ABANDONED, EXIT_OK, WorkerReport
 from packhorse.runtime.worker.worker import Worker
 
 __all__ = ["EXIT_ABANDONED", "EXIT_OK", "Environment", "Worker", "WorkerReport"]

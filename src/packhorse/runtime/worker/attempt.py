@@ -45,7 +45,7 @@ class Settling(msgspec.Struct, eq=False):
 
     answer: asyncio.Future[Verdict]
     until: float  #: when to raise the store's error in the caller
-    accepted: bool = False  #: the store has accepted a settlement of this attempt before
+    counted: bool = False  #: the store has answered a settlement of this attempt before
 
 
 class Attempt(msgspec.Struct, eq=False):

@@ -30,7 +30,7 @@ from packhorse.runtime.worker.heartbeat import WorkerLease
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
-from packhorse.workflows.growth import FlowInRun, Growing
+from packhorse.workflows.graph import FlowInRun, Growing
 from packhorse.workflows.records import job_of
 
 _KEPT: Final = (Verdict.APPLIED,)

@@ -29,7 +29,7 @@ from packhorse.runtime.supervisor.shared_memory import SharedMemory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.telemetry import WorkerCounters
+from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.stores.requests import Renewal, Renewed
 
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from packhorse.core.settlement import timed_out
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.crash_recovery import Cause, emit_recovered, recover_jobs
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
@@ -73,11 +74,10 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
         at=env.clock.monotonic(),
     )
     jobs = recover_jobs(env.store, hello, death, Cause.CRASH, env.chance)
-    told = emit_recovered(env.bus, hello, jobs)
-    counters = runtime.counters
-    counters.failed += told.failed
-    counters.retried += told.retried
-    counters.dead += told.dead
+    emit_recovered(env.bus, hello, jobs)
+    for job in jobs:
+        if job.counted is not None:
+            runtime.counters.count(job.counted, timed_out=timed_out(job.settlement))
 
 
 def _running(attempt: Attempt) -> Running:

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.clock import Clock
-from packhorse.core.job import Progress
-from packhorse.core.progress import NOTE_LENGTH_MAX
+from packhorse.core.job import NOTE_LENGTH_MAX, Progress
 from packhorse.core.settlement import plain_text
 from packhorse.errors import StoreRefused
 from packhorse.runtime.worker.attempt import Attempt, Stage

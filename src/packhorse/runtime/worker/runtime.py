@@ -39,7 +39,8 @@ from packhorse.runtime.worker.settler import Settler
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
+from packhorse.runtime.worker.tallies import WorkerCounters
+from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
 from packhorse.stores.requests import ClaimRequest, Renewal

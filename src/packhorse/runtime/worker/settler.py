@@ -33,8 +33,8 @@ from packhorse.runtime.worker.plans import limits_of
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.tallies import Tallies
-from packhorse.runtime.worker.telemetry import Announcer, WorkerCounters
+from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
+from packhorse.runtime.worker.telemetry import Announcer
 
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: While more than this wait to be written, nothing new is claimed.
@@ -70,7 +70,6 @@ class Settler:
         self._logs = LogWriter(env.store, env.bus.redact)
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
-        self._counters = counters
         self._held = held  # until the store has accepted what became of them
         self._shutdown = shutdown
         self._health = health
@@ -89,7 +88,7 @@ class Settler:
         self.on_accepted: Callable[[Sequence[Attempt]], None] | None = None
         #: Called with an attempt that met a rate limit elsewhere.
         self.on_limited: Callable[[Attempt], None] = lambda _attempt: None
-        self.tallies = Tallies()  #: by queue and task, of all settlements the store has answered
+        self.tallies = Tallies(counters)  #: of all attempts that the store has answered
         #: Called with every answered batch, where attempts are traced.
         self.on_answered: (
             Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
@@ -305,25 +304,23 @@ class Settler:
         self._held.difference_update(attempts)
         if self.on_accepted is not None:
             self.on_accepted(attempts)
-        self.tallies.count(settlements, attempts, verdicts)
         if self.on_answered is not None:
             self.on_answered(settlements, attempts, verdicts)
-        counters, announcer = self._counters, self._announcer
+        count, announcer = self.tallies.count, self._announcer
         wants_completed = JobCompleted in self._bus.observers
-        counters.execution_s += sum([attempt.duration for attempt in attempts])
         for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
-            if attempt.settling is not None and _is_repeated(attempt.settling, verdict):
-                continue
-            if verdict is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
-                counters.succeeded += 1
-                if wants_completed:
-                    announcer.completed(attempt)
-                continue
+            before = attempt.settling is not None and _answer(attempt.settling, verdict)
             said, found = settlement, verdict
             if verdict is Verdict.STALE and attempt.settled is not None:
                 # Its handler was abandoned, but had committed before that was written.
                 said, found = attempt.settled, _APPLIED
-            counters.count(said, found)
+            count(attempt, said, found, before=before)
+            if before and found is not Verdict.STALE:
+                continue  # its events were emitted then
+            if found is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
+                if wants_completed:
+                    announcer.completed(attempt)
+                continue
             if announcer.wants_ends:
                 announcer.settled(attempt, said, found)
             attempt.outcome = None  # its exception holds the frames that hold the attempt
@@ -342,9 +339,9 @@ def _words_of(outcome: Outcome) -> str:
     return type(outcome).__name__ if error is None else f"{error.type}: {error.message}"
 
 
-def _is_repeated(settling: Settling, verdict: Verdict) -> bool:
-    """Answer the waiting caller; return whether the store had accepted its settlement before."""
-    repeated, settling.accepted = settling.accepted and verdict is not Verdict.STALE, True
+def _answer(settling: Settling, verdict: Verdict) -> bool:
+    """Answer the waiting caller; return whether its attempt was counted before."""
+    before, settling.counted = settling.counted, True
     if not settling.answer.done():
         settling.answer.set_result(verdict)
-    return repeated
+    return before

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from packhorse.client.stacks import (
+from packhorse.client.worker_signals import (
+    QUIET_KIND,
     STACKS_KIND,
     HandlerStack,
     WorkerStacks,
+    quiet_id,
+    read_quiet,
     read_stacks,
     stacks_id,
     stacks_put,
 )
-from packhorse.client.worker_signals import QUIET_KIND, quiet_id, read_quiet
 from packhorse.core.policies.records import Remove
 from packhorse.core.redaction import redacted_text
 from packhorse.runtime.worker.attempt import Attempt, Stage

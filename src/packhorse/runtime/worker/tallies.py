@@ -1,28 +1,143 @@
 # SPDX-License-Identifier: MIT
-"""Counts attempts by queue, task and outcome, for the history and for scrapes."""
+"""Count attempts, for the worker's report, the history and scrapes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, assert_never
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import (
+    Counted,
+    Settlement,
+    SettlementKind,
+    Verdict,
+    counted_as,
+    timed_out,
+)
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.stores.requests import Totals
 
 _APPLIED: Final = Verdict.APPLIED
 _COMPLETED: Final = SettlementKind.COMPLETED
+_SUCCESS: Final = Counted.SUCCESS
 _BUCKETS: Final = len(BOUNDS_S) + 1
-_SUCCESS: Final = OUTCOMES.index("success")
-_STALE: Final = OUTCOMES.index("stale")
-_CANCELLED: Final = OUTCOMES.index("cancelled")
-_RETRIED: Final = OUTCOMES.index("retried")
-_DEAD: Final = OUTCOMES.index("dead")
-_SNOOZED: Final = OUTCOMES.index("snoozed")
-_LIMITED: Final = OUTCOMES.index("limited")
-_RELEASED: Final = OUTCOMES.index("released")
+_FAILED: Final = frozenset({Counted.RETRIED, Counted.DEAD})
+_PLACES: Final = MappingProxyType({each: OUTCOMES.index(each) for each in Counted})
+EXIT_OK: Final = 0
+#: Jobs were left running: their code would not stop, or their ends could not be stored.
+EXIT_ABANDONED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What one worker has done since it started.
+
+    `failed` counts attempts that failed or timed out, whether a retry follows or not; `processed`
+    is `succeeded + failed`. Cancelled, snoozed, limited and released attempts are in neither.
+    """
+
+    worker: str  #: its id
+    name: str
+    succeeded: int
+    failed: int
+    timed_out: int  #: of the failed
+    retried: int  #: of the failed: another attempt is scheduled
+    dead: int  #: jobs given up
+    snoozed: int
+    limited: int  #: met a rate limit of another system
+    cancelled: int
+    released: int  #: given back after they had begun
+    stale: int  #: ended after the job had been given away; changed nothing
+    abandoned: int  #: handlers still running at the end, and ends that could not be stored
+    execution_s: float  #: time spent in handlers
+    uptime_s: float
+    problem: str | None = None  #: why it left unasked
+
+    @property
+    def processed(self) -> int:
+        """Attempts that succeeded or failed."""
+        return self.succeeded + self.failed
+
+    @property
+    def exit_code(self) -> int:
+        """What the process ends with."""
+        return EXIT_ABANDONED if self.abandoned or self.problem else EXIT_OK
+
+
+class WorkerCounters:
+    """The running counts of a worker."""
+
+    __slots__ = (
+        *("cancelled", "dead", "execution_s", "failed", "limited", "released", "retried"),
+        *("snoozed", "stale", "succeeded", "timed_out"),
+    )
+
+    def __init__(self) -> None:
+        self.succeeded = self.failed = self.timed_out = self.retried = self.dead = 0
+        self.snoozed = self.limited = self.cancelled = self.released = self.stale = 0
+        self.execution_s = 0.0
+
+    def count(self, counted: Counted, *, timed_out: bool) -> None:
+        """Count one attempt."""
+        match counted:
+            case Counted.SUCCESS:
+                self.succeeded += 1
+            case Counted.RETRIED:
+                self.retried += 1
+                self._count_failure(timed_out=timed_out)
+            case Counted.DEAD:
+                self.dead += 1
+                self._count_failure(timed_out=timed_out)
+            case Counted.CANCELLED:
+                self.cancelled += 1
+            case Counted.SNOOZED:
+                self.snoozed += 1
+            case Counted.LIMITED:
+                self.limited += 1
+            case Counted.RELEASED:
+                self.released += 1
+            case Counted.STALE:
+                self.stale += 1
+            case _:
+                assert_never(counted)
+
+    @property
+    def totals(self) -> Totals:
+        """The totals that a lease renewal sends to the store; callable from any thread."""
+        return Totals(self.succeeded, self.failed, int(self.execution_s * SECOND_US))
+
+    def count_dead(self, number: int) -> None:
+        """Count jobs that died without an attempt of this worker."""
+        self.dead += number
+
+    def _count_failure(self, *, timed_out: bool) -> None:
+        self.failed += 1
+        self.timed_out += timed_out
+
+    def report(
+        self,
+        *,
+        worker: str,
+        name: str,
+        uptime_s: float,
+        abandoned: int,
+        problem: str | None,
+    ) -> WorkerReport:
+        """The counts as a value."""
+        counts = {slot: getattr(self, slot) for slot in self.__slots__}
+        return WorkerReport(
+            worker=worker,
+            name=name,
+            uptime_s=uptime_s,
+            abandoned=abandoned,
+            problem=problem,
+            **counts,
+        )
 
 
 class _Tally:
@@ -41,45 +156,43 @@ class _Tally:
 class Tallies:
     """All totals of a worker: written by its event loop's thread, read by its heartbeat's too."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: WorkerCounters) -> None:
+        self._counters = counters
         self._tallies: dict[tuple[str, str], _Tally] = {}
 
     def count(
-        self,
-        settlements: Sequence[Settlement],
-        attempts: Sequence[Attempt],
-        verdicts: Sequence[Verdict],
+        self, attempt: Attempt, settlement: Settlement, verdict: Verdict, *, before: bool
     ) -> None:
-        """Count a batch that the store has answered."""
-        tallies = self._tallies
-        for attempt, settlement, verdict in zip(attempts, settlements, verdicts, strict=True):
-            job = attempt.job
-            if verdict is _APPLIED and settlement.kind is _COMPLETED:  # nearly all of them
-                outcome = _SUCCESS
-            elif (found := _outcome(attempt, settlement, verdict)) is not None:
-                outcome = found
-            else:
-                continue  # unused look-ahead
-            tally = tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
-            tally.outcomes[outcome] += 1
-            if attempt.begun:
-                duration = attempt.duration
-                tally.run[bisect_left(BOUNDS_S, duration)] += 1
-                tally.run_s += duration
-                if not job.attempts:  # later ones waited for their back-off, too
-                    ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
-                    waited = max(0.0, attempt.started - ready_s)
-                    tally.wait[bisect_left(BOUNDS_S, waited)] += 1
-                    tally.wait_s += waited
-            if outcome and outcome in (_RETRIED, _DEAD):
-                error = settlement.error
-                tally.timeouts += error is not None and error.type == "Timeout"
-            tally.changed = True
+        """Count an attempt that the store has answered, unless it was counted before."""
+        counters, job = self._counters, attempt.job
+        if verdict is _APPLIED and settlement.kind is _COMPLETED and not before:  # nearly all
+            counted = _SUCCESS
+            counters.succeeded += 1
+        elif (found := counted_as(settlement, verdict, before=before)) is not None:
+            counted = found
+            counters.count(counted, timed_out=timed_out(settlement))
+        else:
+            return
+        tally = self._tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
+        tally.outcomes[_PLACES[counted]] += 1
+        if attempt.begun:
+            duration = attempt.duration
+            counters.execution_s += duration
+            tally.run[bisect_left(BOUNDS_S, duration)] += 1
+            tally.run_s += duration
+            if not job.attempts:  # later ones waited for their back-off, too
+                ready_s = (job.ready_us - attempt.offset_us) / SECOND_US
+                waited = max(0.0, attempt.started - ready_s)
+                tally.wait[bisect_left(BOUNDS_S, waited)] += 1
+                tally.wait_s += waited
+        if counted in _FAILED:
+            tally.timeouts += timed_out(settlement)
+        tally.changed = True
 
-    def count_lost(self, queue: str, task: str, outcome: str) -> None:
+    def count_lost(self, queue: str, task: str, counted: Counted) -> None:
         """Count an attempt of a worker that is gone, which this one has settled."""
         tally = self._tallies.get((queue, task)) or self._made(queue, task)
-        tally.outcomes[OUTCOMES.index(outcome)] += 1
+        tally.outcomes[_PLACES[counted]] += 1
         tally.changed = True
 
     def totals(self) -> tuple[Series, ...]:
@@ -103,27 +216,6 @@ class Tallies:
     def _made(self, queue: str, task: str) -> _Tally:
         key = (queue, task) if len(self._tallies) < SERIES_MAX else (OTHER, OTHER)
         return self._tallies.setdefault(key, _Tally())
-
-
-def _outcome(attempt: Attempt, settlement: Settlement, verdict: Verdict) -> int | None:
-    """Return the index of an attempt's outcome in `OUTCOMES`; None for unused look-ahead."""
-    kind = settlement.kind
-    if verdict is Verdict.STALE:
-        # Its handler was abandoned, but had committed before that was written.
-        return _STALE if attempt.settled is None else _SUCCESS
-    if verdict is Verdict.CANCELLED or kind is SettlementKind.CANCELLED:
-        return _CANCELLED
-    match kind:
-        case SettlementKind.COMPLETED:
-            return _SUCCESS
-        case SettlementKind.SNOOZED:
-            return _SNOOZED
-        case SettlementKind.LIMITED:
-            return _LIMITED
-        case SettlementKind.RELEASED:
-            return _RELEASED if settlement.ended else None
-    dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
-    return _DEAD if dead else _RETRIED
 
 
 def _series(queue: str, task: str, tally: _Tally) -> Series:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Emit events about attempts, and count them for the worker's report."""
+"""Emit events about attempts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from packhorse.core.clock import SECOND_US, Chance
+from packhorse.core.clock import Chance
 from packhorse.core.job import DeadReason, JobStatus
 from packhorse.core.redaction import redacted_text
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict, timed_out
 from packhorse.core.text import stack_of, text_of
 from packhorse.events import (
     EventBus,
@@ -32,7 +31,6 @@ from packhorse.events import (
 )
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.plans import limits_of
-from packhorse.stores.requests import Totals
 
 _ENDS: Final = (
     *(JobCompleted, JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobDead, JobCancelled),
@@ -123,9 +121,8 @@ class Announcer:
                 waits_ms = settlement.limit_us / 1000
                 self._emit(attempt, JobLimited, status=status, retry_after_ms=waits_ms, **end)
             case _:
-                error = settlement.error
-                timed_out = error is not None and error.type == "Timeout"
-                self._emit(attempt, JobTimedOut if timed_out else JobFailed, status=status, **end)
+                kind = JobTimedOut if timed_out(settlement) else JobFailed
+                self._emit(attempt, kind, status=status, **end)
 
     def _job_goes_on(
         self, attempt: Attempt, settlement: Settlement, verdict: Verdict, end: dict[str, Any]
@@ -179,113 +176,3 @@ class Announcer:
                 "upstream_request_id": job.upstream_request_id,
             }
         return attempt.about
-
-
-EXIT_OK: Final = 0
-#: Jobs were left running: their code would not stop, or their ends could not be stored.
-EXIT_ABANDONED: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """What one worker has done since it started.
-
-    `failed` counts attempts that failed or timed out, whether a retry follows or not; `processed`
-    is `succeeded + failed`. Cancelled, snoozed, limited and released attempts are in neither.
-    """
-
-    worker: str  #: its id
-    name: str
-    succeeded: int
-    failed: int
-    timed_out: int  #: of the failed
-    retried: int  #: of the failed: another attempt is scheduled
-    dead: int  #: jobs given up
-    snoozed: int
-    limited: int  #: met a rate limit of another system
-    cancelled: int
-    released: int  #: given back after they had begun
-    stale: int  #: ended after the job had been given away; changed nothing
-    abandoned: int  #: handlers still running at the end, and ends that could not be stored
-    execution_s: float  #: time spent in handlers
-    uptime_s: float
-    problem: str | None = None  #: why it left unasked
-
-    @property
-    def processed(self) -> int:
-        """Attempts that succeeded or failed."""
-        return self.succeeded + self.failed
-
-    @property
-    def exit_code(self) -> int:
-        """What the process ends with."""
-        return EXIT_ABANDONED if self.abandoned or self.problem else EXIT_OK
-
-
-class WorkerCounters:
-    """The running counts of a worker."""
-
-    __slots__ = (
-        *("cancelled", "dead", "execution_s", "failed", "limited", "released", "retried"),
-        *("snoozed", "stale", "succeeded", "timed_out"),
-    )
-
-    def __init__(self) -> None:
-        self.succeeded = self.failed = self.timed_out = self.retried = self.dead = 0
-        self.snoozed = self.limited = self.cancelled = self.released = self.stale = 0
-        self.execution_s = 0.0
-
-    def count(self, settlement: Settlement, verdict: Verdict) -> None:
-        """Count one settlement that the store has answered."""
-        kind = settlement.kind
-        if verdict is Verdict.STALE:
-            self.stale += 1
-        elif verdict is Verdict.CANCELLED or kind is SettlementKind.CANCELLED:
-            self.cancelled += 1
-        elif kind is SettlementKind.COMPLETED:
-            self.succeeded += 1
-        elif kind is SettlementKind.SNOOZED:
-            self.snoozed += 1
-        elif kind is SettlementKind.LIMITED:
-            self.limited += 1
-        elif kind is SettlementKind.RELEASED:
-            self.released += settlement.ended
-        else:
-            self._count_failure(settlement, verdict)
-
-    @property
-    def totals(self) -> Totals:
-        """The totals that a lease renewal sends to the store; callable from any thread."""
-        return Totals(self.succeeded, self.failed, int(self.execution_s * SECOND_US))
-
-    def count_dead(self, number: int) -> None:
-        """Count jobs that died without an attempt of this worker."""
-        self.dead += number
-
-    def _count_failure(self, settlement: Settlement, verdict: Verdict) -> None:
-        error = settlement.error
-        dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
-        self.failed += 1
-        self.timed_out += error is not None and error.type == "Timeout"
-        self.dead += dead
-        self.retried += not dead
-
-    def report(
-        self,
-        *,
-        worker: str,
-        name: str,
-        uptime_s: float,
-        abandoned: int,
-        problem: str | None,
-    ) -> WorkerReport:
-        """The counts as a value."""
-        counts = {slot: getattr(self, slot) for slot in self.__slots__}
-        return WorkerReport(
-            worker=worker,
-            name=name,
-            uptime_s=uptime_s,
-            abandoned=abandoned,
-            problem=problem,
-            **counts,
-        )

@@ -34,7 +34,7 @@ from packhorse.runtime.worker.loop_crash import crash
 from packhorse.runtime.worker.recycling import refuse_unsupervised
 from packhorse.runtime.worker.runtime import end
 from packhorse.runtime.worker.shutdown import Phase
-from packhorse.runtime.worker.telemetry import WorkerReport
+from packhorse.runtime.worker.tallies import WorkerReport
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
 #: How long the last settlements may take to be accepted once everything else has ended.
