@@ -134,7 +134,9 @@ def _child(app: Packhorse, number: int) -> int:
 
 
 def _connection(app: Packhorse) -> object:
-    """The SQLite connection of this thread."""
+    """The SQLite connection of this thread; of a server's store, nothing tells but what breaks."""
+    if not (app.url or "").startswith("sqlite"):
+        return os.getpid()
     return app.store._local.own.runner._connection  # type: ignore[attr-defined]
 
 

@@ -82,6 +82,7 @@ def test_a_worker_killed_after_the_work_and_before_its_word_has_one_effect_and_o
 
 
 @pytest.mark.req("S2-3")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_jobs_that_nobody_had_begun_are_untouched_by_a_kill(world: World) -> None:
     with world.app() as app:
         gate = world.folder / "gate"
@@ -102,6 +103,7 @@ def test_jobs_that_nobody_had_begun_are_untouched_by_a_kill(world: World) -> Non
 
 
 @pytest.mark.req("S2-3", "S3-26")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_many_long_jobs_of_a_killed_worker_run_again_as_soon(world: World) -> None:
     # Nothing is wrong with any of them, and the heir has a free slot for each.
     with world.app() as app:

@@ -16,6 +16,7 @@ from packhorse import JobStatus
 from packhorse.core.clock import SECOND_US, from_datetime
 from tests.end_to_end.programs import CHILDREN, JOBS_EACH, THREADS
 from tests.end_to_end.support import World, ended, until
+from tests.support.twins import ordinarily_on
 
 #: Far below the second after which a waiter looks by itself, far above what a wake-up takes.
 WOKEN_S: Final = 0.25
@@ -35,6 +36,7 @@ def finished(world: World, process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.req("S2-23", "S4-1")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_two_producers_and_three_workers_run_each_job_once(world: World) -> None:
     for _ in range(3):
         world.worker("--concurrency", "2")
@@ -77,6 +79,7 @@ def test_a_third_process_hears_of_results_by_wake_up(world: World) -> None:
 
 
 @pytest.mark.req("S2-25")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_an_app_used_before_a_fork_works_in_parent_and_children(world: World) -> None:
     world.worker()
 
@@ -88,6 +91,7 @@ def test_an_app_used_before_a_fork_works_in_parent_and_children(world: World) ->
 
 
 @pytest.mark.req("S2-22")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_many_threads_submit_at_once_and_nothing_is_lost(world: World) -> None:
     ids = finished(world, program(world, "threads", "20"))
 
@@ -99,6 +103,7 @@ def test_many_threads_submit_at_once_and_nothing_is_lost(world: World) -> None:
 
 
 @pytest.mark.req("S2-22")
+@pytest.mark.parametrize("store", ordinarily_on("sqlite"))
 def test_a_burst_larger_than_all_slots_is_absorbed_and_drained_later(world: World) -> None:
     with world.app() as app:
         quick = app.tasks["quick"]
