@@ -26,10 +26,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser api-fuzz deploy-check container redis-versions coverage clean
+.PHONY: help tools demo test test-slow search check types style requirements bench compare faults mutants leaks effects pgbouncer postgres-versions prometheus browser api-fuzz deploy-check container redis-versions coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+tools: $(TOOLS) ## Set up what the tests and checks need
 
 demo: $(if $(filter sqlite,$(STORE)),$(PACKAGE),$(TOOLS)) ## See it work: a shop, two workers, one of them killed half-way; STORE=postgres, redis or a URL
 	@$(BIN)/python examples/shop/demo.py $(STORE)
@@ -50,11 +52,12 @@ check: $(TOOLS) ## Style, types, layers, budgets and documentation
 types: $(TOOLS)
 	$(BIN)/mypy
 
+# The tests may take their time: CI runs them with lower priority, beside all others.
 style: $(TOOLS)
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest tests/tidy tests/docs
+	$(BIN)/python -m pytest --timeout 300 tests/tidy tests/docs
 
 requirements: $(TOOLS) ## Which tests prove which requirement, and which have none
 	@$(BIN)/python scripts/requirements_table.py

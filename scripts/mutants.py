@@ -53,7 +53,7 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "submission": (
             "src/packhorse/client/submission.py",
             "src/packhorse/client/backpressure.py",
-            "src/packhorse/client/publishing.py",
+            "src/packhorse/client/topics.py",
             "src/packhorse/client/wire.py",
         ),
         "services": ("src/packhorse/runtime/services/*.py",),

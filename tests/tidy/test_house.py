@@ -14,12 +14,12 @@ from tests.tidy import budgets
 
 #: Lines of the core today. The bound that `scripts.house` prints is where they are to go; a change
 #: that needs more says in an ADR what it added, and why that was the least.
-CORE_LINES = 84_955
+CORE_LINES = 83_600
 #: Functions and files of each walk, with a little room: what a job goes through, a reader reads.
 WALKS = {
-    "submit one": (38, 18),
-    "claim to settled": (84, 26),
-    "rate-limited, held back, let go": (136, 34),
+    "submit one": (36, 17),
+    "claim to settled": (84, 21),
+    "rate-limited, held back, let go": (134, 30),
 }
 
 
