@@ -39,7 +39,8 @@ ODD_WORDS: Final = re.compile(r"\b(whoever|whom|somebody|nobody|anybody|anew)\b"
 #: Public names that an error and an event share, or the client and the worker protocol.
 PUBLIC_TWICE: Final = frozenset({"JobCancelled", "JobDead", "Task"})
 SMALL_MODULE_LINES: Final = 40
-_REPETITIONS: Final = 20
+#: Many, since beside other work few repetitions are free of what loops beside the job do.
+_REPETITIONS: Final = 40
 _SHORTEST: Final = 5
 #: Between two looks at whether jobs have ended, and after that, for what follows a settlement.
 _LOOK_S: Final = 0.02
