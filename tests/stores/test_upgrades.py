@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Upgrade a store of schema version 2 in place, with jobs in every lane and a process at work.
 
-`version2.json` was recorded by the last release of version 2: the rows of a store with jobs that
-are ready, suspect, parked, waiting, running, dead, held back by a limit and by order, completed,
-cancelled, stashed behind a unique key, and on SQLite in the intake.
+`version2.json` was recorded by the last release of version 2, whose key layout on Redis was
+version 1: the rows or keys of a store with jobs that are ready, suspect, parked, waiting, running,
+dead, held back by a limit and by order, completed, cancelled, stashed behind a unique key, and on
+SQLite in the intake.
 """
 
 from __future__ import annotations
@@ -11,22 +12,26 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psycopg
 import pytest
+import redis
 from psycopg.types.json import Jsonb
 
 from packhorse import SchemaOutOfDate
-from packhorse.core.job import JobStatus
+from packhorse.core.clock import new_id
+from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.lifecycle import rescue
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.postgres import migrate as postgres_migrate
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
+from packhorse.stores.redis.layout import CODE, KEYS
 from packhorse.stores.requests import ClaimRequest, JobFilter, QueueSettings, Renewal
 from packhorse.stores.sqlite import migrate as sqlite_migrate
 from packhorse.stores.sqlite import runner as runners
@@ -39,20 +44,24 @@ from packhorse.testing.conformance.samples import (
     new_job,
     settlement_of,
 )
-from packhorse.testing.places import drop_schema
+from packhorse.testing.places import clear_namespace, drop_schema
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.servers.postgres import postgres_url
+from tests.servers.redis import redis_url
 from tests.servers.schemas import schemas
 
 _RECORDED: Final = json.loads((Path(__file__).parent / "version2.json").read_text("utf-8"))
 _SCHEMA: Final = "upgraded_from_2"
-_NEWEST: Final = {"sqlite": sqlite_migrate.known_version(), "postgres": 5}
+#: What the new release says of the store. Redis has no newer layout until something needs one.
+_NEWEST: Final = {"sqlite": sqlite_migrate.known_version(), "postgres": 5, "redis": 1}
+#: Codes of the statuses of jobs that have ended.
+_ENDED: Final = {CODE[status] for status in TERMINAL}
 #: Rounds of a worker until all jobs have ended: one lets the next of a line go.
 _ROUNDS_MAX: Final = 10
 
 
 class Version2:
-    """A store that a release of version 2 has filled."""
+    """A store of tables that a release of version 2 has filled."""
 
     def __init__(self, kind: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.kind = kind
@@ -121,13 +130,77 @@ class Version2:
         return psycopg.connect(conninfo, autocommit=True)
 
 
+class RedisOfVersion2:
+    """A namespace of Redis that the same release has filled."""
+
+    kind: Final = "redis"
+
+    def __init__(self, namespace: str) -> None:
+        self.clock = VirtualClock(_RECORDED["now_us"])
+        self.url = f"{redis_url()}?namespace={namespace}"
+        self._tag = f"{{{namespace}}}"
+        with self._client() as client:
+            for name, (kind, value) in _RECORDED["redis"].items():
+                self._put(client, self._tag + name, kind, value)
+
+    def lanes(self) -> dict[str, tuple[Any, ...]]:
+        """Every job's own state, the status first, and its payload, read past the store."""
+        jobs = f"{self._tag}{KEYS['job']}"
+        with self._client() as client:
+            rows = {name: client.hgetall(name) for name in client.scan_iter(f"{jobs}*")}
+        return {
+            name.decode().removeprefix(jobs): (*msgspec.msgpack.decode(row[b"s"]), row[b"p"])
+            for name, row in rows.items()
+        }
+
+    def _put(self, client: redis.Redis, name: str, kind: str, value: Any) -> None:
+        match kind:
+            case "string":
+                client.set(name, _bytes(value))
+            case "hash":
+                client.hset(name, mapping={_bytes(one): _bytes(value[one]) for one in value})
+            case "set":
+                client.sadd(name, *map(_bytes, value))
+            case "zset":
+                client.zadd(name, {_bytes(member): score for member, score in value})
+            case _:
+                raise AssertionError(f"no job is kept in a {kind}")
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis.from_url(redis_url(), driver_info=None)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")  # as keys and packed values were written down
+
+
+@contextmanager
+def _filled(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Any]:
+    match kind:
+        case "redis":
+            namespace = f"test-{new_id()}"
+            yield RedisOfVersion2(namespace)
+            clear_namespace(redis_url(), namespace)
+        case _:
+            yield Version2(kind, folder, patch)
+    if kind == "postgres":
+        drop_schema(postgres_url(), _SCHEMA)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def version2(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Version2]:
-    yield Version2(request.param, tmp_path, monkeypatch)
-    if request.param == "postgres":
-        drop_schema(postgres_url(), _SCHEMA)
+    with _filled(request.param, tmp_path, monkeypatch) as store:
+        yield store
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def filled(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Version2 | RedisOfVersion2]:
+    with _filled(request.param, tmp_path, monkeypatch) as store:
+        yield store
 
 
 def _work(store: Store) -> list[str]:
@@ -153,22 +226,29 @@ def _held(store: Store) -> int:
     return sum(state.held_bytes or 0 for state in states)
 
 
+def test_the_recorded_stores_have_jobs_in_every_lane(version2: Version2) -> None:
+    assert {lane for _, lane, *_ in version2.lanes().values()} == {0, 1, 2, 3, 4, 5, 6, None}
+    lanes = ("l:", "sus:", "pk:", "due:", "rt:", "held:", "dead", "o:", "stash")
+    kept = "\n".join(_RECORDED["redis"])
+    assert [lane for lane in lanes if f":{lane}" not in kept] == []
+
+
 def test_an_upgrade_leaves_every_job_in_its_lane_and_all_run_to_their_end(
-    version2: Version2,
+    filled: Version2 | RedisOfVersion2,
 ) -> None:
-    before = version2.lanes()
-    assert {lane for _, lane, *_ in before.values()} == {0, 1, 2, 3, 4, 5, 6, None}
+    before = filled.lanes()
 
-    store = open_store(version2.url, clock=version2.clock)
-    assert store.migrate() == _NEWEST[version2.kind]
-    assert version2.lanes() == before
+    store = open_store(filled.url, clock=filled.clock)
+    assert store.migrate() == _NEWEST[filled.kind]
+    assert filled.lanes() == before
 
-    finished = {name for name, (_, lane, *_) in before.items() if lane in (5, None)}
+    finished = {name for name, (status, *_) in before.items() if status in _ENDED}
     ended: list[str] = []
     for _ in range(_ROUNDS_MAX):
-        version2.clock.advance(1800)
+        filled.clock.advance(1800)
         ended += _work(store)
-    after = {name: status for name, (status, *_) in version2.lanes().items()}
+    after = {name: status for name, (status, *_) in filled.lanes().items()}
+    assert len(finished) == 3
     assert sorted(ended) == sorted({*before, "unique-2"} - finished)
     assert {name: after[name] for name in finished} == {name: before[name][0] for name in finished}
     store.close()
