@@ -57,7 +57,7 @@ style: $(TOOLS)
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest --timeout 300 tests/tidy tests/docs
+	PYTEST_ADDOPTS='--timeout 300' $(BIN)/python -m scripts.second_try tests/tidy tests/docs
 
 requirements: $(TOOLS) ## Which tests prove which requirement, and which have none
 	@$(BIN)/python scripts/requirements_table.py
