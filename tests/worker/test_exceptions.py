@@ -135,8 +135,16 @@ async def test_an_observer_that_fails_is_told_with_its_exception(yard: Yard) -> 
     assert "in broken" in told.error_stack
 
 
+async def pass_on(ctx: Context, proceed: Any) -> None:
+    await proceed()
+
+
+@pytest.mark.parametrize("middlewares", [[], [pass_on]], ids=["plain", "wrapped"])
 @both
-async def test_what_was_raised_does_not_outlive_its_telling(yard: Yard, handler: Any) -> None:
+async def test_what_was_raised_does_not_outlive_its_telling(
+    yard: Yard, handler: Any, middlewares: list[Any]
+) -> None:
+    yard.middlewares += middlewares
     kept: list[weakref.ref[BaseException]] = []
 
     def watch(event: JobFailed) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import RetryRule
@@ -110,8 +110,8 @@ def finished(work: Work[T]) -> T:
     try:
         work.send(None)
     except StopIteration as done:
-        result: T = done.value
-        return result
+        # Not by a local name: an exception in the value holds this frame, and so itself.
+        return cast("T", done.value)
     work.close()
     raise AssertionError("a step that runs in a thread waits for an event loop")
 

@@ -76,6 +76,7 @@ class WrappedRunner:
         except BaseException as error:  # noqa: BLE001 - a middleware's own tasks were cancelled
             outcome = attempt.outcome or raised_in(attempt, error)
         self._finish(attempt, outcome)
+        del outcome  # the exception in it may hold this frame: a cycle that would keep it alive
 
     async def _handle(self, attempt: Attempt) -> Outcome:
         if attempt.ending is not None:  # told to stop while a middleware prepared it
@@ -85,9 +86,12 @@ class WrappedRunner:
         if attempt.plan.process:
             return await self._in_process(attempt)
         outcome = await self._executor.execute(attempt)
-        if os.getpid() != self._pid:  # before a middleware takes it for the handler's
-            leave_copy(outcome)
-        return outcome
+        try:
+            if os.getpid() != self._pid:  # before a middleware takes it for the handler's
+                leave_copy(outcome)
+            return outcome
+        finally:
+            del outcome  # as above
 
 
 #: An attempt, the context variables it runs under, and the future of a task that waits for it.
@@ -208,7 +212,7 @@ class ThreadRunner:
             self._call(self._replace, thread, error)
 
     def _run_item(self, thread: _Thread, item: _Item) -> None:
-        attempt, context, _ = item
+        attempt, context = item[:2]
         thread.begun = True
         if attempt.ending is None and self._too_late(attempt):  # it waited for this thread
             attempt.ending = Ending.TOO_LATE
@@ -216,7 +220,8 @@ class ThreadRunner:
         if os.getpid() != self._pid:  # as above
             leave_copy(outcome)
         self._ended.append((item, outcome))
-        del outcome  # the exception in it holds this frame: a cycle that would keep it alive
+        # The exception in it holds this frame: a cycle that would keep it alive, by the future too.
+        del outcome, item
         thread.item, thread.begun = None, False
         if not self._called:
             self._called = True

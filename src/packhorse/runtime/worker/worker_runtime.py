@@ -207,6 +207,7 @@ class WorkerRuntime(Runtime):
             leave_copy(outcome)
         attempt.task = None  # over: the attempt is held until it is settled, its task need not be
         self.slots.finish(attempt, outcome)
+        del outcome  # the exception in it may hold this frame: a cycle that would keep it alive
 
     def _begin(self, attempt: Attempt) -> None:
         """Note that a handler begins, and when it must have ended. Runs once per job."""
