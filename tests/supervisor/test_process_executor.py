@@ -237,6 +237,19 @@ def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_when_memor
     assert yard.stop(parent) == 0
 
 
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize(("mib", "processes"), [(1, 3), (100_000, 1)])
+def test_a_process_is_replaced_after_a_job_that_leaves_it_too_large(
+    yard: Yard, mib: int, processes: int
+) -> None:
+    parent = yard.worker("--process-slots", "1", "--process-recycle-mib", str(mib))
+
+    seen = [result(yard.app.tasks["look"].enqueue(1))["pid"] for _ in range(3)]
+
+    assert len(set(seen)) == processes
+    assert yard.stop(parent) == 0
+
+
 GRUMBLE = """
 @app.task(executor="process")
 def grumble(ctx: Context) -> None:

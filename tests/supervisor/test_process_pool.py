@@ -76,7 +76,7 @@ async def warming(folder: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterat
         app="slow:app", folder="", path=path, main=None, worker="w", log_level=logging.WARNING
     )
     limits = ProcessLimits(slots=2, max_jobs=10, max_failures=10, recycle_mib=None)
-    pool = ProcessPool(setup, limits, freed=lambda: None, hopeless=said.append)
+    pool = ProcessPool(setup, limits, hopeless=said.append)
     with caplog.at_level(logging.DEBUG, "packhorse"):
         pool.warm()
         try:

@@ -119,7 +119,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option("--process-memory-mib", type=int, help="MiB each of these may ask for. Default: no limit.")
 @_option("--process-cpu", type=duration, help="CPU time a job may use in one. Default: no limit.")
-@_option("--process-max-jobs", type=int, help="Jobs until one is replaced. Default: 1000.")
+@_option("--process-max-jobs", type=int, help="Jobs until one is replaced. Default: 10000.")
 @_option(
     "--process-max-failures",
     type=int,

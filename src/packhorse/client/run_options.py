@@ -41,7 +41,7 @@ class RunOptions(TypedDict, total=False):
     process_slots: int | None  #: processes for `executor="process"`; one per core
     process_memory_mib: int | None  #: MiB each of them may ask for; no limit
     process_cpu: Duration | None  #: CPU time a job may use in one; no limit beside its timeout
-    process_max_jobs: int | None  #: jobs after which one is replaced; 1000
+    process_max_jobs: int | None  #: jobs after which one is replaced; 10,000
     process_max_failures: int | None  #: failures in a row after which one is replaced; 10
     process_recycle_mib: int | None  #: MiB after a job from which one is replaced; never
     recycle_jobs: int | None  #: jobs after which a supervised worker is replaced; never

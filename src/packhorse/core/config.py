@@ -43,7 +43,7 @@ class WorkerOptions:
     process_slots: int | None = None  #: processes for `executor="process"`; None: one per core
     process_memory_mib: int | None = None  #: what each may ask for; None: no limit of ours
     process_cpu_us: int | None = None  #: CPU time of one job in a process; None: its timeout only
-    process_max_jobs: int = 1_000  #: one is replaced after so many jobs
+    process_max_jobs: int = 10_000  #: one is replaced after so many jobs
     process_max_failures: int = 10  #: after so many failures in a row
     process_recycle_mib: int | None = None  #: or when it has more than this after a job
     recycle_jobs: int | None = None  #: the worker's own process is replaced after so many jobs

@@ -153,7 +153,6 @@ class WorkerRuntime(Runtime):
             begin=self._begin,
             hand_over=self.instruments.handed_over if self.instruments else None,
             finish=self.slots.finish,
-            freed=self._process_freed,
             hopeless=self.leave_with,
         )
         tasks = self.plans.tasks
@@ -169,7 +168,8 @@ class WorkerRuntime(Runtime):
 
     def _wake_both(self, topics: Collection[str] = ()) -> None:
         self.fetcher.wake(topics)
-        self._process_freed()
+        if self.process_fetcher is not None:
+            self.process_fetcher.wake()
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
@@ -179,9 +179,10 @@ class WorkerRuntime(Runtime):
             raise RuntimeError("there are no processes, since no task wants one")
         return self.processes.run(attempt)
 
-    def _process_freed(self) -> None:
+    def after_turn(self) -> None:
+        super().after_turn()
         if self.process_fetcher is not None:
-            self.process_fetcher.wake()
+            self.process_fetcher.consider()
 
     def _stop_process(self, attempt: Attempt) -> None:
         if self.processes is not None:

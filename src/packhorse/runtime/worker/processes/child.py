@@ -207,7 +207,8 @@ class _Process:
             left = self._end_what_is_left(runner)
             rule = attempt.plan.limits.retry if setup.recycle_on == "unexpected" else None
             why = alarm(outcome, rule) or left
-            self.send(done(attempt.job, outcome, memory_mib(), rebuild=why))
+            mib = memory_mib() if setup.tells_memory else 0.0
+            self.send(done(attempt.job, outcome, mib, rebuild=why))
 
     def _executed(self, executor: Executor, attempt: Attempt, runner: asyncio.Runner) -> Outcome:
         outcome: Outcome | None = None

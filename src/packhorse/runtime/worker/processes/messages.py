@@ -35,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     memory_bytes: int | None = None
     cpu_s: int | None = None
     recycle_on: str = "fatal"  #: see `WorkerOptions`
+    tells_memory: bool = False  #: after each job; asking costs as much as a small job
     include: tuple[str, ...] = ()  #: modules that declare more of the app's tasks
     url: str | None = None  #: of the worker's store, which may be another than the app names
 
@@ -93,7 +94,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     fence: int
     kind: str
     body: msgspec.Raw
-    memory_mib: float
+    memory_mib: float  #: 0: not asked for
     rebuild: str = ""  #: why the process must be replaced, if it must
 
 

@@ -66,11 +66,9 @@ class ProcessPool:
         setup: Setup,
         limits: ProcessLimits,
         *,
-        freed: Callable[[], None],
         hopeless: Callable[[str], None],
     ) -> None:
         self.limits = limits
-        self._freed = freed  # a process has become free
         self._hopeless = hopeless  # the app will never load in a process, and why
         self.started = 0  #: processes since the worker began
         self._setup = setup
@@ -181,7 +179,6 @@ class ProcessPool:
             if not turn.done():
                 turn.set_result(None)
                 break
-        self._freed()
 
 
 class BrokenApp(Exception):

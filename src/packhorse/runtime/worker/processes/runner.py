@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from packhorse.client.registry import Registry
@@ -18,7 +19,7 @@ from packhorse.core.config import WorkerOptions
 from packhorse.core.job import AttemptError
 from packhorse.core.outcome import Failed, Outcome
 from packhorse.errors import ConfigError
-from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.attempt import Attempt, Ending
 from packhorse.runtime.worker.fetcher import Fetcher
 from packhorse.runtime.worker.outcomes import ended_by_worker
 from packhorse.runtime.worker.processes.child import VARIABLE
@@ -195,7 +196,6 @@ def process_runner(
     begin: Callable[[Attempt], None],
     hand_over: Callable[[Attempt], dict[str, str] | None] | None,
     finish: Callable[[Attempt, Outcome], None],
-    freed: Callable[[], None],
     hopeless: Callable[[str], None],
 ) -> ProcessRunner:
     """Build the runner and its pool; no process is started yet."""
@@ -212,6 +212,7 @@ def process_runner(
         memory_bytes=None if memory_mib is None else memory_mib * _MIB,
         cpu_s=None if cpu_us is None else max(1, cpu_us // SECOND_US),
         recycle_on=options.recycle_on,
+        tells_memory=options.process_recycle_mib is not None,
     )
     limits = ProcessLimits(
         slots=_most_processes(options),
@@ -219,7 +220,7 @@ def process_runner(
         max_failures=options.process_max_failures,
         recycle_mib=options.process_recycle_mib,
     )
-    pool = ProcessPool(setup, limits, freed=freed, hopeless=hopeless)
+    pool = ProcessPool(setup, limits, hopeless=hopeless)
     grace_s = options.stop_grace_us / SECOND_US
     return ProcessRunner(pool, progress, begin, finish, grace_s, hand_over=hand_over)
 
@@ -276,10 +277,17 @@ class ProcessFetcher:
         self._poll_s = poll_s
         self._may_look_ahead = look_ahead
         self._woken = asyncio.Event()
+        self._running = 0  # after the last turn of the slots
 
     def wake(self) -> None:
-        """Claim again: there may be work, or a free process."""
+        """Claim again: there may be work."""
         self._woken.set()
+
+    def consider(self) -> None:
+        """Claim again if jobs have ended since the last turn, and there is room."""
+        before, self._running = self._running, self._slots.in_processes
+        if self._running < before and self._wanted > 0:
+            self._woken.set()
 
     async def run(self) -> None:
         """Claim until the worker shuts down, or has finished."""
@@ -293,8 +301,10 @@ class ProcessFetcher:
     @property
     def _wanted(self) -> int:
         """How many jobs to claim; none ahead where a limit or `max_jobs` would count them."""
-        held = (each for each in self._slots.held if each.stage <= Stage.RUNNING)
-        count, processes = sum(each.plan.process for each in held), self._look_ahead.concurrency
+        slots, processes = self._slots, self._look_ahead.concurrency
+        # Those just claimed stand first among the waiting, until the next turn starts them all.
+        arrived = takewhile(lambda each: each.plan.process, slots.waiting)
+        count = slots.in_processes + sum(1 for _ in arrived)
         running = min(count, processes)
         ahead = self._may_look_ahead and self._fetcher.may_look_ahead
         return self._look_ahead.wanted(running, count - running, ahead=ahead)
