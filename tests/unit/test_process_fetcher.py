@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""When jobs are claimed for the processes of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from packhorse.core.clock import SystemClock
+from packhorse.runtime.worker.processes.runner import ProcessFetcher
+from packhorse.runtime.worker.shutdown import Shutdown
+from packhorse.runtime.worker.slots import Slots
+from packhorse.stores.requests import Claimed
+
+
+class Claims:
+    """Answers every claim with nothing, and counts them."""
+
+    finished = False
+    may_look_ahead = True
+
+    def __init__(self) -> None:
+        self.limits: list[int] = []
+        self.asked = asyncio.Event()
+
+    async def claim_only(self, _tasks: tuple[str, ...], limit: int) -> Claimed:
+        self.limits.append(limit)
+        self.asked.set()
+        return Claimed((), 0)
+
+
+async def test_processes_claim_again_when_their_jobs_end_and_not_at_other_turns() -> None:
+    claims, shutdown = Claims(), Shutdown()
+    slots = Slots(asyncio.get_running_loop(), SystemClock(), 10)
+    fetcher = ProcessFetcher(
+        *(cast("Any", claims), slots, shutdown),
+        tasks=("apart",),
+        processes=2,
+        poll_s=60.0,
+        look_ahead=True,
+    )
+    claiming = asyncio.create_task(fetcher.run())
+    await claims.asked.wait()
+
+    slots.in_processes = 1
+    for _ in range(100):  # turns in which other jobs ended
+        fetcher.consider()
+        await asyncio.sleep(0)
+    assert claims.limits == [2]
+
+    claims.asked.clear()
+    slots.in_processes = 0
+    fetcher.consider()
+    await claims.asked.wait()
+    assert claims.limits == [2, 2]
+
+    # Claimed, and not begun before the next turn: they count as well.
+    slots.waiting.append(cast("Any", SimpleNamespace(plan=SimpleNamespace(process=True))))
+    claims.asked.clear()
+    fetcher.wake()
+    await claims.asked.wait()
+    assert claims.limits == [2, 2, 1]
+
+    claiming.cancel()
