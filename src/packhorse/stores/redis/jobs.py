@@ -56,8 +56,9 @@ class RedisJobs:
     def submit(
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
     ) -> Plan[tuple[Submitted, ...]]:
-        del ids_are_new  # both routes look
-        return Plan("submit", partial(submit_steps, tuple(jobs), fast=self._fast))
+        steps = partial(submit_steps, tuple(jobs), fast=self._fast)
+        look = partial(steps, ids_are_new=True) if ids_are_new else None
+        return Plan("submit", steps, look=look)
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         return Plan("claim", partial(_claim, request, fast=self._fast))

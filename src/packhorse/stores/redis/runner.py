@@ -4,6 +4,9 @@
 When a connection is lost before the answer came, the runner repeats reads, and verbs that change
 nothing the second time, once. It never repeats a claim: the next renewal releases jobs that were
 claimed in vain, since it lists the jobs that the worker holds.
+
+A plan's look is its first try where it has one, and always has an answer. What it relies on may no
+longer hold when it is repeated: ids are new only once. So a repeat runs the plan's steps.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock
 from packhorse.errors import StoreError
-from packhorse.stores.plan import Plan
+from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.connection import Route, pack
 from packhorse.stores.redis.faults import Lost, ReplyError, code_of, translated
 from packhorse.stores.redis.pipeline import SharedConnection
@@ -41,7 +44,7 @@ class Runner:
     def run(self, plan: Plan[T], pool: ConnectionPool) -> T:
         """Run a plan in the caller's thread."""
         for last in (False, True):
-            steps, reply = plan.steps(), None
+            steps, reply = _steps(plan, again=last), None
             try:
                 while True:
                     reply = self._ask(pool, steps.send(reply))
@@ -56,7 +59,7 @@ class Runner:
     async def arun(self, plan: Plan[T], line: SharedConnection) -> T:
         """Run a plan on an event loop."""
         for last in (False, True):
-            steps, reply = plan.steps(), None
+            steps, reply = _steps(plan, again=last), None
             try:
                 while True:
                     reply = await self._aask(line, steps.send(reply))
@@ -112,6 +115,11 @@ class Runner:
         if code in _NOT_THE_PRIMARY:
             self._route.mistrust()
         raise error
+
+
+def _steps(plan: Plan[Any], *, again: bool) -> Steps[Any]:
+    """The steps of the first try of a plan, or those of its repeat."""
+    return plan.steps() if again or plan.look is None else plan.look()
 
 
 def _may_repeat(plan: Plan[Any], error: Exception) -> bool:

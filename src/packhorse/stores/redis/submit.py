@@ -38,7 +38,9 @@ _KNOWN: Final = (UNCONSTRAINED, Constraint.TAGS)
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
-def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Submitted, ...]]:
+def submit_steps(
+    jobs: Sequence[NewJob], *, fast: bool = True, ids_are_new: bool = False
+) -> Steps[tuple[Submitted, ...]]:
     """Store all jobs or none, with one script; see `JobStore.submit`."""
     if not jobs:
         return ()
@@ -48,7 +50,10 @@ def submit_steps(jobs: Sequence[NewJob], *, fast: bool = True) -> Steps[tuple[Su
             f"{SUBMITTED_MAX} at once; nothing was stored: submit them in parts"
         )
     _refuse_binary(jobs)
-    args = _arguments_of_one_kind(jobs) if are_of_one_kind(jobs) else _arguments(jobs)
+    if are_of_one_kind(jobs):
+        args = _arguments_of_one_kind(jobs, "new" if ids_are_new else "alike")
+    else:
+        args = _arguments(jobs)
     reply = yield Script("submit", args, fast)
     while reply[0] == b"deal":
         yield from deal(reply[1])
@@ -81,10 +86,10 @@ def is_member(new: NewJob) -> bool:
     return new.options is not None and new.options.member is not None
 
 
-def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
+def _arguments_of_one_kind(jobs: Sequence[NewJob], like: str) -> list[Argument]:
     first = jobs[0]
     timeout = "" if first.timeout_us is None else first.timeout_us
-    args: list[Argument] = [1, first.queue, first.task, int(first.priority), timeout]
+    args: list[Argument] = [like, first.queue, first.task, int(first.priority), timeout]
     args.append(definition_of(first))
     for new in jobs:
         args += (new.id, new.payload)
@@ -92,7 +97,7 @@ def _arguments_of_one_kind(jobs: Sequence[NewJob]) -> list[Argument]:
 
 
 def _arguments(jobs: Sequence[NewJob]) -> list[Argument]:
-    args: list[Argument] = [0]
+    args: list[Argument] = [""]
     for new in jobs:
         args += arguments_of(new)
     return args

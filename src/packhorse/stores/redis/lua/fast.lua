@@ -7,31 +7,33 @@
 -- needs: keys
 -- It is flat, and takes a library only where it uses it: with every function that a script defines, each
 -- submit takes longer.
-local queue, task, priority, timeout, definition = unpack(ARGV, 3, 7)
-local settings = tag .. KEY.queue .. queue
-local names, known, AT_ONCE = {}, 0, 1000 -- jobs that go in one command
-for at = 8, ARGV[2] == '1' and #ARGV or 0, 2 do
-  names[#names + 1] = keys.job(ARGV[at])
-end
-for from = 1, #names, AT_ONCE do -- KEY.queue alone: settings of the store itself
-  known = known + redis.call('EXISTS', settings, tag .. KEY.shelf .. queue, tag .. KEY.copied,
-    tag .. KEY.queue, unpack(names, from, math.min(from + AT_ONCE - 1, #names)))
-end
-if known > 0 and known == redis.call('EXISTS', settings) * math.ceil(#names / AT_ONCE) then
+local like, queue, task, priority, timeout, definition = unpack(ARGV, 2, 7)
+local settings, AT_ONCE = tag .. KEY.queue .. queue, 1000 -- jobs that go in one command
+local count = like == '' and 0 or (#ARGV - 7) / 2
+local known = count > 0 and redis.call('EXISTS', settings, tag .. KEY.shelf .. queue, tag .. KEY.copied,
+  tag .. KEY.queue) -- KEY.queue alone: settings of the store itself
+if known == 1 and redis.call('EXISTS', settings) == 1 then
   local found = redis.call('HMGET', settings, 'closed', 'tenanted', 'sheds', 'hard')
   known = (found[1] == '1' or found[2] or found[3] or found[4]) and known or 0
 end
-if known == 0 and #names > 0 then
+for from = 1, like == 'new' and 0 or count, AT_ONCE do
+  local names = {}
+  for at = from, math.min(from + AT_ONCE - 1, count) do
+    names[#names + 1] = keys.job(ARGV[2 * at + 6])
+  end
+  known = known + redis.call('EXISTS', unpack(names))
+end
+if known == 0 then
   local pack = cmsgpack.pack
   local now, rank = pack(clock.now), pack(tonumber(priority))
   local state = new_state(now, pack(tonumber(timeout)), pack(queue), pack(task), rank)
   local line, first = keys.line(queue, task, ''), nil
-  local number = redis.call('INCRBY', tag .. KEY.numbers, #names) - #names
-  for from = 1, #names, AT_ONCE do
+  local number = redis.call('INCRBY', tag .. KEY.numbers, count) - count
+  for from = 1, count, AT_ONCE do
     local all, places = {}, {}
-    for at = from, math.min(from + AT_ONCE - 1, #names) do
+    for at = from, math.min(from + AT_ONCE - 1, count) do
       local id, digits = ARGV[2 * at + 6], keys.number(number + at)
-      redis.call('HSET', names[at], FIELD.state, state, FIELD.own, new_own(pack(number + at), now, rank),
+      redis.call('HSET', keys.job(id), FIELD.state, state, FIELD.own, new_own(pack(number + at), now, rank),
         FIELD.definition, definition, FIELD.payload, ARGV[2 * at + 7])
       local place = #all
       all[place + 1], all[place + 2] = digits, id
@@ -41,7 +43,7 @@ if known == 0 and #names > 0 then
     redis.call('ZADD', line, unpack(places))
     first = first or places[2]
   end
-  redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), #names)
+  redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), count)
   if redis.call('ZRANGE', line, 0, 0)[1] == first then -- else its head is the same as before
     -- needs: lines
     lines.place(queue, task, '', line, priority, first)

@@ -245,7 +245,7 @@ end
 -- The parts of every new job.
 local function new_parts()
   local given = {}
-  if ARGV[2] ~= '1' then
+  if ARGV[2] == '' then
     for first = 3, #ARGV, NEW_PARTS do
       given[#given + 1] = {unpack(ARGV, first, first + NEW_PARTS - 1)}
     end
@@ -274,9 +274,10 @@ end
 
 -- script: submit
 -- Stores jobs, all of them or none.
--- Arguments: 1 if the jobs are of one kind, else 0. Of one kind: their queue, task, priority, timeout and
--- definition, then id and payload of each; they are due now, without keys, deadline, tenant or weight, and no
--- id comes twice. Of others the parts of each: see NEW.
+-- Arguments: "alike" if the jobs are of one kind, "new" if no id of them was ever submitted besides, else
+-- nothing. Of one kind: their queue, task, priority, timeout and definition, then id and payload of each; they
+-- are due now, without keys, deadline, tenant or weight, and no id comes twice. Of others the parts of each:
+-- see NEW.
 -- Answer: "ok" if all were stored and are queued. Else {"ok", the ids of jobs that full queues gave
 -- up, then for each job its status, or {id, status} of the one that answers for it}. Or what is wrong:
 -- "shelf" id queue of, "closed" queue, "heavy" weight max window, "mismatch" id key, "stranger" id,
