@@ -92,20 +92,23 @@ def test_a_server_restarted_between_claim_and_settlement_knows_both(
     assert all(len(store.run(store.inspection.history(job.id))) == 1 for job in jobs)
 
 
+@pytest.mark.parametrize("ids_are_new", [True, False])
 @pytest.mark.parametrize("runner", ["run", "arun"])
 def test_a_submit_whose_answer_was_lost_is_stored_once(
-    opening: Opening, server: RedisServer, proxy: Proxy, runner: str
+    opening: Opening, server: RedisServer, proxy: Proxy, runner: str, *, ids_are_new: bool
 ) -> None:
     store = opening(f"redis://127.0.0.1:{proxy.port}")
     store.run(submitting(store, "before"))
     proxy.lose_answer_to(lambda data: b"EVALSHA" in data and b"in doubt" in data)
 
-    plan = submitting(store, "in doubt")
+    plan = store.jobs.submit([new_job("in doubt")], ids_are_new=ids_are_new)
     [answer] = store.run(plan) if runner == "run" else asyncio.run(store.arun(plan))
 
     assert answer.job_id == "in doubt"
     assert proxy.answers_lost == 1
     assert names_in(store) == ["before", "in doubt"]
+    [counts] = store.run(store.inspection.counts())
+    assert counts.by_status == {JobStatus.QUEUED: 2}
 
 
 @pytest.mark.parametrize("runner", ["run", "arun"])

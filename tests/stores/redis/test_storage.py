@@ -69,6 +69,8 @@ def test_the_fast_routes_write_what_the_general_ones_write(namespace: str) -> No
         new = [new_job(f"job-{number}", queue="default", timeout_us=5) for number in range(6)]
         store.run(jobs.submit(new[:4]))
         store.run(jobs.submit(new))
+        first = new_job("first", queue="default", priority=0)  # the new head of its line
+        store.run(jobs.submit([first], ids_are_new=True))
         held = _claim(store, jobs, limit=4)
         store.run(jobs.settle([settlement_of(SettlementKind.COMPLETED, job) for job in held[:3]]))
         store.close()

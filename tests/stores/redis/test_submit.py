@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 
 from packhorse.core.clock import new_id
 from packhorse.core.job import JobOptions, JobStatus, NewJob
@@ -16,6 +17,7 @@ from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.redis.submit import are_of_one_kind
 from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import new_job
+from tests.servers.redis import redis_url
 from tests.stores.redis.support import claim
 
 
@@ -114,6 +116,20 @@ def test_a_job_that_is_there_answers_for_itself(store: RedisStore) -> None:
     assert again.deduplicated
     assert (first.deduplicated, second.deduplicated) == (True, False)
     assert second.status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize(("ids_are_new", "looks"), [(True, 1), (False, 1 + 2)])
+def test_new_ids_are_not_looked_for(store: RedisStore, *, ids_are_new: bool, looks: int) -> None:
+    store.run(store.jobs.submit([new_job()]))  # loads the script
+    jobs = [new_job() for _ in range(1500)]
+
+    with redis.Redis.from_url(redis_url()) as client:
+        client.config_resetstat()
+        store.run(store.jobs.submit(jobs, ids_are_new=ids_are_new))
+        stats = client.info("commandstats")
+
+    assert stats["cmdstat_exists"]["calls"] == looks
+    assert stats["cmdstat_hset"]["calls"] == len(jobs)
 
 
 def test_jobs_of_one_kind_for_a_constrained_queue_take_one_round_trip(store: RedisStore) -> None:

@@ -44,7 +44,7 @@ if known == 0 then
     first = first or places[2]
   end
   redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), count)
-  if redis.call('ZRANGE', line, 0, 0)[1] == first then -- else its head is the same as before
+  if redis.call('ZRANK', line, first) == 0 then -- else its head is the same as before
     -- needs: lines
     lines.place(queue, task, '', line, priority, first)
   end
