@@ -15,7 +15,7 @@ from packhorse import Packhorse, RateLimited
 from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.worker.settler import BACKLOG_MAX
-from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LOOK_AHEAD_MAX
 from tests.worker.support import Yard, until
 
 #: Jobs that are there when the store begins to refuse what became of them.
@@ -56,7 +56,7 @@ async def test_what_a_worker_keeps_for_a_store_that_takes_nothing_is_bounded(
         await until(lambda: ran == MANY)
         await until(lambda: yard.status(jobs[-1]) is JobStatus.COMPLETED)
 
-    assert BACKLOG_MAX <= kept <= BACKLOG_MAX + SLOTS + CLAIM_BATCH_MAX
+    assert BACKLOG_MAX <= kept <= BACKLOG_MAX + SLOTS + LOOK_AHEAD_MAX
     assert {yard.status(job_id) for job_id in jobs} == {JobStatus.COMPLETED}
     assert ran == MANY  # and nothing was run again
 

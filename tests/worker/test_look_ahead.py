@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobStatus
-from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LookAhead, Slots
+from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LOOK_AHEAD_MAX, LookAhead, Slots
 from packhorse.stores.requests import QueueSettings
 from tests.worker.support import Yard, heard, until
 
@@ -37,8 +37,13 @@ def test_fifty_milliseconds_of_work_are_held_ahead() -> None:
     assert ahead_of(measured(20, 60.0)) == 0
 
 
-def test_one_claim_batch_is_the_most() -> None:
-    assert ahead_of(measured(1000, 0.000_001)) == CLAIM_BATCH_MAX
+def test_two_claim_batches_are_the_most_and_come_one_at_a_time() -> None:
+    look_ahead = measured(100, 0.000_001)
+    half = LOOK_AHEAD_MAX // 2
+
+    assert look_ahead.wanted(running=100, waiting=0) == CLAIM_BATCH_MAX
+    assert look_ahead.wanted(running=100, waiting=half) == LOOK_AHEAD_MAX - half
+    assert look_ahead.wanted(running=100, waiting=LOOK_AHEAD_MAX) == 0
 
 
 def test_the_next_claim_goes_when_it_is_worth_a_round_trip() -> None:
@@ -88,7 +93,9 @@ def test_a_claim_never_takes_more_than_slots_and_look_ahead_hold(
     wanted = look_ahead.wanted(running, waiting)
 
     assert 0 <= wanted <= CLAIM_BATCH_MAX
-    assert wanted == 0 or running + waiting + wanted <= concurrency + ahead_of(look_ahead)
+    average_s = look_ahead.average_s
+    ahead = min(LOOK_AHEAD_MAX, int(concurrency * 0.05 / average_s)) if average_s else 0
+    assert wanted == 0 or running + waiting + wanted <= concurrency + ahead
 
 
 async def test_look_ahead_that_cannot_begin_goes_back_for_others_to_run() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections import Counter
 
 import pytest
 
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.retry import RetryPolicy
-from packhorse.core.process import YOUNG_OBJECTS
+from packhorse.core.process import SWITCH_US, YOUNG_OBJECTS, switch_us
 from packhorse.events import JobRetried, JobStarted
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.memory.store import Faults
@@ -213,3 +214,27 @@ async def test_garbage_is_looked_for_less_often_unless_the_program_says_how_ofte
 
     assert seen == [(meanwhile, 10, 10)]
     assert after == (set_before, 10, 10)
+
+
+@pytest.mark.parametrize(("set_before", "meanwhile"), [(5_000, SWITCH_US), (1_000, 1_000)])
+async def test_threads_get_the_interpreter_sooner_unless_the_program_says_how_soon(
+    set_before: int, meanwhile: int
+) -> None:
+    seen: list[int] = []
+    yard = Yard()
+
+    async def look() -> None:
+        seen.append(switch_us())
+
+    yard.task(look)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(set_before / 1e6)
+    try:
+        yard.submit("look")
+        await yard.burst()
+        after = switch_us()
+    finally:
+        sys.setswitchinterval(before)
+
+    assert seen == [meanwhile]
+    assert after == set_before

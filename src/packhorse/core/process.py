@@ -16,6 +16,12 @@ _DEFAULT_YOUNG: Final = frozenset({700, 2000})
 #: And a worker. Those of a hundred attempts under way are young and alive: each look at them is for
 #: nothing, and with 700 they are looked at several times before they end.
 YOUNG_OBJECTS: Final = 10_000
+#: How long a thread waits before it asks another one for the interpreter, in microseconds, unless told
+#: otherwise.
+_DEFAULT_SWITCH_US: Final = 5_000
+#: And beside a worker. The thread of a SQLite store needs the interpreter for a moment after each
+#: statement. With 5 ms it would wait until the event loop has run all the jobs that it holds.
+SWITCH_US: Final = 100
 
 
 def at_fork(forget: Callable[[], None], **others: Callable[[], None]) -> None:
@@ -60,3 +66,21 @@ def fewer_collections() -> Iterator[None]:
     finally:
         if changed and gc.get_threshold()[0] == YOUNG_OBJECTS:
             gc.set_threshold(*before)
+
+
+@contextmanager
+def prompt_switches() -> Iterator[None]:
+    """Let threads have the interpreter sooner meanwhile, unless the program has said how soon."""
+    changed = switch_us() == _DEFAULT_SWITCH_US
+    if changed:
+        sys.setswitchinterval(SWITCH_US / 1e6)
+    try:
+        yield
+    finally:
+        if changed and switch_us() == SWITCH_US:
+            sys.setswitchinterval(_DEFAULT_SWITCH_US / 1e6)
+
+
+def switch_us() -> int:
+    """Return the switch interval of the interpreter, which keeps whole microseconds."""
+    return round(sys.getswitchinterval() * 1e6)

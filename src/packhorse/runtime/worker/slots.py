@@ -26,6 +26,9 @@ from packhorse.runtime.worker.outcomes import ended_by_worker
 
 #: Jobs asked for in one claim.
 CLAIM_BATCH_MAX: Final = 500
+#: Jobs held beyond the free slots: those of two claims, so that one batch runs while the store works
+#: on the next.
+LOOK_AHEAD_MAX: Final = 2 * CLAIM_BATCH_MAX
 _WORK_S: Final = 0.05
 #: Weight of the newest duration in the moving average.
 _NEWEST: Final = 0.05
@@ -37,8 +40,8 @@ _REFILL: Final = 4
 class LookAhead:
     """How many jobs to hold beyond the free slots: enough to hide the time of a claim, no more.
 
-    At most 50 ms of work, by the moving average of how long a job keeps its slot, and at most one
-    claim batch, so that priorities, pauses and other workers are overtaken by 50 ms at most.
+    At most 50 ms of work, by the moving average of how long a job keeps its slot, and at most two
+    claim batches, so that priorities, pauses and other workers are overtaken by 50 ms at most.
     """
 
     __slots__ = ("_suspended", "average_s", "concurrency")
@@ -65,7 +68,7 @@ class LookAhead:
         """Return how many jobs to claim now; 0 while a claim would bring too few to be worth it."""
         size = 0
         if ahead and self.average_s and not self._suspended:
-            size = min(int(self.concurrency * _WORK_S / self.average_s), CLAIM_BATCH_MAX)
+            size = min(int(self.concurrency * _WORK_S / self.average_s), LOOK_AHEAD_MAX)
         missing = self.concurrency - running + size - waiting
         if waiting and missing < max(1, size // _REFILL):
             return 0

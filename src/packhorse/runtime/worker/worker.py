@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
-from packhorse.core.process import fewer_collections
+from packhorse.core.process import fewer_collections, prompt_switches
 from packhorse.errors import StoreError
 from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
@@ -75,7 +75,7 @@ class Worker:
         runtime.told_quiet = lambda on: self._signalled(runtime, on=on)
         handled = runtime.shutdown.signals(runtime.told_quiet)
         signals = handled if self._options.handle_signals else contextlib.nullcontext()
-        with signals, fewer_collections():
+        with signals, fewer_collections(), prompt_switches():
             async with entered(self._env.lifespans, self._env.app) as state:
                 runtime.contexts.state = state
                 report = await self._run(runtime)
