@@ -32,19 +32,21 @@ _SLOTS: Final = 100
 #: Which part of the loop's work a module belongs to; the first that fits.
 _PARTS: Final = (
     ("handler", ("benchmarks/hot_path.py",)),
-    ("claim", ("worker/fetcher", "worker/lookahead", "worker/quarantine", "sqlite/claiming")),
+    ("claim", ("worker/fetcher", "worker/claim_policy")),
     (
         "start",
         (
-            *("worker/slots", "worker/runners", "worker/executor", "worker/plans", "worker/links"),
-            *("worker/attempt", "worker/watchdog", "worker/middleware", "context.py", "codec.py"),
+            *("worker/slots", "worker/runners", "worker/executor", "worker/plans"),
+            *("worker/attempt", "worker/worker_runtime", "worker/runtime"),
+            *("worker/hooks", "worker/stopping"),
+            *("context.py", "codec.py", "core/results.py", "client/registry.py"),
         ),
     ),
     (
         "settle",
         (
-            *("worker/settler", "worker/counters", "worker/announcer", "worker/endings"),
-            *("lifecycle.py", "settlement.py", "outcome.py", "events.py", "sqlite/settling"),
+            *("worker/settler", "worker/tallies", "worker/telemetry", "worker/outcomes"),
+            *("lifecycle.py", "settlement.py", "outcome.py", "packhorse/events"),
         ),
     ),
     ("store", ("packhorse/stores",)),

@@ -16,8 +16,7 @@ _DEFAULT_YOUNG: Final = frozenset({700, 2000})
 #: And a worker. Those of a hundred attempts under way are young and alive: each look at them is for
 #: nothing, and with 700 they are looked at several times before they end.
 YOUNG_OBJECTS: Final = 10_000
-#: How long a thread waits before it asks another one for the interpreter, in microseconds, unless told
-#: otherwise.
+#: How many microseconds a thread waits before it demands the interpreter unless told otherwise.
 _DEFAULT_SWITCH_US: Final = 5_000
 #: And beside a worker. The thread of a SQLite store needs the interpreter for a moment after each
 #: statement. With 5 ms it would wait until the event loop has run all the jobs that it holds.

@@ -26,8 +26,8 @@ from packhorse.runtime.worker.outcomes import ended_by_worker
 
 #: Jobs asked for in one claim.
 CLAIM_BATCH_MAX: Final = 500
-#: Jobs held beyond the free slots: those of two claims, so that one batch runs while the store works
-#: on the next.
+#: Jobs held beyond the free slots: those of two claims, so that one batch runs while the store
+#: works on the next.
 LOOK_AHEAD_MAX: Final = 2 * CLAIM_BATCH_MAX
 _WORK_S: Final = 0.05
 #: Weight of the newest duration in the moving average.
