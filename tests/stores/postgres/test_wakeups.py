@@ -62,6 +62,16 @@ class Told:
         self.sent.set()
 
 
+class ManualTime:
+    """Stands still until a test moves it on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 # ------------------------------------------------------------------------------------------ sending
 
 
@@ -84,6 +94,27 @@ def test_a_topic_is_told_at_once_again_after_its_window() -> None:
     assert notices.due(["a"])
     threading.Event().wait(WINDOW_S * 1.5)
     assert notices.due(["a"])
+
+
+def test_what_waits_goes_with_the_next_commit_and_once_more_when_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread has nothing to send while commits come, and has the last word."""
+    told, time = Told(), ManualTime()
+    notices = Notices(told)
+    monkeypatch.setattr(notices, "_time", time)
+    notices.due(["a"])
+    for _ in range(5):
+        time.now_s += 0.4 * WINDOW_S
+        assert notices.due(["a"]) == []
+        time.now_s += 0.7 * WINDOW_S
+        assert notices.due(["a"]) == [short("a")]
+    assert not told.sent.wait(3 * WINDOW_S)
+
+    time.now_s += 2 * WINDOW_S
+
+    assert told.sent.wait(PATIENCE_S)
+    assert told.payloads == [short("a")]  # a submit may have committed after the last notice
 
 
 def test_what_waits_is_told_when_the_store_is_closed() -> None:

@@ -2,8 +2,9 @@
 """Wake-ups between processes that share a database, by NOTIFY.
 
 All topics of a store travel on one channel, shortened to a few letters. A process notifies a topic
-at most once in a window: what comes earlier is sent when the window ends, so that no last change
-is lost. Wake-ups only speed things up: every waiter also looks by the clock.
+at most once in a window: what comes earlier is sent with the first commit after the window, or by a
+thread if none comes, so that no last change is lost. Wake-ups only speed things up: every waiter
+also looks by the clock.
 
 One thread with one connection listens for a whole process. A channel that looks open may carry
 nothing: a pooler in transaction mode takes LISTEN and forgets it. So the thread notifies itself the
@@ -58,7 +59,7 @@ class Notices:
         self._time = SystemClock()
         self._changed = threading.Condition(threading.Lock())
         self._sent: dict[str, float] = {}
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, float] = {}  # until when, if no commit takes them along
         self._thread: threading.Thread | None = None
         self._sending = threading.Lock()
         # What still waits when the interpreter ends is sent before that. It keeps the store alive.
@@ -76,17 +77,22 @@ class Notices:
                 if now - self._sent.get(name, -WINDOW_S) >= WINDOW_S:
                     self._sent[name] = now
                     names.append(name)
+                    if name in self._waiting:  # for what is not committed yet, once more
+                        self._waiting[name] = now + 2 * WINDOW_S
                 else:
-                    self._waiting.add(name)
+                    until = now + WINDOW_S
+                    self._waiting[name] = min(self._waiting.get(name, until), until)
             if self._waiting and idle:  # else the thread knows already that there is something
                 self._start()
         return _payloads(names)
 
     def later(self, topics: Sequence[str]) -> None:
         """Send these a little later, from a thread of our own."""
+        until = self._time.monotonic() + WINDOW_S
         with self._changed:
             idle = not self._waiting
-            self._waiting.update(map(short, topics))
+            for name in map(short, topics):
+                self._waiting.setdefault(name, until)
             if idle:
                 self._start()
 
@@ -115,17 +121,23 @@ class Notices:
             self._changed.notify()
 
     def _served(self) -> bool:
-        """Wait for something to send, and send it; False when the thread may end."""
+        """Wait for something to send, and send what no commit took along; False: end the thread."""
         with self._changed:
             if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
                 self._thread = None
                 return False
-            # Until the window of all that wait has passed.
-            self._changed.wait_for(_never, WINDOW_S)
+            self._changed.wait_for(_never, self._left_s())
+            if self._left_s() > 0:
+                return True
             now = self._time.monotonic()
             self._sent.update(dict.fromkeys(self._waiting, now))
         self.flush()
         return True
+
+    def _left_s(self) -> float:
+        """How long the first of those that wait still has."""
+        until = min(self._waiting.values(), default=0.0)
+        return max(0.0, until - self._time.monotonic())
 
 
 def _never() -> bool:
@@ -137,7 +149,7 @@ def _serve(known: weakref.ref[Notices]) -> None:
         del notices
 
 
-def _send_rest(changed: threading.Condition, waiting: set[str], notify: Notify) -> None:
+def _send_rest(changed: threading.Condition, waiting: dict[str, float], notify: Notify) -> None:
     with changed:
         names = sorted(waiting)
         waiting.clear()
