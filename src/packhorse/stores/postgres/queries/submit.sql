@@ -1,6 +1,6 @@
 -- name: submit_alike
 -- Add jobs that are ready at once, and that differ in id, payload and trace only. Add none if the queue or the
--- task is constrained.
+-- task is constrained. Lists taken apart beside `select` are not stored in between, as they are behind `from`.
 insert into {jobs} (
     seq, rank, place, lane, id, queue, task, due_us, created_us, updated_us, status, priority,
     tenant, payload, ready_us, trace_id, timeout_us, options, upstream_request_id, created_by
@@ -11,11 +11,10 @@ select
     payload, now_us, trace_id, :timeout_us::bigint, :options::text, :upstream_request_id::text,
     :created_by::text
 from (
-    select nextval('{numbers}') as seq, id, payload, trace_id, {now} as now_us
-    from unnest(
-        string_to_array(:ids, e'\x1e'), string_to_array(:payloads, e'\x1e'),
-        :traces::text[]
-    ) as given (id, payload, trace_id)
+    select
+        nextval('{numbers}') as seq, unnest(string_to_array(:ids, e'\x1e')) as id,
+        unnest(string_to_array(:payloads, e'\x1e')) as payload,
+        unnest(:traces::text[]) as trace_id, {now} as now_us
     where (select {is_plain}(:queue::text, :task::text))
 ) as new
 
