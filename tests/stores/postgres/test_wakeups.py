@@ -75,12 +75,16 @@ class ManualTime:
 # ------------------------------------------------------------------------------------------ sending
 
 
-def test_a_topic_is_told_at_once_and_then_again_at_the_end_of_its_window() -> None:
-    told = Told()
+def test_a_topic_is_told_at_once_and_then_again_at_the_end_of_its_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, time = Told(), ManualTime()
     notices = Notices(told)
+    monkeypatch.setattr(notices, "_time", time)
 
     first = notices.due(["a", "b"])
     soon = [notices.due(["a"]) for _ in range(5)]
+    time.now_s += WINDOW_S
 
     assert first == [f"{short('a')} {short('b')}"]
     assert soon == [[]] * 5

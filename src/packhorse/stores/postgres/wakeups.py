@@ -74,14 +74,13 @@ class Notices:
             if len(self._sent) > _REMEMBERED_MAX:
                 self._sent = {name: at for name, at in self._sent.items() if now - at < WINDOW_S}
             for name in map(short, topics):
-                if now - self._sent.get(name, -WINDOW_S) >= WINDOW_S:
-                    self._sent[name] = now
-                    names.append(name)
-                    if name in self._waiting:  # for what is not committed yet, once more
-                        self._waiting[name] = now + 2 * WINDOW_S
-                else:
-                    until = now + WINDOW_S
-                    self._waiting[name] = min(self._waiting.get(name, until), until)
+                if now - self._sent.get(name, -WINDOW_S) < WINDOW_S:
+                    self._keep(name, now + WINDOW_S)
+                    continue
+                self._sent[name] = now
+                names.append(name)
+                if name in self._waiting:  # told once more, for what is not committed yet
+                    self._waiting[name] = now + 2 * WINDOW_S
             if self._waiting and idle:  # else the thread knows already that there is something
                 self._start()
         return _payloads(names)
@@ -92,9 +91,13 @@ class Notices:
         with self._changed:
             idle = not self._waiting
             for name in map(short, topics):
-                self._waiting.setdefault(name, until)
+                self._keep(name, until)
             if idle:
                 self._start()
+
+    def _keep(self, name: str, until: float) -> None:
+        """Let it wait until then at most."""
+        self._waiting[name] = min(self._waiting.get(name, until), until)
 
     def flush(self) -> None:
         """Send now what still waits; what the thread is sending has been sent then, too."""
@@ -126,7 +129,8 @@ class Notices:
             if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
                 self._thread = None
                 return False
-            self._changed.wait_for(_never, self._left_s())
+            # No longer than a window: what comes meanwhile may have less time than what is there.
+            self._changed.wait_for(_never, min(self._left_s(), WINDOW_S))
             if self._left_s() > 0:
                 return True
             now = self._time.monotonic()
