@@ -7,11 +7,13 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import psycopg
+import pytest
 
 from packhorse.core.job import Job, JobStatus, NewJob, UniqueRule
+from packhorse.core.policies.uniqueness import OnConflict
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
@@ -21,7 +23,7 @@ from packhorse.stores.requests import (
     Renewal,
     TaskSettings,
 )
-from packhorse.stores.sql.rows import CODE
+from packhorse.stores.sql.rows import CODE, json_text
 from tests.stores.postgres.support import PATIENCE_S, ask, postgres_store, until
 
 _CLIENTS: Final = 4
@@ -32,6 +34,7 @@ _LIMITED: Final = 3
 _SLOW: Final = 2
 _LEASE_US: Final = 600_000_000
 _DRAIN_MAX: Final = 2000
+_WAITING: Final = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
 
 
 class _Ledger:
@@ -188,7 +191,7 @@ def test_what_follows_the_holder_of_a_unique_key_was_not_created_before_that_end
     ):
         ending.execute(f"select from {jobs} where id = 'first' for update".encode())
         submit = threads.submit(store.run, store.jobs.submit([single("second")]))
-        until(lambda: ask(url, "select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        until(lambda: ask(url, _WAITING))
         ending.execute(
             f"update {jobs} set status = %s, finished_us = "
             "(extract(epoch from clock_timestamp()) * 1000000)::bigint where id = 'first'".encode(),
@@ -200,3 +203,33 @@ def test_what_follows_the_holder_of_a_unique_key_was_not_created_before_that_end
     [(ended_us,)] = ask(url, f"select finished_us from {jobs} where id = 'first'")
     [(created_us,)] = ask(url, f"select created_us from {jobs} where id = 'second'")
     assert created_us >= ended_us
+
+
+@pytest.mark.parametrize("ending", ["completed", "cancelled when lost"])
+def test_a_job_stashed_while_an_end_waits_for_the_row_of_its_holder_is_submitted(
+    url: str, store: PostgresStore, ending: str
+) -> None:
+    rule = UniqueRule("u", on_conflict=OnConflict.KEEP_LATEST)
+    store.run(store.leases.renew(Renewal("w", _LEASE_US, ("plain",), _TASKS)))
+    store.run(store.jobs.submit([NewJob("first", "free", b"1", "plain", unique=rule)]))
+    request = ClaimRequest("w", ("plain",), _TASKS, 1, 60_000_000)
+    [job] = store.run(store.jobs.claim(request)).jobs
+    schema = f'"{store._settings.schema}"'
+    again = NewJob("second", "free", b"2", "plain", unique=rule)
+    plan: Any = store.jobs.settle([_completed(job)])
+    if ending == "cancelled when lost":
+        ask(url, f"update {schema}.workers set expires_us = 1")
+        plan = store.jobs.cancel("first")
+
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo) as other, ThreadPoolExecutor(1) as threads:
+        other.execute(f"select 1 from {schema}.jobs where id = 'first' for update".encode())
+        ended = threads.submit(store.run, plan)
+        until(lambda: ask(url, _WAITING))
+        stashed = f"insert into {schema}.stash select seq, %s from {schema}.jobs"
+        other.execute(stashed.encode(), (json_text(again),))
+        other.commit()
+        ended.result(PATIENCE_S)
+
+    assert ask(url, f"select count(*) from {schema}.stash") == [(0,)]
+    assert ask(url, f"select id from {schema}.jobs order by seq") == [("first",), ("second",)]

@@ -24,7 +24,7 @@ from packhorse.stores.postgres.fast_paths import (
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
 from packhorse.stores.postgres.rows import RECORD_COLUMNS, read_record
-from packhorse.stores.postgres.statements import Once, sql
+from packhorse.stores.postgres.statements import Once, Together, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.admission import submit_general
 from packhorse.stores.sql.attachments import SqlAttachments
@@ -116,7 +116,11 @@ def _settle(
     settlements: Sequence[Settlement], level: LockLevel, floors: Floors
 ) -> Steps[tuple[Verdict, ...]]:
     yield from level.enter()
-    [(queues, stashed)] = yield Rows(sql("queues_of"), {"ids": [one.job_id for one in settlements]})
+    ids = [one.job_id for one in settlements]
+    # In this order: a submit stashes a job while it holds the row of a job that runs. So whoever
+    # has the row sees in its next statement what was stashed, and nothing is stashed after that.
+    lock, read = Rows(sql("settle_lock"), (ids,)), Rows(sql("queues_of"), {"ids": ids})
+    _, [(queues, stashed)] = yield Together((lock, read))
     if stashed:
         level.go_alone()
     level.allow(queues)

@@ -104,7 +104,9 @@ def cancel_steps(
     status = STATUS[job.status]
     answer = cancel(status, lost=is_lost(job.lease_expires_us, job.hold_us, now_us))
     if answer is CancelAnswer.CANCELLED:
-        if job.stashed:
+        # Asked only now: a submit that held the row may have stashed a job meanwhile.
+        [(stashed,)] = yield Rows(dialect.sql("stash_behind"), (job.seq,))
+        if stashed:
             level.go_alone()
         level.allow([job.queue])
         end = _end_lost if status is JobStatus.PROCESSING else _end_waiting
@@ -123,7 +125,6 @@ class _Unwanted(NamedTuple):
     status: int
     queue: str
     settings: str | None
-    stashed: bool
     worker: str | None
     fence: int
     alone: bool

@@ -45,6 +45,10 @@ select
     entered.queues, entered.tasks, entered.tasked
 from entered
 
+-- name: settle_lock
+-- Lock jobs that are about to be settled.
+select from {jobs} where id = any(?::text[]) order by id for update
+
 -- name: aftermath
 -- Jobs whose attempt or waiting is over: has it ended, and does it leave its line?
 select

@@ -86,13 +86,16 @@ where id = :id and fence = :fence and status = {status.processing}
 -- as in `settle_rows`: a job that was claimed meanwhile is not lost.
 select
     job.tenant, job.seq, job.status, job.queue, queue.settings,
-    exists (select 1 from {stash} as stashed where stashed.seq = job.seq),
     job.worker, job.fence, job.alone, job.hold_us,
     (select expires_us from {workers} where worker = job.worker)
 from {jobs} as job
 left join {queues} as queue on queue.name = job.queue
 where job.id = ?
 {lock job}
+
+-- name: stash_behind
+-- Whether a job waits for the end of this one to be submitted.
+select exists (select 1 from {stash} where seq = ?)
 
 -- name: cancel_running
 -- Flag a running job as to be cancelled; the flag wins over any later settlement.
