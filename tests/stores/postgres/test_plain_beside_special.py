@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Plain queues claimed together with special ones: nobody locks them, so their rows are locked."""
+"""Plain queues, claimed in one statement: what changes while it waits for its turn.
+
+Claimed together with special queues, nobody locks them, so their rows are locked.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
 
 import psycopg
 import pytest
 
 from packhorse.core.job import JobStatus
+from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
@@ -50,3 +56,78 @@ def test_a_job_that_somebody_is_ending_is_not_claimed_as_well(
     record = store.run(store.inspection.job("job"))
     assert record is not None
     assert record.status is JobStatus.CANCELLED
+
+
+#: Lets the test decide when a claim writes.
+_BARRIER: Final = 4_200_042
+_SLOW_CLAIMS: Final = """
+create function {schema}.wait() returns trigger language plpgsql as $body$
+begin
+    perform pg_advisory_xact_lock_shared({barrier});
+    return new;
+end
+$body$;
+create trigger wait before update of worker on {schema}.jobs
+for each row execute function {schema}.wait()
+"""
+_WAITING_HERE: Final = (
+    "select 1 from pg_stat_activity where wait_event_type = 'Lock' and strpos(query, %s) > 0"
+)
+
+
+@contextmanager
+def _overtaken(
+    url: str, store: PostgresStore, plan: Plan[Any]
+) -> Iterator[tuple[Future[Any], Future[Any]]]:
+    """A plan, and a claim that began before it and hands a job out after it; both under way."""
+    schema, settings = store._settings.schema, PostgresSettings.from_url(url)
+    store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, (QUEUE,), (TASK,))))
+    store.run(store.jobs.submit([new_job("job")]))
+    ask(url, _SLOW_CLAIMS.format(schema=f'"{schema}"', barrier=_BARRIER))
+    claim = store.jobs.claim(ClaimRequest(_WORKER, (QUEUE,), (TASK,), 1, 60_000_000))
+
+    def waiting() -> int:
+        return len(ask(url, _WAITING_HERE, schema))
+
+    with (
+        psycopg.connect(settings.conninfo, autocommit=True) as barrier,
+        psycopg.connect(settings.conninfo) as first,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        barrier.execute("select pg_advisory_lock(%s)", (_BARRIER,))
+        first.execute(f"select pg_advisory_xact_lock(\"{schema}\".lock_key('all'))".encode())
+        planned = threads.submit(store.run, plan)
+        until(lambda: waiting() == 1)
+        claiming = threads.submit(store.run, claim)
+        until(lambda: waiting() == 2)
+        first.commit()
+        until(lambda: planned.done() or waiting() == 2)
+        try:
+            yield planned, claiming
+        finally:
+            barrier.execute("select pg_advisory_unlock(%s)", (_BARRIER,))
+            claiming.result(PATIENCE_S)
+            planned.result(PATIENCE_S)
+            ask(url, f'drop function "{schema}".wait cascade')
+
+
+def test_when_pause_has_answered_no_claim_hands_out_jobs_any_more(
+    url: str, store: PostgresStore
+) -> None:
+    with _overtaken(url, store, store.queues.pause(QUEUE, paused=True)) as (pausing, _):
+        assert not pausing.done()
+
+    assert pausing.result(PATIENCE_S) is True
+
+
+def test_when_a_worker_has_left_no_claim_of_its_own_gives_it_jobs(
+    url: str, store: PostgresStore
+) -> None:
+    with _overtaken(url, store, store.leases.leave(_WORKER)) as (leaving, claiming):
+        assert not leaving.done()
+
+    assert [job.id for job in claiming.result(PATIENCE_S).jobs] == ["job"]
+    assert leaving.result(PATIENCE_S) == 1
+    record = store.run(store.inspection.job("job"))
+    assert record is not None
+    assert record.status is JobStatus.QUEUED

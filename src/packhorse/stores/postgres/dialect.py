@@ -28,7 +28,7 @@ from packhorse.stores.postgres.rows import (
     read_record,
     take_places,
 )
-from packhorse.stores.postgres.statements import Lock, Send, Together, queries, sql
+from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
@@ -270,6 +270,12 @@ class _Postgres:
     # ------------------------------------------------------------------------------- neighbours
 
     def lock_all(self) -> Steps[None]:
+        yield Lock(ALL)
+
+    def outlast_claims(self) -> Steps[None]:
+        # `claim_fast` reads pauses and its lease as they were before it waited for our lock, which
+        # it gets when we commit. To get it once more is to wait for its end.
+        yield Commit()
         yield Lock(ALL)
 
     def go_alone(self) -> Steps[LockLevel]:

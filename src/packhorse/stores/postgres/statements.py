@@ -18,6 +18,7 @@ __all__ = [
     "Again",
     "Change",
     "ChangeMany",
+    "Commit",
     "Lock",
     "Now",
     "Once",
@@ -94,6 +95,12 @@ class Lock:
     def __init__(self, *keys: str, shared: bool = False) -> None:
         self.keys = keys
         self.shared = shared
+
+
+class Commit:
+    """Commits what the plan has written; it goes on in another transaction, and is not repeated."""
+
+    __slots__ = ()
 
 
 class Again(Exception):

@@ -18,6 +18,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import (
     Change,
     ChangeMany,
+    Commit,
     Lock,
     Now,
     Once,
@@ -161,6 +162,8 @@ class Transaction:
             return (yield from self._answer_now())
         if kind is Together or kind is ChangeMany:
             return (yield from self._answer_many(step))
+        if kind is Commit:
+            return (yield from self._answer_commit())
         return self._take_note(step)
 
     def _take_note(self, step: Any) -> None:
@@ -214,6 +217,11 @@ class Transaction:
         groups = [commands, *self._notices()]
         results = yield from self._repeated(groups)
         return self._connection.rows(results[0 if len(commands) == 1 else len(commands) - 2])
+
+    def _answer_commit(self) -> Exchange[None]:
+        yield from self._commit()
+        self._queue, self._now_us = [], None
+        self._connection.committed = True
 
     def _repeated(self, groups: Sequence[Sequence[Command]]) -> Exchange[list[PGresult]]:
         """Run statements that commit by themselves, again when others were in the way."""

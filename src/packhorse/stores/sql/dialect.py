@@ -230,6 +230,12 @@ class Neighbours(Protocol):
     def lock_all(self) -> Steps[None]:
         """Lock the store: first in a plan about more than the jobs and queues it names."""
 
+    def outlast_claims(self) -> Steps[None]:
+        """Commit, in a plan that has locked the store, and wait for claims that began before that.
+
+        The plan has the store locked again after that, and must not fail any more.
+        """
+
     def go_alone(self) -> Steps[Isolation]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
 

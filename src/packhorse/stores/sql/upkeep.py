@@ -36,10 +36,15 @@ class SqlLeases:
     @planned()
     def leave(self, worker: str) -> Steps[int]:
         yield from self._dialect.lock_all()
+        released: int = yield from self._release_all(worker)
+        yield self._dialect.write(self._dialect.sql("lease_leave"), (worker,))
+        yield from self._dialect.outlast_claims()
+        return released + (yield from self._release_all(worker))
+
+    def _release_all(self, worker: str) -> Steps[int]:
         now_us: int = yield NOW
         yield from self._go_back()
         released: int = yield from release_unknown(self._dialect, worker, set(), now_us)
-        yield self._dialect.write(self._dialect.sql("lease_leave"), (worker,))
         return released
 
     @planned(writes=False)

@@ -378,6 +378,9 @@ class _Sqlite:
     def lock_all(self) -> Steps[None]:
         return nothing()
 
+    def outlast_claims(self) -> Steps[None]:
+        return nothing()  # a claim reads what it decides by once it is the writer
+
     def go_alone(self) -> Steps[Isolation]:
         yield from ()
         return ONE_WRITER
