@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -66,6 +67,50 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.005)
+
+
+#: What a trigger of the table of jobs waits for, in `held_up`.
+_BARRIER: Final = 4_200_042
+_TRIGGER: Final = """
+create function {schema}.wait() returns trigger language plpgsql as $body$
+begin
+    perform pg_advisory_xact_lock_shared({barrier});
+    return new;
+end
+$body$;
+create {constraint} trigger wait {event} on {schema}.jobs {deferred}
+for each row execute function {schema}.wait()
+"""
+
+
+@contextmanager
+def held_up(
+    url: str, schema: str, event: str, *, at_commit: bool = False
+) -> Iterator[Callable[[], None]]:
+    """Let changes of jobs, or their commits, wait until the function given is called."""
+    text = _TRIGGER.format(
+        schema=f'"{schema}"',
+        barrier=_BARRIER,
+        constraint="constraint" if at_commit else "",
+        event=event,
+        deferred="deferrable initially deferred" if at_commit else "",
+    )
+    ask(url, text)
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo, autocommit=True) as barrier:
+        barrier.execute("select pg_advisory_lock(%s)", (_BARRIER,))
+
+        def go_on() -> None:
+            barrier.execute("select pg_advisory_unlock_all()")
+
+        yield go_on
+    ask(url, f'drop function "{schema}".wait cascade')
+
+
+def waiting_for_locks(url: str, schema: str) -> int:
+    """How many sessions of a store wait for a lock in a statement that names its schema."""
+    text = "select pid from pg_locks join pg_stat_activity using (pid) where not granted"
+    return len(ask(url, f"{text} and strpos(query, %s) > 0", schema))
 
 
 def end_sessions(url: str) -> int:

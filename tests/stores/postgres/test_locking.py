@@ -12,8 +12,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from packhorse.core.job import Job, JobStatus, NewJob, UniqueRule
-from packhorse.core.policies.uniqueness import OnConflict
+from packhorse.core.job import Job, JobStatus, NewJob, OnConflict, UniqueRule
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore

@@ -21,7 +21,7 @@ from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
 from packhorse.stores.sql.rows import CODE
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
-from tests.stores.postgres.support import PATIENCE_S, ask, until
+from tests.stores.postgres.support import PATIENCE_S, ask, held_up, until, waiting_for_locks
 
 _WORKER: Final = "w"
 _LEASE_US: Final = 600_000_000
@@ -58,23 +58,6 @@ def test_a_job_that_somebody_is_ending_is_not_claimed_as_well(
     assert record.status is JobStatus.CANCELLED
 
 
-#: Lets the test decide when a claim writes.
-_BARRIER: Final = 4_200_042
-_SLOW_CLAIMS: Final = """
-create function {schema}.wait() returns trigger language plpgsql as $body$
-begin
-    perform pg_advisory_xact_lock_shared({barrier});
-    return new;
-end
-$body$;
-create trigger wait before update of worker on {schema}.jobs
-for each row execute function {schema}.wait()
-"""
-_WAITING_HERE: Final = (
-    "select 1 from pg_stat_activity where wait_event_type = 'Lock' and strpos(query, %s) > 0"
-)
-
-
 @contextmanager
 def _overtaken(
     url: str, store: PostgresStore, plan: Plan[Any]
@@ -83,32 +66,24 @@ def _overtaken(
     schema, settings = store._settings.schema, PostgresSettings.from_url(url)
     store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, (QUEUE,), (TASK,))))
     store.run(store.jobs.submit([new_job("job")]))
-    ask(url, _SLOW_CLAIMS.format(schema=f'"{schema}"', barrier=_BARRIER))
     claim = store.jobs.claim(ClaimRequest(_WORKER, (QUEUE,), (TASK,), 1, 60_000_000))
-
-    def waiting() -> int:
-        return len(ask(url, _WAITING_HERE, schema))
-
     with (
-        psycopg.connect(settings.conninfo, autocommit=True) as barrier,
+        held_up(url, schema, "before update of worker") as go_on,
         psycopg.connect(settings.conninfo) as first,
         ThreadPoolExecutor(2) as threads,
     ):
-        barrier.execute("select pg_advisory_lock(%s)", (_BARRIER,))
         first.execute(f"select pg_advisory_xact_lock(\"{schema}\".lock_key('all'))".encode())
         planned = threads.submit(store.run, plan)
-        until(lambda: waiting() == 1)
+        until(lambda: waiting_for_locks(url, schema) == 1)
         claiming = threads.submit(store.run, claim)
-        until(lambda: waiting() == 2)
+        until(lambda: waiting_for_locks(url, schema) == 2)
         first.commit()
-        until(lambda: planned.done() or waiting() == 2)
+        # The claim waits for us now, and the plan for the claim.
+        until(lambda: planned.done() or waiting_for_locks(url, schema) == 2)
         try:
             yield planned, claiming
         finally:
-            barrier.execute("select pg_advisory_unlock(%s)", (_BARRIER,))
-            claiming.result(PATIENCE_S)
-            planned.result(PATIENCE_S)
-            ask(url, f'drop function "{schema}".wait cascade')
+            go_on()
 
 
 def test_when_pause_has_answered_no_claim_hands_out_jobs_any_more(

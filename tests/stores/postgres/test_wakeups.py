@@ -5,26 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
+from packhorse.core.job import UniqueRule
 from packhorse.stores.listener import TopicListener
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.wakeups import WINDOW_S, Notices, short
-from packhorse.testing.conformance.samples import QUEUE
+from packhorse.testing.conformance.samples import QUEUE, new_job
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,
     end_sessions,
+    held_up,
     postgres_store,
     submitting,
+    until,
 )
 from tests.support.children import fork, reap
 
@@ -84,10 +89,12 @@ def test_a_topic_is_told_at_once_and_then_again_at_the_end_of_its_window(
 
     first = notices.due(["a", "b"])
     soon = [notices.due(["a"]) for _ in range(5)]
+    for one in soon:
+        notices.later(one.waiting)
     time.now_s += WINDOW_S
 
-    assert first == [f"{short('a')} {short('b')}"]
-    assert soon == [[]] * 5
+    assert first == ([f"{short('a')} {short('b')}"], [])
+    assert soon == [([], ["a"])] * 5
     assert told.sent.wait(PATIENCE_S)
     assert told.payloads == [short("a")]  # once for all five, after the last of them
 
@@ -95,9 +102,9 @@ def test_a_topic_is_told_at_once_and_then_again_at_the_end_of_its_window(
 def test_a_topic_is_told_at_once_again_after_its_window() -> None:
     notices = Notices(Told())
 
-    assert notices.due(["a"])
+    assert notices.due(["a"]).payloads
     threading.Event().wait(WINDOW_S * 1.5)
-    assert notices.due(["a"])
+    assert notices.due(["a"]).payloads
 
 
 def test_what_waits_goes_with_the_next_commit_and_once_more_when_none_comes(
@@ -110,9 +117,10 @@ def test_what_waits_goes_with_the_next_commit_and_once_more_when_none_comes(
     notices.due(["a"])
     for _ in range(5):
         time.now_s += 0.4 * WINDOW_S
-        assert notices.due(["a"]) == []
+        assert notices.due(["a"]) == ([], ["a"])
+        notices.later(["a"])
         time.now_s += 0.7 * WINDOW_S
-        assert notices.due(["a"]) == [short("a")]
+        assert notices.due(["a"]) == ([short("a")], [])
     assert not told.sent.wait(3 * WINDOW_S)
 
     time.now_s += 2 * WINDOW_S
@@ -124,8 +132,7 @@ def test_what_waits_goes_with_the_next_commit_and_once_more_when_none_comes(
 def test_what_waits_is_told_when_the_store_is_closed() -> None:
     told = Told()
     notices = Notices(told)
-    notices.due(["a"])
-    notices.due(["a"])
+    notices.later(["a"])
 
     notices.flush()
 
@@ -133,7 +140,7 @@ def test_what_waits_is_told_when_the_store_is_closed() -> None:
 
 
 def test_many_topics_fit_their_payloads() -> None:
-    payloads = Notices(Told()).due([f"job:{number}" for number in range(1_000)])
+    payloads = Notices(Told()).due([f"job:{number}" for number in range(1_000)]).payloads
 
     assert len(payloads) == 3
     assert all(len(payload) < 8_000 for payload in payloads)
@@ -327,8 +334,7 @@ def test_closing_waits_for_what_is_being_sent() -> None:
         assert go_on.wait(PATIENCE_S)
 
     notices = Notices(notify)
-    notices.due([TOPIC])
-    notices.due([TOPIC])  # within its window: the thread sends it
+    notices.later([TOPIC])
     assert sending.wait(PATIENCE_S)
     closing = threading.Thread(target=notices.close)
     closing.start()
@@ -338,3 +344,27 @@ def test_closing_waits_for_what_is_being_sent() -> None:
     go_on.set()
     closing.join(PATIENCE_S)
     assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("unique", [None, UniqueRule("key")], ids=["alone", "step by step"])
+def test_a_topic_that_has_to_wait_is_told_after_the_commit_it_is_about(
+    url: str, store: PostgresStore, unique: UniqueRule | None
+) -> None:
+    store.run(submitting(store, "first"))
+    store._notices._sent[short(TOPIC)] = math.inf  # its window never ends
+    schema, conninfo = store._settings.schema, store._settings.conninfo
+    with (
+        psycopg.connect(conninfo, autocommit=True) as listening,
+        held_up(url, schema, "after insert", at_commit=True) as go_on,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        listening.execute(f'listen "{store._channel}"'.encode())
+        submit = threads.submit(store.run, store.jobs.submit([new_job("second", unique=unique)]))
+        until(lambda: ask(url, "select 1 from pg_locks where not granted"))
+        early = list(listening.notifies(timeout=10 * WINDOW_S))
+        go_on()
+        submit.result(PATIENCE_S)
+        late = list(listening.notifies(timeout=PATIENCE_S, stop_after=1))
+
+    assert [notice.payload for notice in early] == []
+    assert [notice.payload for notice in late] == [short(TOPIC)]

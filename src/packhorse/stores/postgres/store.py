@@ -164,6 +164,7 @@ class PostgresStore:
             clock=self._clock,
             channel=self._channel,
             due=self._notices.due,
+            later=self._notices.later,
             settings_hold=lambda: self._options.hold,
         )
         self.transactions = PostgresTransactions(*self._own, context)

@@ -29,6 +29,7 @@ from packhorse.stores.postgres.statements import (
     Together,
 )
 from packhorse.stores.postgres.texts import SERVER_NOW, Texts
+from packhorse.stores.postgres.wakeups import Due
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ _LOCK_SHARED: Final = (
 )
 #: Runs of a statement that commits by itself, when others are in its way.
 _ONCE_MAX: Final = 10
+_NOTHING_DUE: Final = Due((), ())
 _NOT_ONCE: Final = "beside `Once` a plan has no other statements; ask for `Rows` instead"
 
 
@@ -55,8 +57,9 @@ class StoreContext:
     texts: Texts
     clock: Clock | None  #: given by a test; None: the server's clock
     channel: str
-    #: Turns topics into payloads to notify now; keeps the others for a little later.
-    due: Callable[[Sequence[str]], Sequence[str]]
+    #: Tells which topics to notify with a commit, and which a little after it, by `later`.
+    due: Callable[[Sequence[str]], Due]
+    later: Callable[[Sequence[str]], None]
     #: Whether `server_settings` hold without being set in each transaction.
     settings_hold: Callable[[], bool]
 
@@ -90,7 +93,7 @@ def run_shorts(
     topics = shorts[0].topics
     if len(shorts) > 1:
         topics = list(dict.fromkeys([topic for short in shorts for topic in short.topics]))
-    payloads = context.due(topics) if topics else ()
+    payloads, waiting = context.due(topics) if topics else _NOTHING_DUE
     groups = [commands]
     if payloads:
         groups.append([Command(statement(NOTIFY), (context.channel, one)) for one in payloads])
@@ -101,6 +104,9 @@ def run_shorts(
         if has_answered(error):
             connection.committing = False
         raise
+    finally:  # if there was no answer, it may be committed
+        if waiting:
+            context.later(waiting)
     connection.committing = False
     return [
         short.answer(result.command_tuples or 0 if short.counts else connection.rows(result))
@@ -124,6 +130,7 @@ class Transaction:
         self._given: int | None = None
         self._now_us: int | None = None
         self._wakes: list[str] = []
+        self._waiting: Sequence[str] = ()
 
     def run(self, steps: Steps[T], *, reading: bool = False) -> Exchange[T]:
         """Run all steps; `reading`: all but `Once` only reads, and takes no lock."""
@@ -215,7 +222,10 @@ class Transaction:
         if not self._context.settings_hold():
             commands = [*self._opening(), *commands, self._command(_COMMIT)]
         groups = [commands, *self._notices()]
-        results = yield from self._repeated(groups)
+        try:
+            results = yield from self._repeated(groups)
+        finally:
+            self._notify_later()
         return self._connection.rows(results[0 if len(commands) == 1 else len(commands) - 2])
 
     def _answer_commit(self) -> Exchange[None]:
@@ -271,8 +281,11 @@ class Transaction:
             groups.append([*self._opening(), *self._queue, self._command(_COMMIT)])
         commits = bool(groups) and not self._reading
         groups += self._notices()
-        if groups:
-            yield from self._exchange(groups, commits=commits)
+        try:
+            if groups:
+                yield from self._exchange(groups, commits=commits)
+        finally:
+            self._notify_later()
         self._begun = False
 
     def _exchange(
@@ -293,10 +306,16 @@ class Transaction:
     def _notices(self) -> list[list[Command]]:
         """Commands for after the commit: a transaction that notifies blocks other commits."""
         wakes, self._wakes = self._wakes, []
-        payloads = self._context.due(wakes) if wakes else ()
+        payloads, self._waiting = self._context.due(wakes) if wakes else _NOTHING_DUE
         channel = self._context.channel
         notices = [self._command(NOTIFY, (channel, payload)) for payload in payloads]
         return [notices] if notices else []
+
+    def _notify_later(self) -> None:
+        """Once the commit is answered, or once there is no answer: it may have happened."""
+        waiting, self._waiting = self._waiting, ()
+        if waiting:
+            self._context.later(waiting)
 
     # --------------------------------------------------------------------------------- statements
 

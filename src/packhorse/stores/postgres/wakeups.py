@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from psycopg import Connection, Error
 
@@ -51,6 +51,13 @@ def channel_of(schema: str, prefix: str) -> str:
     return f"packhorse_{schema}_{prefix}"[:63]
 
 
+class Due(NamedTuple):
+    """What becomes of the topics of a commit."""
+
+    payloads: Sequence[str]  #: to send with it
+    waiting: Sequence[str]  #: topics for `Notices.later`, once it is answered
+
+
 class Notices:
     """Decides which topics are notified now, and sends the others a little later."""
 
@@ -65,39 +72,34 @@ class Notices:
         # What still waits when the interpreter ends is sent before that. It keeps the store alive.
         self._ending = weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
 
-    def due(self, topics: Sequence[str]) -> list[str]:
-        """The payloads to send now, right after the commit they are about."""
+    def due(self, topics: Sequence[str]) -> Due:
+        """Which to send right after the commit they are about, and which `later`."""
         now = self._time.monotonic()
-        names = []
+        names: list[str] = []
+        waiting: list[str] = []
         with self._changed:
-            idle = not self._waiting
             if len(self._sent) > _REMEMBERED_MAX:
                 self._sent = {name: at for name, at in self._sent.items() if now - at < WINDOW_S}
-            for name in map(short, topics):
+            for topic in topics:
+                name = short(topic)
                 if now - self._sent.get(name, -WINDOW_S) < WINDOW_S:
-                    self._keep(name, now + WINDOW_S)
+                    waiting.append(topic)
                     continue
                 self._sent[name] = now
                 names.append(name)
                 if name in self._waiting:  # told once more, for what is not committed yet
                     self._waiting[name] = now + 2 * WINDOW_S
-            if self._waiting and idle:  # else the thread knows already that there is something
-                self._start()
-        return _payloads(names)
+        return Due(_payloads(names), waiting)
 
     def later(self, topics: Sequence[str]) -> None:
-        """Send these a little later, from a thread of our own."""
+        """Send these a little later, from a thread of our own: what they are about is committed."""
         until = self._time.monotonic() + WINDOW_S
         with self._changed:
             idle = not self._waiting
             for name in map(short, topics):
-                self._keep(name, until)
-            if idle:
+                self._waiting[name] = min(self._waiting.get(name, until), until)
+            if idle:  # else the thread knows already that there is something
                 self._start()
-
-    def _keep(self, name: str, until: float) -> None:
-        """Let it wait until then at most."""
-        self._waiting[name] = min(self._waiting.get(name, until), until)
 
     def flush(self) -> None:
         """Send now what still waits; what the thread is sending has been sent then, too."""
