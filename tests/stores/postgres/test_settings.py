@@ -4,12 +4,30 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
+import psycopg
 import pytest
 
-from packhorse import ConfigError
+from packhorse import ConfigError, QueueClosed
 from packhorse.stores import open_store
+from packhorse.stores.postgres import connection as connecting
+from packhorse.stores.postgres.connection import StartupOptions, connection_arguments
 from packhorse.stores.postgres.settings import PostgresSettings
+from packhorse.testing.conformance.samples import QUEUE
+from tests.servers.postgres import PostgresServer
+from tests.stores.postgres.support import (
+    PATIENCE_S,
+    ask,
+    postgres_store,
+    submitting,
+    until,
+    waiting_for_locks,
+)
+
+_STRICT: Final = "strict"
 
 
 def test_a_url_alone_is_enough() -> None:
@@ -147,3 +165,39 @@ def test_settings_do_not_show_what_libpq_is_given() -> None:
     )
 
     assert "s3cret" not in repr(settings)
+
+
+@pytest.fixture
+def strict(own_server: PostgresServer) -> Iterator[str]:
+    """A database whose transactions see all the time what was there when they began."""
+    ask(own_server.url(), f"create database {_STRICT}")
+    isolation = "default_transaction_isolation = 'repeatable read'"
+    ask(own_server.url(), f"alter database {_STRICT} set {isolation}")
+    yield own_server.url(_STRICT)
+    ask(own_server.url(), f"drop database {_STRICT} with (force)")
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "by a pooler without options"])
+def test_a_database_with_another_isolation_lets_nobody_act_on_what_was_before_a_lock(
+    strict: str, monkeypatch: pytest.MonkeyPatch, *, pooled: bool
+) -> None:
+    def forgetful(settings: PostgresSettings, options: StartupOptions) -> dict[str, Any]:
+        return {**connection_arguments(settings, options), "options": ""}
+
+    if pooled:
+        monkeypatch.setattr(connecting, "connection_arguments", forgetful)
+    store = postgres_store(strict)
+    store.run(store.queues.close_queue("other", closed=True))
+    with psycopg.connect(strict) as closing, ThreadPoolExecutor(1) as threads:
+        closing.execute("set transaction isolation level read committed")
+        closing.execute("select pg_advisory_xact_lock(packhorse.lock_key('all'))")
+        submit = threads.submit(store.run, submitting(store, "job"))
+        until(lambda: waiting_for_locks(strict, "packhorse"))
+        closing.execute("insert into packhorse.queues (name, closed) values (%s, true)", (QUEUE,))
+        closing.execute("update packhorse.special set queues = queues || %s::text", (QUEUE,))
+        closing.commit()
+
+        with pytest.raises(QueueClosed):
+            submit.result(PATIENCE_S)
+
+    store.close()

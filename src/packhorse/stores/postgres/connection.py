@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 #: What an old PgBouncer says of parameters it does not know.
 _REFUSED: Final = "unsupported startup parameter"
+#: For statements without a transaction around them; see `transaction.BEGIN`.
+_ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 #: How much longer than the server's own timeout we wait for its answer.
 GRACE_S: Final = 2.0
 
@@ -65,7 +67,7 @@ def connection_arguments(settings: PostgresSettings, options: StartupOptions) ->
     if options.hold:
         asked = str(conninfo_to_dict(settings.conninfo).get("options") or "")
         ours = [f"-c {name}={value}" for name, value in settings.server_settings.items()]
-        arguments["options"] = " ".join([asked, *ours]).strip()
+        arguments["options"] = " ".join([asked, *ours, _ISOLATION]).strip()
     return arguments
 
 

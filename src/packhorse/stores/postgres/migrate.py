@@ -82,6 +82,8 @@ def _has_schema(connection: Connection[Any], settings: PostgresSettings) -> bool
 
 
 def _take_turn(connection: Connection[Any], settings: PostgresSettings) -> None:
+    # Else a database may show all the time what was there before the turn came.
+    connection.execute("set transaction isolation level read committed")
     name = f"packhorse {settings.schema}.{settings.prefix}"
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 

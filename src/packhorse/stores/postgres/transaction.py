@@ -33,7 +33,8 @@ from packhorse.stores.postgres.wakeups import Due
 
 T = TypeVar("T")
 
-_BEGIN: Final = "begin"
+#: Whatever the default of the database is: what is read after a lock must be what it protects.
+BEGIN: Final = "begin isolation level read committed"
 _BEGIN_READING: Final = "begin isolation level repeatable read read only"
 _COMMIT: Final = "commit"
 _ROLLBACK: Final = "rollback"
@@ -266,7 +267,7 @@ class Transaction:
         return results[len(queued) :]
 
     def _opening(self) -> list[Command]:
-        opening = [self._command(_BEGIN_READING if self._reading and not self._once else _BEGIN)]
+        opening = [self._command(_BEGIN_READING if self._reading and not self._once else BEGIN)]
         if not self._context.settings_hold():
             ours = self._context.settings.server_settings.items()
             opening += [self._command(f"set local {name} = {value}") for name, value in ours]

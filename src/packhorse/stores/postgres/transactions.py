@@ -20,7 +20,7 @@ from packhorse.stores.postgres.errors import has_answered, is_lost, translated
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
 from packhorse.stores.postgres.pool import LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again, Once, Rows
-from packhorse.stores.postgres.transaction import StoreContext, Transaction
+from packhorse.stores.postgres.transaction import BEGIN, StoreContext, Transaction
 
 #: How many connections are taken that may have died while they were idle.
 _DEAD_MAX: Final = 3
@@ -28,7 +28,6 @@ _DEAD_MAX: Final = 3
 _TRIES_MAX: Final = 20
 #: The longest a block may wait between two statements, however long the lease is.
 _STILL_S_MAX: Final = 3600.0
-_BEGIN: Final = "begin"
 _ROLLBACK: Final = "rollback"
 _SAVEPOINT: Final = "savepoint packhorse_last_steps"
 _BACK: Final = "rollback to savepoint packhorse_last_steps"
@@ -100,7 +99,7 @@ class PostgresTransactions:
         # rows, which the next attempt may want.
         still_ms = min(lease_s, _STILL_S_MAX) * 1000
         stands_still = f"set local idle_in_transaction_session_timeout = {still_ms:.0f}"
-        begin = [_command(self._context, text) for text in (_BEGIN, stands_still)]
+        begin = [_command(self._context, text) for text in (BEGIN, stands_still)]
         return [[_command(self._context, _CLEAN)], begin]
 
 
