@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
@@ -12,9 +13,11 @@ import psycopg
 import pytest
 
 from packhorse import Packhorse, StoreUnavailable
+from packhorse.stores.postgres.connection import ThreadConnection
+from packhorse.stores.postgres.pool import ConnectionOpener, SyncPool
 from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.support import ask, postgres_store, submitting, until
+from tests.stores.postgres.support import PATIENCE_S, ask, postgres_store, submitting, until
 
 _ROLE: Final = "frugal"
 _SCHEMA: Final = "few"
@@ -75,6 +78,21 @@ def test_a_worker_runs_its_jobs_on_few_connections(
         return results
 
     assert asyncio.run(story()) == list(range(_JOBS))
+
+
+def test_who_is_patient_for_a_moment_waits_no_longer_for_a_connection_in_use() -> None:
+    pool = SyncPool(_unused, ConnectionOpener(PATIENCE_S), size=1, patience_s=PATIENCE_S)
+    pool._slots.acquire()  # somebody uses the only one
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable, match=r"busy for 0\.01 s"):
+        pool.take(0.01)
+
+    assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def _unused() -> ThreadConnection:
+    raise AssertionError("there is no room for another connection")
 
 
 def _is_served(server: PostgresServer) -> bool:

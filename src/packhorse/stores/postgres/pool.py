@@ -134,9 +134,9 @@ class _Pool(Generic[C]):
             connection.close()
         return None
 
-    def _exhausted(self) -> StoreUnavailable:
+    def _exhausted(self, patience_s: float) -> StoreUnavailable:
         return StoreUnavailable(
-            f"all {self._size} connections of the pool were busy for {self._patience_s:g} s; look "
+            f"all {self._size} connections of the pool were busy for {patience_s:g} s; look "
             "for plans that hang in pg_stat_activity, or raise pool or hot_pool in the URL"
         )
 
@@ -161,10 +161,12 @@ class SyncPool(_Pool[ThreadConnection]):
     def take(self, patience_s: float | None = None) -> ThreadConnection:
         """A connection for this thread alone, until it is given back.
 
-        `patience_s`: how long to try while the server refuses more, if not as long as usual.
+        `patience_s`: how long to wait for one, and how long to try while the server refuses more,
+        if not as long as usual.
         """
-        if not (self._slots.acquire(blocking=False) or self._wait()):
-            raise self._exhausted()
+        longest_s = self._patience_s if patience_s is None else patience_s
+        if not (self._slots.acquire(blocking=False) or self._wait(longest_s)):
+            raise self._exhausted(longest_s)
         try:
             with self._lock:
                 connection = self._reused()
@@ -198,10 +200,10 @@ class SyncPool(_Pool[ThreadConnection]):
             self._used.clear()
             super().close_idle()
 
-    def _wait(self) -> bool:
+    def _wait(self, longest_s: float) -> bool:
         self._waiting += 1
         try:
-            return self._slots.acquire(timeout=self._patience_s)
+            return self._slots.acquire(timeout=longest_s)
         finally:
             self._waiting -= 1
 
@@ -286,7 +288,7 @@ class AsyncPool(_Pool[LoopConnection]):
             async with asyncio.timeout(self._patience_s):
                 await self._slots.acquire()
         except TimeoutError:
-            raise self._exhausted() from None
+            raise self._exhausted(self._patience_s) from None
 
 
 class LoopPools:
