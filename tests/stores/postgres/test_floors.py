@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, Final
 
@@ -40,6 +42,9 @@ _ROUNDS: Final = 4
 _FRONT: Final = [-1]
 #: So long that no claim of a test looks from the front a second time unasked.
 _LONG_S: Final = 0.5
+#: Threads that claim, and the queues that each of them finds.
+_LEARNERS: Final = 4
+_LEARNT: Final = 200
 
 
 class Hands:
@@ -380,3 +385,25 @@ def _settled(url: str, read: str, index: str, above: int = -1) -> int:
 
     until(rests)
     return again
+
+
+def test_claims_in_several_threads_learn_about_new_queues_at_the_same_time() -> None:
+    hands = Hands()
+    hands.tick = 2 * LAG_S  # every look lets the floors rise, from a copy of all places
+    floor = Floor(hands)
+
+    def learn(thread: int) -> None:
+        for number in range(_LEARNT):
+            queue = f"{thread}-{number}"
+            handed = [(queue, 0, number)]
+            floor.learn(floor.begin(), handed, queues=(queue,), filled=False)
+
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(_LEARNERS) as threads:
+            learners = [threads.submit(learn, thread) for thread in range(_LEARNERS)]
+            for learner in learners:
+                learner.result()
+    finally:
+        sys.setswitchinterval(switching_s)

@@ -121,6 +121,7 @@ class Floor:
         self._noted_at = time()
         self._sweep = Sweep()
         self._crowded_at = -math.inf
+        self._learning = threading.Lock()  #: a store object may claim in several threads
 
     @property
     def crowded(self) -> bool:
@@ -175,6 +176,17 @@ class Floor:
         filled: bool,
     ) -> None:
         """Learn from a look: the claimed (queue, rank, place), in the order of claiming."""
+        with self._learning:
+            self._learn(look, handed, queues, filled=filled)
+
+    def _learn(
+        self,
+        look: FloorLook,
+        handed: Sequence[tuple[str, int, int]],
+        queues: Sequence[str],
+        *,
+        filled: bool,
+    ) -> None:
         now = self._time()
         self._sweep.note(look, now, max(map(max, self._low.values()), default=_FIRST))
         for queue, rank, place in handed:
