@@ -6,16 +6,27 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import msgspec
 import psycopg
 import pytest
 
-from packhorse.core.job import Job, JobStatus, NewJob, OnConflict, UniqueRule
+from packhorse.core.job import (
+    IdempotencyRule,
+    Job,
+    JobStatus,
+    NewJob,
+    OnConflict,
+    UniqueRule,
+)
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.postgres.wakeups import short
 from packhorse.stores.requests import (
     ClaimRequest,
     QueueSettings,
@@ -232,3 +243,39 @@ def test_a_job_stashed_while_an_end_waits_for_the_row_of_its_holder_is_submitted
 
     assert ask(url, f"select count(*) from {schema}.stash") == [(0,)]
     assert ask(url, f"select id from {schema}.jobs order by seq") == [("first",), ("second",)]
+
+
+_ALIKE: Final = NewJob(
+    "again",
+    "free",
+    b"1",
+    "plain",
+    tenant="ann",
+    unique=UniqueRule("u"),
+    idempotency=IdempotencyRule("i", "digest", 60_000_000),
+)
+
+
+@pytest.mark.parametrize(
+    "locking",
+    [
+        lambda store: store.jobs.submit([msgspec.structs.replace(_ALIKE, unique=None)]),
+        lambda store: store.jobs.submit([msgspec.structs.replace(_ALIKE, idempotency=None)]),
+        lambda store: store.jobs.settle(
+            [Settlement("ready", 1, SettlementKind.FAILED, JobStatus.FAILED)]
+        ),
+        lambda store: store.jobs.cancel("ready", tenant="bob"),
+    ],
+    ids=["idempotency key", "unique key", "stale settlement", "cancel by another tenant"],
+)
+def test_who_locks_a_ready_job_and_leaves_it_ready_lets_claims_look_again(
+    store: PostgresStore, locking: Callable[[PostgresStore], Plan[Any]]
+) -> None:
+    """Claims skip locked rows; one that found nothing else sleeps."""
+    store.run(store.jobs.submit([msgspec.structs.replace(_ALIKE, id="ready")]))
+    with psycopg.connect(store._settings.conninfo, autocommit=True) as listening:
+        listening.execute(f'listen "{store._channel}"'.encode())
+        store.run(locking(store))
+        heard = list(listening.notifies(timeout=PATIENCE_S / 10, stop_after=1))
+
+    assert [notice.payload for notice in heard] == [short("queue:plain")]

@@ -31,6 +31,7 @@ from packhorse.stores.sql.keys import (
     holds,
     keys_wanted,
     last_holder,
+    leave_ready,
     never_taken,
     take_keys,
     take_new_keys,
@@ -218,6 +219,7 @@ def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
             "of its own",
             job_id=holder.id,
         )
+    yield from leave_ready(holder.queue, holder.status)
     return holder.id
 
 
@@ -236,6 +238,7 @@ def _rival(
     if not holds("unique", holder, now_us):
         return None, now_us
     level.allow([holder.queue])
+    yield from leave_ready(holder.queue, holder.status)
     met = conflict(job.unique.on_conflict, STATUS[holder.status])
     if met is Conflict.STASH:
         yield dialect.write(dialect.sql("stash_keep"), (holder.seq, json_text(job)))

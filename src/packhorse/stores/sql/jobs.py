@@ -16,7 +16,7 @@ from packhorse.stores.plan import Plan, Steps, Wake, looking_for, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
-from packhorse.stores.sql.keys import Holder, holder_of, identities_of, take_keys
+from packhorse.stores.sql.keys import Holder, holder_of, identities_of, leave_ready, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
@@ -97,9 +97,12 @@ def cancel_steps(
     """See `JobStore.cancel`."""
     yield from level.enter()
     rows = yield Rows(dialect.sql("cancel_row"), (job_id,))
-    if not rows or tenant not in (None, rows[0][0]):
+    if not rows:
         return CancelAnswer.UNKNOWN
     job = _Unwanted(*rows[0])
+    if tenant not in (None, job.tenant):
+        yield from leave_ready(job.queue, job.status)
+        return CancelAnswer.UNKNOWN
     now_us: int = yield NOW
     status = STATUS[job.status]
     answer = cancel(status, lost=is_lost(job.lease_expires_us, job.hold_us, now_us))

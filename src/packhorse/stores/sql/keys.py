@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from packhorse.core.job import NewJob
+from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.uniqueness import Identity, holds_idempotency_key, holds_unique_key
-from packhorse.stores.plan import Steps
+from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, Extra, read_extra
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
@@ -28,6 +28,12 @@ class Holder(NamedTuple):
     suspect: bool
     extra: str | None
     finished_us: int | None
+
+
+def leave_ready(queue: str, status: int) -> Steps[None]:
+    """Let claims look again if a job is ready: they skip rows that are locked, and this one was."""
+    if STATUS[status] is JobStatus.QUEUED:
+        yield Wake(f"queue:{queue}")
 
 
 def holder_of(dialect: Dialect, kind: str, identity: Identity | None) -> Steps[Holder | None]:

@@ -18,6 +18,7 @@ from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
 from packhorse.stores.sql.finish import aftermath
+from packhorse.stores.sql.keys import leave_ready
 from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import (
     CODE,
@@ -141,7 +142,8 @@ def settle_each(
     for one in settlements:
         job = held.get(one.job_id)
         if job is None or not _applies(one, job, now_us):
-            verdicts.append(_verdict_unapplied(one, job))
+            verdict = yield from _unapplied(one, job)
+            verdicts.append(verdict)
             continue
         signals = 0 if one.waits is None else (yield from delivered_to(dialect, job.seq))
         resolved = resolve(
@@ -179,13 +181,13 @@ def _applies(one: Settlement, job: _Held, now_us: int) -> bool:
     return is_lost(job.lease_expires_us, job.hold_us, now_us)
 
 
-def _verdict_unapplied(one: Settlement, job: _Held | None) -> Verdict:
+def _unapplied(one: Settlement, job: _Held | None) -> Steps[Verdict]:
     """Return applied for a repeated settlement, stale for any other."""
-    repeated = (
-        job is not None
-        and one.kind is not SettlementKind.RESCUED
-        and job.settled == settled_mark(one.fence, one.kind)
-    )
+    if job is None:
+        return Verdict.STALE
+    yield from leave_ready(job.queue, job.status)
+    rescued = one.kind is SettlementKind.RESCUED
+    repeated = not rescued and job.settled == settled_mark(one.fence, one.kind)
     return Verdict.APPLIED if repeated else Verdict.STALE
 
 
