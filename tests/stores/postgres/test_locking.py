@@ -20,6 +20,7 @@ from packhorse.core.job import (
     JobStatus,
     NewJob,
     OnConflict,
+    Progress,
     UniqueRule,
 )
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
@@ -29,12 +30,13 @@ from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.wakeups import short
 from packhorse.stores.requests import (
     ClaimRequest,
+    ProgressNote,
     QueueSettings,
     Renewal,
     TaskSettings,
 )
 from packhorse.stores.sql.rows import CODE, json_text
-from tests.stores.postgres.support import PATIENCE_S, ask, postgres_store, until
+from tests.stores.postgres.support import PATIENCE_S, ask, postgres_store, until, waiting_for_locks
 
 _CLIENTS: Final = 4
 _TURNS: Final = 25
@@ -279,3 +281,29 @@ def test_who_locks_a_ready_job_and_leaves_it_ready_lets_claims_look_again(
         heard = list(listening.notifies(timeout=PATIENCE_S / 10, stop_after=1))
 
     assert [notice.payload for notice in heard] == [short("queue:plain")]
+
+
+def test_progress_is_noted_in_the_order_in_which_settlements_lock_their_jobs(
+    url: str, store: PostgresStore
+) -> None:
+    """Else each may hold a job that the other one waits for."""
+    names = ("a", "b")
+    store.run(store.leases.renew(Renewal("w", _LEASE_US, ("plain",), _TASKS)))
+    store.run(store.jobs.submit([NewJob(name, "free", b"1", "plain") for name in names]))
+    claimed = store.run(store.jobs.claim(ClaimRequest("w", ("plain",), _TASKS, 2, 60_000_000)))
+    fences = {job.id: job.fence for job in claimed.jobs}
+    notes = [
+        ProgressNote("b", fences["b"], Progress(1)),
+        ProgressNote("a", 0, Progress(1)),
+        ProgressNote("a", fences["a"], Progress(2)),
+    ]
+    jobs = f'"{store._settings.schema}".jobs'
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo) as settling, ThreadPoolExecutor(1) as threads:
+        settling.execute(f"select from {jobs} where id = 'a' for update".encode())
+        noted = threads.submit(store.run, store.jobs.note_progress(notes))
+        until(lambda: waiting_for_locks(url, store._settings.schema))
+        settling.execute(f"select from {jobs} where id = 'b' for update nowait".encode())
+        settling.rollback()
+
+        assert noted.result(PATIENCE_S) == (Verdict.APPLIED, Verdict.STALE, Verdict.APPLIED)

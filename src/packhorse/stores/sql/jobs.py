@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from packhorse.core.job import LOOK_MAX, TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
@@ -22,7 +22,7 @@ from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
 from packhorse.stores.sql.search import chosen_finished
 from packhorse.stores.sql.settle import settle_each
-from packhorse.stores.sql.statements import NOW, Change, Rows
+from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 from packhorse.stores.transfer import cursor_of
 
@@ -39,21 +39,17 @@ class SqlJobs:
 
     @planned()
     def note_progress(self, notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
-        dialect = self._dialect
         now_us = yield NOW
-        verdicts = []
-        for note in notes:
-            changed = yield Change(
-                dialect.sql("progress"),
-                {
-                    "id": note.job_id,
-                    "fence": note.fence,
-                    "progress": json_text(note.progress),
-                    "now": now_us,
-                },
-            )
-            verdicts.append(Verdict.APPLIED if changed else Verdict.STALE)
-        return tuple(verdicts)
+        text = self._dialect.sql("progress")
+        # In the order in which settlements lock jobs, too; the newest of a job stays the last.
+        order = sorted(range(len(notes)), key=lambda index: notes[index].job_id)
+        found = yield from self._dialect.read_each(
+            [Rows(text, _noted(notes[index], now_us)) for index in order]
+        )
+        written = dict(zip(order, found, strict=True))
+        return tuple(
+            [Verdict.APPLIED if written[index] else Verdict.STALE for index in range(len(notes))]
+        )
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         level = self._level()
@@ -79,6 +75,11 @@ class SqlJobs:
     ) -> Plan[Deleted]:
         behind = cursor_of(after)
         return Plan("delete", partial(delete_steps, self._dialect, chosen, limit, behind, most))
+
+
+def _noted(note: ProgressNote, now_us: int) -> dict[str, Any]:
+    progress = json_text(note.progress)
+    return {"id": note.job_id, "fence": note.fence, "progress": progress, "now": now_us}
 
 
 def delete_steps(

@@ -80,6 +80,7 @@ where seq = :seq
 -- Keep the newest progress of a job whose fence is current.
 update {jobs} set progress = :progress, updated_us = :now
 where id = :id and fence = :fence and status = {status.processing}
+returning id
 
 -- name: cancel_row
 -- What must be known of a job to cancel it; it is locked until that is done. The worker is looked up
