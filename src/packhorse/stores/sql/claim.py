@@ -280,10 +280,11 @@ def reopen_due(dialect: Dialect, now_us: int, level: Isolation) -> Steps[None]:
     Gates that the plan does not cover are left to claims from their queues.
     """
     rows = yield Rows(dialect.sql("reopens_due"), {"now": now_us})
-    for (gate,) in rows:
-        if level.covers(read_gate(gate)):
-            yield from unblock(dialect, gate, _LET_GO_MAX)
-            yield dialect.write(dialect.sql("reopen_forget"), (gate,))
+    gates = [gate for (gate,) in rows if level.covers(read_gate(gate))]
+    if gates:
+        yield from unblock(dialect, dict.fromkeys(gates, _LET_GO_MAX))
+    for gate in gates:
+        yield dialect.write(dialect.sql("reopen_forget"), (gate,))
 
 
 #: Due jobs that become ready in one claim, per queue.

@@ -114,8 +114,8 @@ def _open_gates(dialect: Dialect, over: Sequence[_Over]) -> Steps[None]:
     freed = Counter(gate_text(gate) for one in over for gate in other_gates(one.keys))
     tasks = sorted({one.keys.task for one in over})
     holding = yield from dialect.holding(list(freed), tasks)
-    for (gate,) in holding:
-        yield from unblock(dialect, gate, freed[gate])
+    if holding:
+        yield from unblock(dialect, {gate: freed[gate] for (gate,) in holding})
 
 
 def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:

@@ -239,7 +239,7 @@ class LimitBook:
         released = 0
         for state in open_gates:
             text, heaviest = gate_text(state.gate), self._heaviest(state)
-            released += yield from unblock(dialect, text, 1, heaviest=heaviest)
+            released += yield from unblock(dialect, {text: 1}, heaviest=heaviest)
         return "others" if released else "job"
 
     def _held_with_its_line(self, gate: str, line: str | None) -> bool:
@@ -283,9 +283,7 @@ class LimitBook:
             return 0
         dialect = self.dialect
         holding = yield Rows(dialect.sql("gates_holding"), (dialect.many(list(counts)),))
-        released = 0
-        for (gate,) in holding:
-            released += yield from unblock(dialect, gate, counts[gate])
+        released: int = yield from unblock(dialect, {gate: counts[gate] for (gate,) in holding})
         return released
 
     def _has_room(self, gate: Gate) -> bool:

@@ -10,7 +10,7 @@ block them, the claim writes them down there and releases the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -98,23 +98,29 @@ def any_blocked(dialect: Dialect) -> Steps[bool]:
     return bool(found)
 
 
-def unblock(dialect: Dialect, gate: str, count: int, *, heaviest: int | None = None) -> Steps[int]:
-    """Unblock the first `count` jobs of a gate, per queue and task; return how many.
+def unblock(
+    dialect: Dialect, counts: Mapping[str, int], *, heaviest: int | None = None
+) -> Steps[int]:
+    """Unblock the first jobs of each gate, so many per queue and task; return how many in all.
 
     Per queue and task, since the next claim may serve only one of them. If they are more than the
     gate has room for, the claim blocks them again. None is heavier than `heaviest`.
     """
     now_us: int = yield NOW
-    kinds = yield Rows(dialect.sql("blocked_kinds"), {"gate": gate})
-    released = 0
-    for queue, task in kinds:
-        kind = {"gate": gate, "queue": queue, "task": task}
-        most = {"now": now_us, "count": count, "heaviest": heaviest}
-        rows = yield Rows(dialect.sql("blocked_first"), {**kind, **most})
-        yield dialect.write_each(dialect.sql("blocked_ready"), [seq for (seq,) in rows])
-        yield Wake(f"queue:{queue}")
-        released += len(rows)
-    return released
+    gates, sql = list(counts), dialect.sql
+    found = yield from dialect.read_each([Rows(sql("blocked_kinds"), {"gate": g}) for g in gates])
+    kinds = [(gate, *kind) for gate, rows in zip(gates, found, strict=True) for kind in rows]
+    asked = [
+        {"gate": gate, "queue": queue, "task": task, "count": counts[gate]}
+        for gate, queue, task in kinds
+    ]
+    most = {"now": now_us, "heaviest": heaviest}
+    first = yield from dialect.read_each([Rows(sql("blocked_first"), one | most) for one in asked])
+    seqs = [seq for rows in first for (seq,) in rows]
+    if seqs:
+        yield dialect.write_each(sql("blocked_ready"), seqs)
+    yield from wake_queues([(queue,) for _, queue, _ in kinds])
+    return len(seqs)
 
 
 def unblock_all(dialect: Dialect, condition: str, value: str) -> Steps[None]:

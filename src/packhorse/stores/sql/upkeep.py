@@ -195,15 +195,18 @@ def _queues_due(dialect: Dialect) -> Steps[list[str]]:
 def _try_gates(dialect: Dialect) -> Steps[None]:
     """Unblock the first job of each gate, in case a wake-up was missed.
 
-    The next claim blocks it again if the gate is closed.
+    The next claim blocks it again if the gate is closed. Everybody waits for this, so it takes few
+    round trips.
     """
-    lines = yield Rows(dialect.sql("order_lines"), (_GATES_TRIED_MAX,))
+    most = (_GATES_TRIED_MAX,)
+    lines, gates = yield from dialect.read_each(
+        [Rows(dialect.sql("order_lines"), most), Rows(dialect.sql("gates_held"), most)]
+    )
     if lines:
         names = dialect.many([line for (line,) in lines])
         yield Rows(dialect.sql("order_advance"), (names,))
-    gates = yield Rows(dialect.sql("gates_held"), (_GATES_TRIED_MAX,))
-    for (gate,) in gates:
-        yield from unblock(dialect, gate, 1)
+    if gates:
+        yield from unblock(dialect, {gate: 1 for (gate,) in gates})
 
 
 def _expire(dialect: Dialect, limit: int) -> Steps[tuple[str, ...]]:
