@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Final
 
@@ -14,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US, new_id
-from packhorse.core.job import Job, NewJob, RateRule
+from packhorse.core.job import Job, JobStatus, NewJob, RateRule
 from packhorse.core.policies.depth import turned_away
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.protocol import Store
 from packhorse.stores.redis.jobs import RedisJobs
+from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job
+from packhorse.testing.virtual_clock import VirtualClock
 from tests.servers.redis import redis_url
 
 FOLDER = files("packhorse.stores.redis") / "lua"
@@ -166,7 +170,7 @@ def test_jobs_of_unknown_tasks_cost_a_claim_nothing(store: RedisStore, *, fast: 
     assert many <= 1.3 * few
 
 
-def _commands_of_a_claim(store: RedisStore, *, fast: bool) -> int:
+def _commands_of_a_claim(store: RedisStore, *, fast: bool = False) -> int:
     """Claim the one job of a known task; says how many commands that took inside the server."""
     store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
     request = ClaimRequest(ANNA, ("default",), ("known",), 10, 30 * SECOND_US)
@@ -184,3 +188,72 @@ def test_parking_nothing_at_most_parks_nothing(store: RedisStore) -> None:
 
     assert store.run(store.upkeep.park(after_us=SECOND_US, limit=0)).tasks == ()
     assert store.run(store.upkeep.park(after_us=SECOND_US, limit=1)).tasks != ()
+
+
+#: Suspects that wait, few and many.
+_FEW: Final = 100
+_MANY: Final = 400
+#: What a claim says to the server beside its looks at suspects.
+_COMMANDS_MAX: Final = 100
+_RESCUED: Final = Settlement(
+    "", 0, SettlementKind.RESCUED, JobStatus.QUEUED, ended=False, crashes=1, suspect=True
+)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def clocked(namespace: str, clock: VirtualClock) -> Iterator[RedisStore]:
+    settings = RedisSettings.from_url(f"{redis_url()}?namespace={namespace}")
+    opened = RedisStore(settings, clock=clock)
+    yield opened
+    opened.close()
+
+
+def _make_suspects(store: RedisStore, clock: VirtualClock, count: int, tenant: str) -> None:
+    jobs = [NewJob(new_id(), "known", b"{}", tenant=tenant) for _ in range(count)]
+    store.run(store.jobs.submit(jobs))
+    held = _claim(store, count)
+    clock.advance(2 * LEASE_US / SECOND_US)
+    lost = [msgspec.structs.replace(_RESCUED, job_id=job.id, fence=job.fence) for job in held]
+    assert store.run(store.jobs.settle(lost)) == (Verdict.APPLIED,) * count
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_suspects_that_wait_cost_an_ordinary_claim_little(
+    clocked: RedisStore, clock: VirtualClock, *, paused: bool
+) -> None:
+    steps: list[int] = []
+    for more in (_FEW, _MANY - _FEW):
+        _make_suspects(clocked, clock, more, "acme")
+        clocked.run(clocked.queues.pause("default", tenant="acme", paused=paused))
+        clocked.run(clocked.jobs.submit([NewJob(new_id(), "known", b"{}")]))
+        steps.append(_commands_of_a_claim(clocked))
+        clocked.run(clocked.queues.pause("default", tenant="acme", paused=False))
+
+    few, many = steps
+    assert many <= 1.3 * few
+    assert few < _FEW + _COMMANDS_MAX
+
+
+def test_a_suspect_behind_many_that_may_not_run_is_told_of(
+    clocked: RedisStore, clock: VirtualClock
+) -> None:
+    """A claim looks at some of them, another one at others."""
+    _make_suspects(clocked, clock, _MANY, "acme")
+    _make_suspects(clocked, clock, 1, "other")
+    clocked.run(clocked.queues.pause("default", tenant="acme", paused=True))
+    clocked.run(clocked.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("*",), 10, 30 * SECOND_US)
+
+    told = 0
+    for _ in range(_MANY):
+        clock.advance(0.000_037)
+        told += clocked.run(clocked.jobs.claim(request)).suspects
+
+    assert told > 0
+    quarantine = msgspec.structs.replace(request, limit=1, quarantine=True)
+    assert [job.tenant for job in clocked.run(clocked.jobs.claim(quarantine)).jobs] == ["other"]

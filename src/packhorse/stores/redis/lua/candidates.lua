@@ -3,7 +3,8 @@
 -- needs: lines
 local candidates = {}
 local HEADS_MAX = 10000 -- heads of a group that a claim for some tenants looks at
-local SUSPECTS_MAX = 1000 -- suspects of one queue and task that are looked at
+local SUSPECTS_MAX = 1000 -- suspects of one queue and task that a claim of suspects looks at
+local SUSPECTS_SEEN_MAX = 50 -- those that every other claim looks at
 
 -- The queues that are not paused, each once, in the order in which they are served.
 function candidates.queue_order(names)
@@ -77,25 +78,41 @@ function candidates.before(one, other)
   return one[2] < other[2]
 end
 
--- The suspects of a queue and these tasks whose deadline has not passed, in the order of claiming.
-function candidates.suspects(queue, tasks)
+-- Go through the suspects of a queue and these tasks whose deadline has not passed: at most `most` of
+-- each task, in the order of claiming. Each is read when it comes to it. `in_turn`: if there are
+-- more, begin somewhere among them, each time elsewhere.
+local function each_suspect(queue, tasks, most, in_turn)
   local entries = {}
   for _, task in ipairs(candidates.known(tag .. KEY.suspect_tasks .. queue, tasks)) do
-    local found = redis.call('ZRANGE', tag .. KEY.suspects .. keys.pair(queue, task), 0,
-      SUSPECTS_MAX - 1, 'WITHSCORES')
+    local key = tag .. KEY.suspects .. keys.pair(queue, task)
+    local count = in_turn and redis.call('ZCARD', key) or 0
+    local first = count > most and clock.now % count or 0
+    local found = redis.call('ZRANGE', key, first, first + most - 1, 'WITHSCORES')
     for at = 1, #found, 2 do
       entries[#entries + 1] = {tonumber(found[at + 1]), found[at]}
     end
   end
   table.sort(entries, candidates.before)
-  local found = {}
-  for _, entry in ipairs(entries) do
-    local job = jobs.load(keys.ranked_id(entry[2]))
-    if is_wanted(job) and not (job.deadline_us and job.deadline_us <= clock.now) then
-      found[#found + 1] = job
+  local at = 0
+  return function()
+    while at < #entries do
+      at = at + 1
+      local job = jobs.load(keys.ranked_id(entries[at][2]))
+      if is_wanted(job) and not (job.deadline_us and job.deadline_us <= clock.now) then
+        return job
+      end
     end
   end
-  return found
+end
+
+-- The suspects to claim from.
+function candidates.suspects(queue, tasks)
+  return each_suspect(queue, tasks, SUSPECTS_MAX, false)
+end
+
+-- Suspects to see whether one could go: few, since every claim looks.
+function candidates.some_suspects(queue, tasks)
+  return each_suspect(queue, tasks, SUSPECTS_SEEN_MAX, true)
 end
 
 local GROUPS_MAX = 1000 -- groups of one queue and task that a claim looks at

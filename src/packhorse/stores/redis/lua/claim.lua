@@ -130,13 +130,14 @@ local function serve_ready(queue, tasks)
 end
 
 local function serve_suspects(queue, tasks)
-  for _, job in ipairs(candidates.suspects(queue, tasks)) do
-    if given >= limit then
-      return
-    elseif not gates.pass(turnstile, job) then
+  for job in candidates.suspects(queue, tasks) do
+    if not gates.pass(turnstile, job) then
       local found = redis.call('HMGET', keys.job(job.id), FIELD.definition, FIELD.payload)
       index.leave(job)
       hand_over(job, found[1], found[2])
+      if given >= limit then
+        return
+      end
     end
   end
 end
@@ -145,7 +146,7 @@ end
 local function suspects_wait(open, tasks)
   local alone = gates.turnstile()
   for _, queue in ipairs(open) do
-    for _, job in ipairs(candidates.suspects(queue, tasks)) do
+    for job in candidates.some_suspects(queue, tasks) do
       if not gates.pass(alone, job) then
         return true
       end
