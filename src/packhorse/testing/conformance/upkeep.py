@@ -260,6 +260,22 @@ class TestParking:
         parked = [name for name in "012" if trial.record(name).parked_us is not None]
         assert len(parked) == 2
 
+    def test_jobs_parked_more_lately_do_not_keep_one_parked_too_long(self, trial: Trial) -> None:
+        trial.submit(new_job("later", task="resize", delay_us=SECOND_US))
+        trial.submit(new_job("older", task="resize"))
+        trial.renew(BEN, queues=(QUEUE,), tasks=(TASK,))
+        _park(trial)
+        trial.advance_us(SECOND_US)
+        trial.run(trial.store.upkeep.promote(limit=EVERYTHING))
+        _park(trial)
+        assert trial.record("later").parked_us == trial.now_us()
+        trial.advance_us(_HOUR_US - SECOND_US)
+        trial.renew(BEN, queues=(QUEUE,), tasks=(TASK,))
+
+        parked = trial.run(trial.store.upkeep.park(after_us=_HOUR_US, limit=1))
+
+        assert parked == Parked(tasks=(), dead=("older",))
+
     @pytest.mark.parametrize("known", [False, True])
     def test_no_more_than_the_limit_is_given_up_or_ready_again(
         self, trial: Trial, *, known: bool

@@ -21,7 +21,8 @@ return ids
 -- Arguments: how long a job may be parked, how many of each at most.
 -- Answer: the names of newly parked tasks, and the ids of dead jobs.
 -- needs: settle
-local LOOKED_AT = 10000 -- ready jobs that one script looks at
+local LOOKED_AT = 10000 -- ready jobs that one script looks at, and parked ones of each kind
+local PARKED_PAGE = 100 -- parked jobs that are read at once, at least
 local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local served, known = {}, {}
 if limit == 0 then
@@ -49,18 +50,33 @@ local function by_sequence(found)
   return found
 end
 
--- The first parked jobs of the (queue, task)s that are wanted, in order of submission.
-local function parked(wanted, until_us)
-  local found = {}
-  for _, pair in ipairs(redis.call('SMEMBERS', tag .. KEY.parked_pairs)) do
-    if wanted(keys.unpair(pair)) then
-      for _, id in ipairs(redis.call('ZRANGE', tag .. KEY.parked .. pair, 0, limit - 1)) do
-        local job = jobs.load(id)
-        if not until_us or job.parked_us <= until_us then
-          found[#found + 1] = job
-        end
+-- Add the first parked jobs of a queue and task, in order of submission, to those found: `limit` of
+-- them or a few more. Those parked after `until_us` do not count, but `looks` bounds them too.
+local function parked_of(pair, until_us, looks, found)
+  local first, enough = 0, #found + limit
+  while #found < enough and first < looks do
+    local last = math.min(first + math.max(limit, PARKED_PAGE), looks) - 1
+    local ids = redis.call('ZRANGE', tag .. KEY.parked .. pair, first, last)
+    for _, id in ipairs(ids) do
+      local job = jobs.load(id)
+      if not until_us or job.parked_us <= until_us then
+        found[#found + 1] = job
       end
     end
+    first = #ids > 0 and first + #ids or looks
+  end
+end
+
+-- The first parked jobs of the (queue, task)s that are wanted, in order of submission.
+local function parked(wanted, until_us)
+  local found, pairs_wanted = {}, {}
+  for _, pair in ipairs(redis.call('SMEMBERS', tag .. KEY.parked_pairs)) do
+    if wanted(keys.unpair(pair)) then
+      pairs_wanted[#pairs_wanted + 1] = pair
+    end
+  end
+  for _, pair in ipairs(pairs_wanted) do
+    parked_of(pair, until_us, math.ceil(LOOKED_AT / #pairs_wanted), found)
   end
   return by_sequence(found)
 end
