@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from packhorse import Context, RetryPolicy
 from packhorse.batches.beginning import MapOptions
+from packhorse.core.job import JobStatus
 from packhorse.group_errors import BatchConflict, BatchItemFailed
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
@@ -200,3 +202,27 @@ def test_members_may_add_members_and_another_attempt_adds_none_again(
     assert sorted(walked) == first
     assert in_chunks.progress().succeeded == alone.progress().succeeded == 9
     assert alone.progress().status == "completed"
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.001], ids=["at_the_end", "meanwhile"])
+def test_items_whose_results_cannot_be_kept_end_their_chunk_and_do_not_count_as_done(
+    packhorse_app: TestApp, pause_s: float
+) -> None:
+    """Where each item takes a moment, the first are kept while the others run."""
+    ran: list[int] = []
+
+    @packhorse_app.task
+    async def long(number: int) -> str | None:
+        ran.append(number)
+        await asyncio.sleep(pause_s)
+        return "x" * 32_000
+
+    batch = packhorse_app.batch(long, range(300), batch_size=300)
+    (job,) = packhorse_app.assert_enqueued("long", queue="batch", count=1)
+    packhorse_app.run_jobs()
+
+    progress, kept = batch.progress(), len(list(batch.results()))
+    assert (progress.succeeded, progress.failed, progress.status) == (kept, 300 - kept, "failed")
+    assert kept < len(ran) <= 300
+    dead = job.info()
+    assert (dead.status, dead.dead_reason, dead.attempts) == (JobStatus.DEAD, "rejected", 1)

@@ -37,10 +37,10 @@ from packhorse.core.outcome import (
 from packhorse.core.policies.journal import Group
 from packhorse.core.policies.retry import wants_retry
 from packhorse.core.steps import has_attachments
-from packhorse.errors import PackhorseError, StoreUnavailable
+from packhorse.errors import PackhorseError, PayloadError, StoreRefused, StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.items import ItemRunner, Judge
-from packhorse.runtime.worker.outcomes import oversized
+from packhorse.runtime.worker.outcomes import described, kinds_of, oversized
 from packhorse.runtime.worker.plans import limits_of
 from packhorse.steps import IN_THREAD, ON_LOOP, finished
 from packhorse.steps.calls import Calls
@@ -92,7 +92,8 @@ class ChunkRun:
         self._waits: list[Snoozed] = []
         self._limited: Limited | None = None
         self._lost = False  # others hold the job by now
-        self._problem: PackhorseError | None = None
+        self._kept = self._state.counted  # of what is kept: items, and those that failed
+        self._unkept: Outcome | None = None  # the store does not take what the items came to
         self._lock = threading.Lock()
 
     async def run(self, calls: Calls) -> ChunkEnded | None:
@@ -108,10 +109,10 @@ class ChunkRun:
             if self._is_stopped:
                 with suppress(Exception):  # an item that is not written runs again
                     await self._write(calls)
-        if self._is_stopped:
-            return None
-        values, outcome = self._ending()
-        if values and not await calls.write(self._host, values):
+        if self._is_over:
+            return None  # what the worker or the store says of the attempt counts
+        outcome = self._unkept or await self._ended(calls)
+        if outcome is None:
             return None
         if isinstance(outcome, GivenUp) and self._chunk.stop_on_error:
             await self._ask(calls, _stop_batch(self._attempt.job))
@@ -120,17 +121,41 @@ class ChunkRun:
     async def _ask(self, calls: Calls, verb: Callable[[Store], Steps[T]]) -> T:
         return await self._host.aask(verb) if calls is ON_LOOP else self._host.ask(verb)
 
+    async def _ended(self, calls: Calls) -> Outcome | None:
+        """Keep the rest; return what the attempt came to, None if others hold the job by now."""
+        values, outcome = self._ending()
+        try:
+            held = not values or await calls.write(self._host, values)
+        except PackhorseError as error:
+            if isinstance(error, StoreUnavailable):
+                raise
+            return self._refused(error)
+        return outcome if held else None
+
     async def _write(self, calls: Calls) -> None:
         """Keep what items came to since the last write."""
         with self._lock:
-            values = self._unwritten()
+            values, counted = self._unwritten(), self._state.counted
         try:
-            self._lost = bool(values) and not await calls.write(self._host, values)
+            if values and not await calls.write(self._host, values):
+                self._lost = True
         except PackhorseError as error:
             self._state.keep_again()
             if isinstance(error, StoreUnavailable):
                 raise
-            self._problem = error  # it can never be kept
+            self._unkept = self._refused(error)
+        else:
+            self._kept = counted
+
+    def _refused(self, error: PackhorseError) -> Outcome:
+        """Return the outcome where results cannot be kept: their items do not count as done.
+
+        Not the error itself, whose frames hold this object.
+        """
+        told = described(error, code=error.code)
+        if isinstance(error, PayloadError | StoreRefused):  # no other attempt has less to keep
+            return GivenUp(DeadReason.REJECTED, told, counted=self._kept)
+        return Failed(told, kinds=kinds_of(type(error)), counted=self._kept)
 
     @property
     def _lanes(self) -> int:
@@ -221,7 +246,12 @@ class ChunkRun:
 
     @property
     def _is_stopped(self) -> bool:
-        return self._lost or self._problem is not None or self._context.cancel_requested
+        return self._is_over or self._unkept is not None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the job is not this attempt's any more, or the worker ends the attempt."""
+        return self._lost or self._context.cancel_requested
 
     def _unwritten(self) -> dict[str, bytes]:
         """Take what is to be written now, and report how many items are through."""
