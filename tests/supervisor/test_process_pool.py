@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +23,9 @@ from packhorse.core.job import Job, NewJob
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Released, Succeeded
 from packhorse.runtime.worker.processes import pool as process_pool
+from packhorse.runtime.worker.processes import runner
 from packhorse.runtime.worker.processes.messages import Setup
-from packhorse.runtime.worker.processes.pool import ProcessLimits, ProcessPool
+from packhorse.runtime.worker.processes.pool import PoolProcess, ProcessLimits, ProcessPool
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import ClaimRequest, Renewal
 from tests.supervisor.yard import IN_PROCESSES, JOBS, PATIENCE_S, Yard, lives, soon
@@ -143,6 +148,36 @@ def test_a_short_run_of_an_app_with_process_tasks_says_nothing_about_them(yard: 
     assert worker.wait(PATIENCE_S) == 0
     assert yard.output(worker) == ""
     assert not any(lives(int(each.name[9:])) for each in yard.folder.glob("imported-*"))
+
+
+@pytest.mark.parametrize("source", [JOBS + IN_PROCESSES])
+@pytest.mark.parametrize("inside", ["nothing", "a middleware"])
+async def test_a_job_whose_process_cannot_be_started_goes_back_at_no_cost_and_runs_later(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, inside: str
+) -> None:
+    failing, start = [True, True], PoolProcess._started
+
+    def started(process: PoolProcess, *descriptors: Any) -> subprocess.Popen[bytes]:
+        if failing and failing.pop():
+            raise BlockingIOError(errno.EAGAIN, "no more processes for now")
+        return start(process, *descriptors)
+
+    monkeypatch.setattr(PoolProcess, "_started", started)
+    monkeypatch.setattr(runner, "_WAIT_S", 0.05)
+    monkeypatch.syspath_prepend(str(yard.folder))
+    yard.app.origin = "jobs:app"
+    if inside == "a middleware":
+        yard.app.middleware(lambda _ctx, proceed: proceed())
+    job = await yard.app.tasks["wait_a_little"].aenqueue()
+
+    worker = asyncio.create_task(yard.app.arun(process_slots=1))
+    assert await job.aresult(timeout=PATIENCE_S) > 0
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(worker, PATIENCE_S)
+
+    counters = yard.record(job).counters
+    assert (counters.attempts, counters.failures, counters.crashes) == (1, 0, 0)
+    assert caplog.text.count("no process can be started") == 2
 
 
 @pytest.mark.req("S1-66")

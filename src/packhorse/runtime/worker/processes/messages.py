@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -114,6 +116,15 @@ class Logged(msgspec.Struct, frozen=True, tag="logged"):
     message: str
     fields: dict[str, Any] = {}
     exception: str = ""  #: the traceback that goes with it
+
+    def log(self) -> None:
+        """Log it in this process."""
+        logger = logging.getLogger(self.logger)
+        if logger.isEnabledFor(self.level):
+            about = (self.logger, self.level, "", 0, "%s", (self.message,), None)
+            record = logger.makeRecord(*about, extra=self.fields)
+            record.exc_text = self.exception or None
+            contextvars.Context().run(logger.handle, record)  # outside of any job that runs here
 
 
 ToProcess = Setup | Run | Cancel | LeaseGone | Where

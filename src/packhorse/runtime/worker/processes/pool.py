@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import os
 import signal
@@ -13,9 +12,9 @@ import socket
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import Job
@@ -86,18 +85,30 @@ class ProcessPool:
     async def acquire(self, wait_s: float | None = None) -> PoolProcess:
         """Wait for a process that is ready.
 
-        `TimeoutError` if none becomes free in time, `BrokenApp` if the app does not load.
+        `TimeoutError` if none becomes free in time, `BrokenApp` if the app does not load, another
+        `OSError` if the system starts none.
         """
+        async with self._patient(wait_s):
+            await self._room()
+        if self._idle:
+            return self._idle.pop()  # the one used last is the warmest
+        return await self._start()
+
+    async def rest(self, wait_s: float) -> None:
+        """Wait so long, or until `turn_away`."""
+        with contextlib.suppress(TimeoutError):
+            async with self._patient(wait_s):
+                await asyncio.get_running_loop().create_future()
+
+    @contextlib.asynccontextmanager
+    async def _patient(self, wait_s: float | None) -> AsyncIterator[None]:
         async with asyncio.timeout(wait_s) as patience:
             if wait_s is not None:
                 self._patience.add(patience)
             try:
-                await self._room()
+                yield
             finally:
                 self._patience.discard(patience)
-        if self._idle:
-            return self._idle.pop()  # the one used last is the warmest
-        return await self._start()
 
     def release(self, process: PoolProcess) -> None:
         """Return a process; discard one that has done enough or is not usable."""
@@ -142,6 +153,8 @@ class ProcessPool:
             return
         try:
             self.release(await self._start())
+        except OSError:
+            pass  # the first job starts one
         except BrokenApp as error:
             if not self._closed:  # else it was discarded, which is no fault of the app
                 _LOG.error("the app cannot be loaded in a process of its own: %s", error)
@@ -155,6 +168,8 @@ class ProcessPool:
         except BaseException as error:
             if isinstance(error, BrokenApp) and error.hopeless:
                 self._hopeless(str(error))
+            if isinstance(error, OSError):
+                _LOG.warning("no process can be started for now: %s", error)
             self._discard(process)
             self._next()
             raise
@@ -209,7 +224,7 @@ class PoolProcess:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._faults = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._faults: IO[bytes] | None = None
 
     async def open(self, setup: Setup) -> None:
         """Start it, and wait until it has imported the app."""
@@ -226,10 +241,11 @@ class PoolProcess:
         self.usable = True
 
     async def _connect(self) -> None:
+        self._faults = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = self._started(theirs)
+                self._process = self._started(theirs, self._faults)
             self.pid = self._process.pid
             self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
         except BaseException:
@@ -238,8 +254,8 @@ class PoolProcess:
         if self._unwanted:
             self._writer.close()
 
-    def _started(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        descriptors = (theirs.fileno(), self._faults.fileno())
+    def _started(self, theirs: socket.socket, faults: IO[bytes]) -> subprocess.Popen[bytes]:
+        descriptors = (theirs.fileno(), faults.fileno())
         return subprocess.Popen(  # noqa: S603 - takes a millisecond
             process_command(),
             pass_fds=descriptors,
@@ -318,7 +334,8 @@ class PoolProcess:
                     await self._ended()
             except TimeoutError:
                 await self._reaped()
-        self._faults.close()
+        if self._faults is not None:
+            self._faults.close()
 
     def _answered(self, message: Done) -> Outcome:
         outcome = outcome_of(message)
@@ -343,7 +360,7 @@ class PoolProcess:
             if not isinstance(message, Logged):
                 return message
             self._last_log = message.message
-            _log(message)
+            message.log()
             if running is not None and message.fields.get("job_id") == running.job.id:
                 text = f"{message.message}\n{message.exception}".rstrip("\n")
                 running.log(SystemClock().now_us(), message.level, message.logger, text)
@@ -362,7 +379,7 @@ class PoolProcess:
 
     def _wait(self) -> Death:
         unknown = Death(exit_code=None, signal=None, memory_mib=0.0)
-        if self._process is None:
+        if self._process is None or self._faults is None:
             return unknown
         try:
             if hasattr(os, "waitid"):  # while it is a zombie its pid names no other group
@@ -375,13 +392,3 @@ class PoolProcess:
             return unknown
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return Death.reaped(status, usage, self._faults, last_log=self._last_log)
-
-
-def _log(line: Logged) -> None:
-    """Log a record of the process here."""
-    logger = logging.getLogger(line.logger)
-    if logger.isEnabledFor(line.level):
-        about = (line.logger, line.level, "", 0, "%s", (line.message,), None)
-        record = logger.makeRecord(*about, extra=line.fields)
-        record.exc_text = line.exception or None
-        contextvars.Context().run(logger.handle, record)  # outside of any job that runs here

@@ -104,6 +104,8 @@ class ProcessRunner:
             process = await self.pool.acquire()
         except BrokenApp as error:
             return _broken(error)
+        except OSError:
+            return await self._given_back(attempt)
         return await self._run_in(process, attempt)
 
     async def _run(self, attempt: Attempt) -> None:
@@ -118,6 +120,8 @@ class ProcessRunner:
         except BrokenApp as error:
             self._begin(attempt)
             return _broken(error)
+        except OSError:
+            return await self._given_back(attempt)
         if attempt.ending is None:
             self._begin(attempt)
         if process is not None and attempt.ending is None:
@@ -125,6 +129,15 @@ class ProcessRunner:
         if process is not None:
             self.pool.release(process)
         return ended_by_worker(attempt, attempt.ending or Ending.TOO_LATE)
+
+    async def _given_back(self, attempt: Attempt) -> Outcome:
+        """Give back a job that the system starts no process for; first keep its slot for a pause.
+
+        Without the pause the next claim would bring it back at once.
+        """
+        await self.pool.rest(_WAIT_S)
+        attempt.ending = attempt.ending or Ending.TOO_LATE
+        return ended_by_worker(attempt, attempt.ending)
 
     async def _run_in(self, process: PoolProcess, attempt: Attempt) -> Outcome:
         self._running[attempt] = process
