@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import io
 import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from packhorse.core.clock import SECOND_US
+from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.policies.lease import trusted_for_us
 from packhorse.runtime.supervisor import child_process
 from packhorse.runtime.supervisor.child_process import ChildProcess, Death, ProcessSlot
@@ -181,13 +185,51 @@ def test_of_a_kill_for_memory_it_is_not_said_that_it_came_from_outside() -> None
 
 
 def test_the_wait_for_the_next_process_grows_until_one_has_lived_long() -> None:
-    slot, supervisor = ProcessSlot(0), cast("Supervisor", None)  # it is asked nothing
-    waits = [Supervisor._wait_s(supervisor, slot, 1.0, begun=False) for _ in range(4)]
+    slot = ProcessSlot(0)
+    waits = [slot.wait_s(1.0, begun=False) for _ in range(4)]
 
     assert waits == [restart_delay_s(number, begun=False) for number in (1, 2, 3, 4)]
     assert len(set(waits)) == 4
-    assert Supervisor._wait_s(supervisor, slot, 10.0, begun=False) == 0.0
+    assert slot.wait_s(10.0, begun=False) == 0.0
     assert slot.quick_deaths == 0
+
+
+async def test_a_process_that_cannot_be_started_leaves_nothing_behind_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    command = ["/bin/sh", "-c", "exit 0"]
+    supervisor = Supervisor(lambda _: command, 2, clock=clock, chance=SystemChance())
+    first, second = supervisor.slots
+    start, descriptors = subprocess.Popen, open_descriptors()
+
+    def fail(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes for now")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    supervisor._look()
+    assert open_descriptors() == descriptors
+    assert (first.child, second.child) == (None, None)
+    assert first.start_at == clock.monotonic() + restart_delay_s(1, begun=False)
+    assert caplog.text.count("no process can be started for now") == 2
+    clock.advance(1.0)
+    supervisor._look()
+    assert first.start_at == clock.monotonic() + restart_delay_s(2, begun=False)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    clock.advance(1.0)
+    supervisor._look()
+
+    children = supervisor.children
+    assert len(children) == 2
+    for child in children:
+        asyncio.get_running_loop().remove_reader(child.reading)
+        ended(child)
+        child.close()
+
+
+def open_descriptors() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
 
 
 # --------------------------------------------------------------------------------------- leases

@@ -20,6 +20,7 @@ import msgspec
 from packhorse.core.job import AttemptError
 from packhorse.logs.lines import follow
 from packhorse.runtime.supervisor.link import VARIABLE
+from packhorse.runtime.supervisor.liveness import restart_delay_s
 from packhorse.runtime.supervisor.messages import (
     FromChild,
     Hello,
@@ -41,6 +42,8 @@ _MESSAGE_MAX: Final = 2_000
 #: The unit of `ru_maxrss`: a kibibyte, on macOS a byte.
 _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 _MIB: Final = 1024 * 1024
+#: A process that lived this long did not die early.
+_LONG_LIFE_S: Final = 10.0
 #: Frames from here outward are not the user's.
 _OWN: Final = ("/packhorse/runtime/worker/", "/packhorse/cli/", "/packhorse/runtime/supervisor/")
 #: Frames of threads that wait for work.
@@ -129,22 +132,14 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.memory, memory = SharedMemory.create()
-        self._leave_log = follow(self.memory.lines)
-        self._faults = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is reaped
-        self.reading, up = os.pipe()
-        down, self._writing = os.pipe()
-        os.set_blocking(self.reading, False)
-        os.set_blocking(self._writing, False)
-        theirs = (up, down, memory, self._faults.fileno())
-        # In its own session, so that Ctrl-C reaches it only once, through the supervisor.
-        self._process = subprocess.Popen(  # noqa: S603 - this program
-            command,
-            pass_fds=theirs,
-            start_new_session=True,
-            env={**os.environ, VARIABLE: ",".join(map(str, theirs))},
-        )
-        for descriptor in (up, down, memory):
-            os.close(descriptor)
+        try:
+            self._start(command, memory)
+        except BaseException:
+            self.memory.close()
+            raise
+        finally:
+            os.close(memory)
+        self._ours.callback(follow(self.memory.lines))
         self.pid = self._process.pid
         self._memory_kills = memory_kills()
         self.hello: Hello | None = None
@@ -158,6 +153,28 @@ class ChildProcess:
         self.told = 0  #: stop signals it has been sent
         self.started_at = 0.0
         self._heard = b""
+
+    def _start(self, command: Sequence[str], memory: int) -> None:
+        """Start it. Whatever fails: their ends are closed in any case, ours if there is none."""
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._faults = ours.enter_context(tempfile.TemporaryFile())
+            self.reading, up = os.pipe()
+            ours.callback(os.close, self.reading)
+            theirs.callback(os.close, up)
+            down, self._writing = os.pipe()
+            ours.callback(os.close, self._writing)
+            theirs.callback(os.close, down)
+            os.set_blocking(self.reading, False)
+            os.set_blocking(self._writing, False)
+            descriptors = (up, down, memory, self._faults.fileno())
+            # In its own session, so that Ctrl-C reaches it only once, through the supervisor.
+            self._process = subprocess.Popen(  # noqa: S603 - this program
+                command,
+                pass_fds=descriptors,
+                start_new_session=True,
+                env={**os.environ, VARIABLE: ",".join(map(str, descriptors))},
+            )
+            self._ours = ours.pop_all()
 
     def hear(self) -> Iterator[FromChild]:
         """Read its new messages."""
@@ -235,10 +252,7 @@ class ChildProcess:
 
     def close(self) -> None:
         """Close the pipes of a process that has ended."""
-        os.close(self.reading)
-        os.close(self._writing)
-        self._faults.close()
-        self._leave_log()
+        self._ours.close()
 
 
 def readable_stacks(text: str) -> str:
@@ -275,3 +289,8 @@ class ProcessSlot:
     restarts: int = 0
     closed: bool = False  #: its process has done all it was started for
     quiet: bool = False  #: its process claims nothing, and its successor will not either
+
+    def wait_s(self, lived_s: float, *, begun: bool) -> float:
+        """Return how long it stays empty after a process that lived so long."""
+        self.quick_deaths = 0 if lived_s >= _LONG_LIFE_S else self.quick_deaths + 1
+        return restart_delay_s(self.quick_deaths, begun=begun)

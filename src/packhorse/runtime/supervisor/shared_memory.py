@@ -71,8 +71,12 @@ class SharedMemory:
         else:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, SIZE)
-        return cls(descriptor), descriptor
+        try:
+            os.ftruncate(descriptor, SIZE)
+            return cls(descriptor), descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def close(self) -> None:
         """Release the memory."""

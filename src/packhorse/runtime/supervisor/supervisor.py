@@ -24,7 +24,6 @@ from packhorse.runtime.supervisor.crash_recovery import Cause, CrashRecovery
 from packhorse.runtime.supervisor.liveness import (
     ProcessState,
     is_alive,
-    restart_delay_s,
     stuck_since,
 )
 from packhorse.runtime.supervisor.messages import Hello, NoSuspects, Quiet, Report
@@ -40,8 +39,6 @@ _LOOK_S: Final = 1.0
 _LOOKS_PER_LEASE: Final = 6
 #: After a longer gap between two checks the supervisor was stopped or starved itself.
 _AWAY_S: Final = 3.0
-#: A process that lived this long did not die early.
-_LONG_LIFE_S: Final = 10.0
 #: How long an aborted process may take to write its stacks.
 _DUMP_S: Final = 1.0
 #: How long a process may take for its last writes before it is killed.
@@ -222,8 +219,15 @@ class Supervisor:
     def _start_due(self, now: float) -> None:
         for slot in self.slots:
             free = slot.child is None and not slot.closed
-            if free and self.stopping_at is None and now >= slot.start_at:
+            if not free or self.stopping_at is not None or now < slot.start_at:
+                continue
+            try:
                 self._start(slot, now)
+            except OSError as error:  # the others work on
+                wait_s = slot.wait_s(0.0, begun=False)
+                slot.start_at = now + wait_s
+                told = "no process can be started for now (%s); the next try is in %.1f s"
+                _LOG.error(told, error, wait_s)
 
     def _start(self, slot: ProcessSlot, now: float) -> None:
         child = ChildProcess(self._command(self._first))
@@ -269,7 +273,7 @@ class Supervisor:
         slot.restarts += 1
         # At once, unless processes die early one after the other.
         now = self.clock.monotonic()
-        slot.start_at = now + self._wait_s(slot, now - child.started_at, begun=True)
+        slot.start_at = now + slot.wait_s(now - child.started_at, begun=True)
 
     # --------------------------------------------------------------------------------- watching
 
@@ -380,17 +384,12 @@ class Supervisor:
             self._received.append((signal.SIGTERM, death.at))
             return
         slot.restarts += 1
-        wait_s = self._wait_s(slot, death.at - child.started_at, begun=child.hello is not None)
+        wait_s = slot.wait_s(death.at - child.started_at, begun=child.hello is not None)
         slot.start_at = death.at + wait_s
         _LOG.error(
             "process %s ended by itself (%s); another one takes its place in %.1f s",
             *(child.pid, "killed, it was stuck" if cause else death.evidence, wait_s),
         )
-
-    def _wait_s(self, slot: ProcessSlot, lived_s: float, *, begun: bool) -> float:
-        """Return how long a slot stays empty after a process that lived so long."""
-        slot.quick_deaths = 0 if lived_s >= _LONG_LIFE_S else slot.quick_deaths + 1
-        return restart_delay_s(slot.quick_deaths, begun=begun)
 
     def _exit_code(self) -> int:
         if EXIT_ABANDONED in self._codes:
