@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,13 +18,17 @@ from packhorse import (
     Packhorse,
     PayloadError,
     RetryPolicy,
+    StoreUnavailable,
 )
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.job import JobOptions, RetryRule
 from packhorse.core.outcome import MESSAGE_LENGTH_MAX, Failed, TimedOut
 from packhorse.events import JobCompleted, JobRetried, JobStale
 from packhorse.protocol import TaskError
+from packhorse.runtime.consumer import Consumer
 from packhorse.runtime.consumer.fetched import failed_once
+from packhorse.stores.plan import Plan
+from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings
 from tests.unit.consumer_support import Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S
@@ -331,6 +335,63 @@ async def test_the_same_end_told_twice_is_one_end(depot: Depot) -> None:
         assert not await consumer.mark_failed(job, reason="changed_my_mind")
     assert depot.status("job") is JobStatus.COMPLETED
     assert len(depot.told(JobCompleted)) == 1
+
+
+class HeldStore:
+    """Lets the writes of a settler go, or fails them, when a test says so."""
+
+    def __init__(self, consumer: Consumer, store: Store) -> None:
+        self.jobs = store.jobs
+        self.reached, self.may_go, self.fails = asyncio.Event(), asyncio.Event(), False
+        self._store = store
+        assert consumer._runtime is not None
+        consumer._runtime.settler._store = cast("Store", self)
+
+    async def arun(self, plan: Plan[Any]) -> Any:
+        self.reached.set()
+        await self.may_go.wait()
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("away")
+        return await self._store.arun(plan)
+
+
+async def test_of_two_ends_told_at_once_each_gets_its_own_answer(depot: Depot) -> None:
+    depot.submit("job")
+    async with depot.consumer() as consumer, asyncio.timeout(PATIENCE_S):
+        job = await fetched(consumer)
+
+        first, second = await asyncio.gather(
+            consumer.mark_complete(job, result=1), consumer.mark_failed(job, "changed_my_mind")
+        )
+
+    assert (first, second) == (True, False)
+    assert depot.record("job").result == b"1"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_an_end_whose_telling_was_cancelled_does_not_answer_the_next_one(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Its write was under way: if it fails it is not repeated, else it is the end."""
+    monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
+    depot.submit("job")
+    async with depot.consumer() as consumer, asyncio.timeout(PATIENCE_S):
+        job = await fetched(consumer)
+        store = HeldStore(consumer, depot.store)
+        telling = asyncio.create_task(consumer.mark_complete(job, result=1))
+        await store.reached.wait()
+        telling.cancel()
+        await asyncio.wait({telling})
+
+        other = asyncio.create_task(consumer.mark_failed(job, "changed_my_mind"))
+        await asyncio.sleep(0)
+        store.fails = fails
+        store.may_go.set()
+
+        assert await other is fails
+    assert depot.status("job") is (JobStatus.DEAD if fails else JobStatus.COMPLETED)
+    assert telling.cancelled()
 
 
 @pytest.mark.parametrize("reason", [None, 7, b"late", ""])

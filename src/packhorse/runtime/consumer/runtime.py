@@ -249,6 +249,9 @@ class ConsumerRuntime(Runtime):
 
         Tried for as long as a lease lasts. If it fails, the job stays open.
         """
+        # One after the other: the answer is of the attempt, not of what was told of it.
+        while (earlier := attempt.settling) is not None and not earlier.answer.done():
+            await asyncio.wait({earlier.answer})
         if attempt.context is not None:
             outcome = within_budget(attempt, attempt.context, outcome)
         measured_s = self.monotonic() - attempt.started
@@ -258,10 +261,11 @@ class ConsumerRuntime(Runtime):
         answer: asyncio.Future[Verdict] = self.loop.create_future()
         counted = attempt.settling is not None and attempt.settling.counted
         attempt.settling = Settling(answer, until, counted)
-        self.settler.add(attempt, outcome, retry_us=retry_us)
-        self.settler.flush()
         try:
-            return await answer is not Verdict.STALE
+            self.settler.add(attempt, outcome, retry_us=retry_us)
+            self.settler.flush()
+            # Shielded: what is being written when the caller goes is answered all the same.
+            return await asyncio.shield(answer) is not Verdict.STALE
         except BaseException:
             self.settler.withdraw(attempt)
             attempt.stage = before

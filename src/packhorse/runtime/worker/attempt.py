@@ -46,6 +46,7 @@ class Settling(msgspec.Struct, eq=False):
     answer: asyncio.Future[Verdict]
     until: float  #: when to raise the store's error in the caller
     counted: bool = False  #: the store has answered a settlement of this attempt before
+    withdrawn: bool = False  #: the caller went while it was written: if that fails, it is dropped
 
 
 class Attempt(msgspec.Struct, eq=False):

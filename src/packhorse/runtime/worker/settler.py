@@ -157,7 +157,11 @@ class Settler:
             self._due.set()
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Drop the unwritten settlement of this attempt."""
+        """Drop the unwritten settlement of this attempt; one that is being written, if it fails."""
+        if attempt.settling is not None:
+            attempt.settling.withdrawn = attempt in self._under_way[1]
+            if not attempt.settling.withdrawn:
+                attempt.settling.answer.cancel()
         self._logs.forget(attempt)
         kept = [pair for pair in self._queued() if pair[1] is not attempt]
         self._settlements = [settlement for settlement, _ in kept]
@@ -253,13 +257,14 @@ class Settler:
         Returns whether to write again at once.
         """
         settlements, attempts = batch
-        if len(settlements) == 1:
+        if len(settlements) == 1 and not _is_withdrawn(attempts[0]):
             simpler = refused(settlements[0], str(error))
             if simpler is None:  # it does not even hold that: wait, as for any other error
                 return False
             settlements = [simpler]
         self._under_way = ([], [])
         self._batch_max = max(1, len(settlements) // 2)
+        settlements, attempts = self._give_up(settlements, attempts, error, _is_withdrawn)
         self._settlements[:0], self._attempts[:0] = settlements, attempts
         self._due.set()
         return True
@@ -269,7 +274,7 @@ class Settler:
     ) -> None:
         self._health.failed("settle", error)
         self._under_way = ([], [])
-        settlements, attempts = self._give_up(settlements, attempts, error)
+        settlements, attempts = self._give_up(settlements, attempts, error, self._waits_no_longer)
         if isinstance(error, StoreUnavailable):
             self._settlements[:0], self._attempts[:0] = settlements, attempts
         else:
@@ -279,16 +284,27 @@ class Settler:
             self._attempts += attempts
         self._due.set()
 
+    def _waits_no_longer(self, attempt: Attempt) -> bool:
+        waits = attempt.settling
+        if waits is None:
+            return False
+        return waits.withdrawn or self._shutdown.begun or self._monotonic() >= waits.until
+
     def _give_up(
-        self, settlements: list[Settlement], attempts: list[Attempt], error: Exception
+        self,
+        settlements: list[Settlement],
+        attempts: list[Attempt],
+        error: Exception,
+        which: Callable[[Attempt], bool],
     ) -> _Batch:
         """Raise the error in callers that wait no longer; return the rest, to be written again."""
-        now = self._monotonic()
         kept: _Batch = ([], [])
         for settlement, attempt in zip(settlements, attempts, strict=True):
             waits = attempt.settling
-            if waits is not None and (now >= waits.until or self._shutdown.begun):
-                if not waits.answer.done():
+            if waits is not None and which(attempt):
+                if waits.withdrawn:
+                    waits.answer.cancel()  # nobody would see the error
+                elif not waits.answer.done():
                     waits.answer.set_exception(error)
             else:
                 kept[0].append(settlement)
@@ -332,6 +348,10 @@ def _with_items(settlement: Settlement, attempt: Attempt, outcome: Outcome) -> S
     if counted is None and attempt.chunk is not None:
         counted = attempt.chunk.counted
     return msgspec.structs.replace(settlement, counted=counted)
+
+
+def _is_withdrawn(attempt: Attempt) -> bool:
+    return attempt.settling is not None and attempt.settling.withdrawn
 
 
 def _words_of(outcome: Outcome) -> str:
