@@ -371,7 +371,7 @@ async def test_of_two_ends_told_at_once_each_gets_its_own_answer(depot: Depot) -
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_an_end_whose_telling_was_cancelled_does_not_answer_the_next_one(
-    depot: Depot, monkeypatch: pytest.MonkeyPatch, fails: bool
+    depot: Depot, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """Its write was under way: if it fails it is not repeated, else it is the end."""
     monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)

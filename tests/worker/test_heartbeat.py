@@ -40,6 +40,7 @@ class Beats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         yard, self.clock = Yard(), HandClock()
+        self.store = yard.store
         self.told: list[bool] = []
         self.store_is_away = False
         renew = yard.store.leases.renew
@@ -98,6 +99,39 @@ async def test_it_is_told_soon_after_the_claim_that_stood_in_its_way(beats: Beat
     beats.beat(after_s=0.02)
 
     assert beats.told == [True, False, True]
+
+
+@pytest.mark.parametrize("what_fails", ["the renewal itself", "what follows it"])
+@pytest.mark.parametrize("found_by", ["the renewal", "a claim"])
+async def test_a_lapse_is_not_forgotten_when_the_renewal_that_finds_it_fails(
+    beats: Beats, monkeypatch: pytest.MonkeyPatch, what_fails: str, found_by: str
+) -> None:
+    """The store has renewed it by then, so that the next renewal finds nothing."""
+    beats.beat()
+    lease, run, calls = beats.heartbeat.lease, beats.store.run, list[object]()
+    epoch = lease.epoch
+    assert not lease.lost_since(epoch)
+    beats.store.run(beats.store.leases.leave("w"))
+    if found_by == "a claim":
+        beats.heartbeat.must_renew()
+    else:
+        beats.clock.seconds += 3 * RENEWS_EACH_S
+
+    def fail_once(plan: Plan[object]) -> object:
+        answer = run(plan)
+        calls.append(answer)
+        if len(calls) == (1 if what_fails == "the renewal itself" else 2):
+            raise StoreUnavailable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(beats.store, "run", fail_once)
+    beats.beat()
+    beats.beat(after_s=RENEWS_EACH_S)
+
+    assert lease.trusted
+    assert lease.lost_since(epoch)
+    found = [each.lapsed for each in calls if isinstance(each, Renewed)]
+    assert found == [True, False]
 
 
 async def test_a_lease_that_is_found_gone_is_renewed_once_at_once_and_then_with_pauses(

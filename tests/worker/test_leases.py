@@ -317,7 +317,8 @@ async def test_what_has_a_slot_and_has_not_begun_when_the_lease_lapses_does_not_
             time.sleep(0.05)  # the other one has got its slot
             crew = worker._runtime
             assert crew is not None
-            crew.heartbeat.lease.renewed(asked_at=0.0, lapsed=True)
+            crew.heartbeat.lease.distrust()
+            crew.heartbeat.lease.renewed(asked_at=crew.monotonic())
 
     async def lapse_first_on_the_loop(number: int) -> None:
         lapse_first(number)
@@ -341,7 +342,7 @@ def test_a_lease_is_trusted_for_nine_tenths_from_the_asking() -> None:
     lease = WorkerLease(clock, 10 * SECOND_US)
     assert not lease.trusted
 
-    lease.renewed(asked_at=0.0, lapsed=False)
+    lease.renewed(asked_at=0.0)
     clock.seconds = 8.9
     assert lease.trusted
     clock.seconds = 9.0
@@ -351,10 +352,11 @@ def test_a_lease_is_trusted_for_nine_tenths_from_the_asking() -> None:
 def test_what_was_claimed_before_a_lapse_stays_lost() -> None:
     clock = HandClock()
     lease = WorkerLease(clock, 10 * SECOND_US)
-    lease.renewed(asked_at=0.0, lapsed=False)
+    lease.renewed(asked_at=0.0)
     epoch = lease.epoch
 
-    lease.renewed(asked_at=1.0, lapsed=True)
+    lease.distrust()
+    lease.renewed(asked_at=1.0)
 
     assert lease.lost_since(epoch)
     assert not lease.lost_since(lease.epoch)

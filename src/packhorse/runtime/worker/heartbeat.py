@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -30,7 +31,7 @@ from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.runtime.worker.tallies import WorkerCounters
-from packhorse.stores.requests import Renewal, Renewed
+from packhorse.stores.requests import Renewal
 
 
 class WorkerLease:
@@ -47,6 +48,7 @@ class WorkerLease:
         self._kept_epoch = 0 if memory is None else memory.epoch
         self._ignored = 0.0  # what the memory said when the store knew better
         self._span_s = trusted_for_us(lease_us) / SECOND_US
+        self._margin_s = lease_us / SECOND_US - self._span_s
         self.trusted_until = float("-inf")  #: as the clock's `monotonic` counts
         self.epoch = 0
 
@@ -85,16 +87,24 @@ class WorkerLease:
         return gone
 
     def distrust(self) -> None:
-        """Stop trusting the lease: the store does not know it any more."""
+        """Stop trusting the lease: the store does not know it any more.
+
+        That what was claimed under it may be given away is noted at once: the store says it once.
+        """
+        self.epoch += 1
         if self._memory is not None:
             self._ignored = self._memory.trusted_until
         self.trusted_until = float("-inf")
 
-    def renewed(self, asked_at: float, *, lapsed: bool) -> None:
+    def asking(self, now: float) -> None:
+        """Distrust the lease if it has run out: the answer that says so may be lost."""
+        self.look()
+        if math.isfinite(self.trusted_until) and now >= self.trusted_until + self._margin_s:
+            self.distrust()
+
+    def renewed(self, asked_at: float) -> None:
         """Trust the lease again: the store granted a renewal requested at `asked_at`."""
         self.look()
-        if lapsed:
-            self.epoch += 1
         if self._memory is not None:
             self._memory.lease_renewed(asked_at)
         self.trusted_until = max(self.trusted_until, asked_at + self._span_s)
@@ -233,6 +243,7 @@ class Heartbeat:
     def _renew(self) -> None:
         must_tell = self.must_tell
         asked_at = self._monotonic()
+        self.lease.asking(asked_at)
         through = (must_tell or asked_at >= self._tell_at) and self.gate.acquire(blocking=False)
         try:
             held = self._slots.held_fences() if through else None
@@ -245,10 +256,13 @@ class Heartbeat:
                 totals=self._listener.counters.totals,
             )
             renewed = self._store.run(self._store.leases.renew(renewal))
+            if renewed.lapsed and self._begun:
+                self.lease.distrust()  # at once: what follows may fail
             self._look_at_mark()
-            self._declare_again(lapsed=renewed.lapsed)
+            self._declare_again()
         except Exception as error:  # noqa: BLE001 - tried again until the worker ends
             self._renew_at = self._monotonic() + self._backoff.next_s()
+            self._heeded = self.lease.epoch
             self._post(self._health.failed, "renew", error)
         else:
             self._renew_at = asked_at + self._interval_s
@@ -257,7 +271,7 @@ class Heartbeat:
             if through:
                 self._tell_at = asked_at + _TELL_S
             self._step_us = 0
-            self._granted(asked_at, renewed, told=through and must_tell)
+            self._granted(asked_at, told=through and must_tell)
             self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
         finally:
             if through:
@@ -273,17 +287,17 @@ class Heartbeat:
         elif copied is None and known:
             self._post(self._health.worked, "mark")
 
-    def _declare_again(self, *, lapsed: bool) -> None:
+    def _declare_again(self) -> None:
         """Declare limits again to a store that lost the lease: it may have lost them too."""
-        if self._begun and (lapsed or self.lease.epoch != self._epoch):
+        if self._begun and self.lease.epoch != self._epoch:
             self._undeclared = True
         if self._undeclared:
             self._declare()
             self._undeclared = False
 
-    def _granted(self, asked_at: float, renewed: Renewed, *, told: bool) -> None:
+    def _granted(self, asked_at: float, *, told: bool) -> None:
         self._backoff.reset()
-        self.lease.renewed(asked_at, lapsed=renewed.lapsed and self._begun)
+        self.lease.renewed(asked_at)
         if told:
             self.must_tell = False
         self._post(self._health.worked, "renew")
