@@ -15,8 +15,11 @@ import pytest
 
 from packhorse import ConfigError, DeadReason, JobHandle, JobStatus, Packhorse
 from packhorse.client.worker_signals import aask_stacks
+from packhorse.events import JobCancelling
 from packhorse.runtime.worker import slots
 from packhorse.runtime.worker.processes import runner
+from packhorse.runtime.worker.processes.messages import Setup
+from packhorse.runtime.worker.processes.pool import PoolProcess
 from packhorse.runtime.worker.processes.runner import Origin, origin_of
 from tests.supervisor.yard import (
     IN_PROCESSES,
@@ -127,6 +130,36 @@ async def test_nothing_is_held_ahead_where_a_limit_or_a_middleware_would_count_i
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert (record.status, record.fence) == (JobStatus.QUEUED, 0)
+
+
+async def test_a_job_that_is_cancelled_before_its_process_is_ready_does_not_begin(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside of a middleware, where the attempt itself has begun."""
+    ready, told, opened = asyncio.Event(), asyncio.Event(), PoolProcess.open
+
+    async def open_later(process: PoolProcess, setup: Setup) -> None:
+        await ready.wait()
+        await opened(process, setup)
+
+    monkeypatch.setattr(PoolProcess, "open", open_later)
+    monkeypatch.syspath_prepend(str(yard.folder))
+    yard.app.origin = "jobs:app"
+    yard.app.middleware(lambda _ctx, proceed: proceed())
+    yard.app.on(JobCancelling)(lambda _event: told.set())
+    yard.go()
+    job = await yard.app.tasks["hold_process"].aenqueue()
+    worker = asyncio.create_task(yard.app.arun(process_slots=1))
+    await soon("it to be held", lambda: yard.record(job).status is JobStatus.PROCESSING)
+
+    assert await job.acancel()
+    await asyncio.wait_for(told.wait(), PATIENCE_S)
+    ready.set()
+
+    await soon("its end", lambda: yard.record(job).status is JobStatus.CANCELLED)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(worker, PATIENCE_S)
+    assert not (yard.folder / f"begun-{job.id}").exists()
 
 
 async def test_jobs_that_wait_for_a_process_go_back_as_soon_as_the_worker_stops(

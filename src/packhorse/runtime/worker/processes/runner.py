@@ -106,6 +106,9 @@ class ProcessRunner:
             return _broken(error)
         except OSError:
             return await self._given_back(attempt)
+        if attempt.ending is not None:  # told to stop while it waited
+            self.pool.release(process)
+            return ended_by_worker(attempt, attempt.ending)
         return await self._run_in(process, attempt)
 
     async def _run(self, attempt: Attempt) -> None:
