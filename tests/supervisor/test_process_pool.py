@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from packhorse.core.clock import SystemClock
-from packhorse.core.job import Job, NewJob
+from packhorse.core.job import Job, JobStatus, NewJob
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Released, Succeeded
 from packhorse.runtime.worker.processes import pool as process_pool
@@ -178,6 +178,22 @@ async def test_a_job_whose_process_cannot_be_started_goes_back_at_no_cost_and_ru
     counters = yard.record(job).counters
     assert (counters.attempts, counters.failures, counters.crashes) == (1, 0, 0)
     assert caplog.text.count("no process can be started") == 2
+
+
+@pytest.mark.parametrize("source", [JOBS + IN_PROCESSES])
+@pytest.mark.parametrize("most", [1, 3])
+async def test_max_jobs_counts_jobs_in_processes_and_others_together(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.syspath_prepend(str(yard.folder))
+    yard.app.origin = "jobs:app"
+    tasks = yard.app.tasks
+    jobs = [await tasks["wait_a_little"].aenqueue() for _ in range(4)]
+    jobs += [await tasks["add"].aenqueue(1) for _ in range(4)]
+
+    await asyncio.wait_for(yard.app.arun(process_slots=1, max_jobs=most), PATIENCE_S)
+
+    assert sum(yard.record(job).status is JobStatus.COMPLETED for job in jobs) == most
 
 
 @pytest.mark.req("S1-66")

@@ -97,6 +97,7 @@ class Fetcher:
         self._options = options
         self._find_plan = find_plan
         self._slots = slots
+        slots.max_jobs = options.max_jobs
         self._settler = settler
         self._heartbeat = heartbeat
         self._shutdown = shutdown
@@ -209,9 +210,9 @@ class Fetcher:
     async def claim_only(self, tasks: tuple[str, ...], limit: int) -> Claimed | None:
         """Claim jobs of these tasks beside this loop; None if that is not possible."""
         async with self._turn:
-            if self.finished or self._quarantine.is_open or not self._may_claim():
-                return None
-            if not self._heartbeat.gate.acquire(blocking=False):
+            limit = min(limit, self._slots.left)  # others were claimed while this one waited
+            barred = limit < 1 or self.finished or self._quarantine.is_open
+            if barred or not (self._may_claim() and self._heartbeat.gate.acquire(blocking=False)):
                 return None
             request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
             claimed = await self._claim(request)
@@ -272,9 +273,8 @@ class Fetcher:
         asked = queues = rotation.ask(now) if limited else rotation.queues
         limit = self._wanted()
         if self._options.max_jobs is not None:
-            left = self._options.max_jobs - slots.started - len(slots.waiting)
-            self.finished = left <= 0 and not slots.busy
-            limit = min(limit, left)
+            self.finished = slots.left <= 0 and not slots.busy
+            limit = min(limit, slots.left)
         if self._caps is not None:
             queues, limit = self._caps.within(queues, limit)
         if mode is Mode.SUSPECTS:

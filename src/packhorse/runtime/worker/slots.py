@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -94,6 +95,7 @@ class Slots:
         self.running = 0
         self.in_processes = 0  #: of those; they have slots of their own, one a process
         self.started = 0  #: attempts begun since the worker started
+        self.max_jobs: int | None = None  #: how many may be; `Fetcher` sets it
         self.waiting: deque[Attempt] = deque()  #: look-ahead
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
         self.look_ahead = LookAhead(concurrency)
@@ -140,6 +142,13 @@ class Slots:
         """How many slots are taken: jobs that wait for a process have none yet."""
         waiting = self.in_processes - self.process_look_ahead.concurrency
         return self.running - max(0, waiting)
+
+    @property
+    def left(self) -> int:
+        """How many more jobs may be claimed, by `max_jobs`."""
+        if self.max_jobs is None:
+            return sys.maxsize
+        return self.max_jobs - self.started - len(self.waiting)
 
     @property
     def busy(self) -> bool:

@@ -323,7 +323,8 @@ class ProcessFetcher:
         count = slots.in_processes + sum(1 for _ in arrived)
         running = min(count, processes)
         ahead = self._may_look_ahead and self._fetcher.may_look_ahead
-        return self._look_ahead.wanted(running, count - running, ahead=ahead)
+        wanted = self._look_ahead.wanted(running, count - running, ahead=ahead)
+        return min(wanted, self._slots.left)
 
     async def _claim(self) -> float:
         """Claim once if there is room; return how long to wait."""
