@@ -16,8 +16,10 @@ from packhorse import JobConflict, JobStatus, Packhorse, StoreUnavailable, Usage
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import RateRule
 from packhorse.core.lifecycle import rescue
+from packhorse.core.policies.attachments import Attaching
 from packhorse.events import JobRescued, LoopBlocked, StoreRecovered, StoreTrouble
 from packhorse.runtime.consumer import Consumer
+from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, Renewal, WorkerRecord
 from tests.unit.consumer_support import Depot, Flow, depot_on, fetched
@@ -255,6 +257,42 @@ async def test_a_fetch_ends_in_time_while_the_store_is_gone() -> None:
 
         weather.left = 0
         assert (await fetched(consumer)).id == "there"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "store_gone", "broken"])
+async def test_a_fetch_that_fails_while_it_opens_its_job_gives_it_back(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    reading = asyncio.Event()
+
+    async def open_badly(*_: object) -> None:
+        monkeypatch.undo()
+        if how == "store_gone":
+            raise StoreUnavailable("away")
+        if how == "broken":
+            raise ZeroDivisionError
+        reading.set()
+        await asyncio.Event().wait()
+
+    depot.submit("job")
+    async with depot.consumer() as consumer, asyncio.timeout(PATIENCE_S):
+        kept = Attaching("job", (await fetched(consumer)).fence, {"step:a": b"1"})
+        depot.store.run(depot.store.attachments.attach([kept]))
+        await consumer.release("job")
+        monkeypatch.setattr(ConsumerRuntime, "_may_begin", open_badly)
+        fetching = asyncio.create_task(consumer.fetch(timeout=PATIENCE_S))
+        if how == "cancelled":
+            await reading.wait()
+            fetching.cancel()
+        await asyncio.wait({fetching})
+
+        assert (await fetched(consumer)).id == "job"
+
+    assert fetching.cancelled() is (how == "cancelled")
+    if how == "store_gone":
+        assert fetching.result() is None
+    elif how == "broken":
+        assert isinstance(fetching.exception(), ZeroDivisionError)
 
 
 @pytest.mark.usefixtures("fast")

@@ -24,7 +24,7 @@ from packhorse.core.settlement import Verdict
 from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import BudgetExceeded, KeyUnavailable, StepRefused
+from packhorse.errors import BudgetExceeded, KeyUnavailable, StepRefused, StoreUnavailable
 from packhorse.events import JobStarted, LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
@@ -102,7 +102,7 @@ class ConsumerRuntime(Runtime):
                 return None
             # This is where it starts, as its rate limit sees it.
             if not self.too_late(attempt, self.monotonic()):
-                return await self._opened(attempt)
+                return await self._handed_over(attempt)
             self._release(attempt)
 
     async def _next(self, timeout_s: float) -> Attempt | None:
@@ -124,6 +124,16 @@ class ConsumerRuntime(Runtime):
             timer.cancel()
             self._waiting.remove(waiter)
             self._count()
+
+    async def _handed_over(self, attempt: Attempt) -> FetchedJob | None:
+        """Return the job to its fetch, or give it back if it cannot be opened."""
+        try:
+            return await self._opened(attempt)
+        except BaseException as error:
+            self._not_opened(attempt)
+            if isinstance(error, StoreUnavailable):
+                return None  # as if the queue were empty
+            raise
 
     async def _opened(self, attempt: Attempt) -> FetchedJob | None:
         """Return the job as its runtime sees it; None if it had to be settled instead."""
@@ -150,6 +160,15 @@ class ConsumerRuntime(Runtime):
         if self.env.bus.wants(JobStarted):
             self.announcer.started(attempt)
         return job
+
+    def _not_opened(self, attempt: Attempt) -> None:
+        """Give back a job that nobody receives now; what is being written of it stays its end."""
+        settling = attempt.settling
+        if settling is not None and not settling.answer.done():
+            settling.withdrawn = False
+        elif attempt.stage is Stage.RUNNING:
+            attempt.settling = None  # nobody waits for its answer
+            self._release(attempt)
 
     async def _may_begin(self, attempt: Attempt) -> bool:
         """Read what is kept with a job; False if it has no budget left, or waits for a person."""
