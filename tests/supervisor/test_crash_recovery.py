@@ -13,20 +13,27 @@ from packhorse.core.clock import SystemChance
 from packhorse.core.job import AttemptError, Job, JobOptions, JobRecord, NewJob, RetryRule
 from packhorse.core.lifecycle import Limits, rescue, settle
 from packhorse.core.outcome import Crashed
+from packhorse.core.policies.history import PART_KIND, decode_part
 from packhorse.core.settlement import SettlementKind
-from packhorse.events import EventBus
+from packhorse.errors import StoreUnavailable
+from packhorse.events import Event, EventBus
+from packhorse.runtime.supervisor import crash_recovery
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.crash_recovery import (
     Cause,
+    CrashRecovery,
+    Recovered,
     RecoveredJob,
     emit_recovered,
     recover_jobs,
 )
 from packhorse.runtime.supervisor.messages import Hello, TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
+from packhorse.runtime.supervisor.store_client import StoreClient
 from packhorse.stores.memory.store import MemoryStore
 from packhorse.stores.requests import ClaimRequest, Renewal
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.supervisor.yard import PATIENCE_S
 
 WORKER: Final = "anna"
 HELLO: Final = Hello(
@@ -87,7 +94,9 @@ class Scene:
         )
         usual = {"exit_code": None, "signal": 11, "memory_mib": 123.0, "at": 100.0}
         death = Death(**{**usual, **about}, running=board)
-        return recover_jobs(self.store, hello, death, cause, SystemChance(1))
+        so_far = Recovered()
+        recover_jobs(self.store, hello, death, cause, SystemChance(1), so_far=so_far)
+        return tuple(so_far.jobs)
 
     def record(self, job: Job) -> JobRecord:
         found = self.store.run(self.store.inspection.job(job.id))
@@ -271,6 +280,41 @@ def test_a_last_renewal_that_arrives_late_does_not_hide_the_crash(
 
     assert scene.counted(scene.jobs[0]) == (1, 0, 1, 1, 0)
     assert scene.store.run(scene.store.leases.workers()) == ()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("verb", "call"), [("settle", 2), ("orphans", 3), ("leave", 1)])
+async def test_a_store_that_fails_in_between_loses_no_event_and_no_count(
+    monkeypatch: pytest.MonkeyPatch, verb: str, call: int, moment: str
+) -> None:
+    calls: list[tuple[str, str]] = []
+
+    def faults(*called: str) -> None:
+        calls.append((called[0], called[1]))
+        if called == (verb, moment) and calls.count((verb, moment)) == call:
+            raise StoreUnavailable(f"no {verb} today")
+
+    monkeypatch.setattr(crash_recovery, "_WAIT_S", 0.0)
+    monkeypatch.setattr(crash_recovery, "_BATCH", 1)
+    scene = Scene(3)
+    scene.store._faults = faults
+    board = tuple(Running(n, job.id, job.fence, 0.0, 90.0) for n, job in enumerate(scene.jobs))
+    death = Death(exit_code=None, signal=11, memory_mib=123.0, at=100.0, running=board)
+    client, recovery, told = StoreClient("memory://"), CrashRecovery(SystemChance(1)), list[Event]()
+    client._store = scene.store
+    recovery._bus.subscribe("job.timed_out", told.append)
+
+    recovery.begin(client, HELLO, death, Cause.STUCK)
+    await recovery.ended(PATIENCE_S)
+
+    assert calls.count((verb, moment)) > call
+    assert [scene.counted(job)[0] for job in scene.jobs] == [1, 1, 1]
+    assert (len(told), recovery.settled.failed) == (3, 3)
+    counts = recovery.settled.series[0].outcomes
+    page = scene.store.run(scene.store.records.records(PART_KIND, limit=10))
+    parts = [decode_part(record.document) for record in page.records]
+    assert [each.outcomes for part in parts for each in part.series] == [counts]
+    client.close()
 
 
 def test_what_became_of_jobs_is_counted_as_their_worker_would_have_counted_it() -> None:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from packhorse import Context, Packhorse, RateLimited, RetryPolicy, Snooze
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobStatus
+from packhorse.core.job import JobOptions, JobRecord, JobStatus
+from packhorse.errors import StoreUnavailable
 from packhorse.events import (
     Event,
     JobCancelled,
@@ -26,6 +28,7 @@ from packhorse.events.bus import EVENTS
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.upkeep import PARKED_US_MAX, DeathReporter, Expirer, Parker
 from packhorse.stores.memory import MemoryStore
+from packhorse.stores.plan import Plan
 from tests.worker.support import HandClock, Yard, heard, until
 
 #: How every job here is submitted, so that its events can be told from nobody's.
@@ -126,11 +129,15 @@ async def expired(yard: Yard) -> None:
 
 
 async def rescued(yard: Yard) -> None:
-    clock = HandClock()
-    rescuer = Rescuer(yard.services("rescuer", clock=clock))
+    rescuer, clock = rescuer_of(yard)
     for _ in range(2):
         await rescuer.run_once()
         clock.seconds += 4
+
+
+def rescuer_of(yard: Yard) -> tuple[Rescuer, HandClock]:
+    clock = HandClock()
+    return Rescuer(yard.services("rescuer", clock=clock)), clock
 
 
 WAYS: tuple[Callable[[Yard], Awaitable[None]], ...] = (
@@ -175,6 +182,35 @@ async def test_a_rescue_tells_how_long_the_attempt_was_held_and_what_became_of_i
     assert (event.lost_worker, event.worker, event.attempt) == ("gone", "rescuer", 1)
     assert (event.status, event.error_code) == ("pending", "WORKER_LOST")
     assert event.duration_ms == pytest.approx(30_000, abs=1_000)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ValueError("it cannot be read")])
+async def test_a_rescue_whose_record_cannot_be_read_keeps_no_other_from_being_told(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What a store that is away does not tell is told later."""
+    jobs = [yard.submit("lost", options=JobOptions(max_crashes=0), **OWN) for _ in range(3)]
+    for _ in jobs:
+        yard.claim_by_hand("gone", "lost")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    read, failing = yard.store.inspection.job, [error]
+
+    def reading(job_id: str) -> Plan[JobRecord | None]:
+        if failing:
+            raise failing.pop()
+        return read(job_id)
+
+    monkeypatch.setattr(yard.store.inspection, "job", reading)
+    rescuer, clock = rescuer_of(yard)
+    for _ in range(4):
+        with suppress(StoreUnavailable, ValueError):
+            await rescuer.run_once()
+        clock.seconds += 4
+
+    told = 3 if isinstance(error, StoreUnavailable) else 2
+    assert len(yard.told(JobRescued)) == len({e.job_id for e in yard.told(JobRescued)}) == told
+    assert {yard.status(job) for job in jobs} == {JobStatus.DEAD}
+    assert sorted(event.job_id for event in yard.told(JobDead)) == sorted(jobs)
 
 
 @pytest.mark.req("S3-16")

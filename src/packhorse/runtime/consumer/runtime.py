@@ -162,12 +162,12 @@ class ConsumerRuntime(Runtime):
         return job
 
     def _not_opened(self, attempt: Attempt) -> None:
-        """Give back a job that nobody receives now; what is being written of it stays its end."""
+        """Give back a job that no caller receives; what is being written of it stays its end."""
         settling = attempt.settling
         if settling is not None and not settling.answer.done():
             settling.withdrawn = False
         elif attempt.stage is Stage.RUNNING:
-            attempt.settling = None  # nobody waits for its answer
+            attempt.settling = None  # no caller waits for its answer
             self._release(attempt)
 
     async def _may_begin(self, attempt: Attempt) -> bool:

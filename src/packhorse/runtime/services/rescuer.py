@@ -10,7 +10,8 @@ See `policies.lease`.
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,6 +33,7 @@ from packhorse.core.policies.lease import (
     stepped_us,
 )
 from packhorse.core.settlement import Counted, Settlement, Verdict, counted_as
+from packhorse.errors import StoreUnavailable
 from packhorse.events import (
     JobCancelled,
     JobCancelling,
@@ -43,6 +45,7 @@ from packhorse.runtime.services.service import Service, ServiceContext
 from packhorse.runtime.services.upkeep import DeathReporter
 from packhorse.stores.requests import ExpiredLeases
 
+_LOG: Final = logging.getLogger("packhorse.worker")
 #: Jobs rescued in one write; a full batch is followed by the next at once.
 _BATCH: Final = 200
 _TOLD: Final = (JobRescued, JobCancelling, JobCancelled)
@@ -76,11 +79,13 @@ class Rescuer(Service):
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
         self._holds: dict[Hold, float] = {}  # at most a batch
         self._held: Counter[str] = Counter()  # how many jobs each worker held, over full batches
+        self._untold: deque[tuple[Orphan, Settlement, Verdict]] = deque()  # at most a batch
 
     async def run_once(self) -> float:
         """Look once; if a store call fails, forget what was seen before."""
         seen, self._seen = self._seen, {}
         holds, self._holds = self._holds, {}
+        await self._tell()
         look = await self._look()
         now = self._monotonic()
         expired = {
@@ -130,14 +135,24 @@ class Rescuer(Service):
     async def _rescue(self, orphans: Sequence[Orphan]) -> None:
         settlements = [lifecycle.rescue(orphan) for orphan in orphans]
         verdicts = await self._store.arun(self._store.jobs.settle(settlements))
-        dead: list[str] = []
-        for orphan, settlement, verdict in zip(orphans, settlements, verdicts, strict=True):
-            if verdict is Verdict.STALE:
-                continue  # it ended after all, or another rescuer was faster
+        answered = zip(orphans, settlements, verdicts, strict=True)
+        # The others ended after all, or another rescuer was faster.
+        self._untold += [each for each in answered if each[2] is not Verdict.STALE]
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Report rescues; those that the store does not answer about are left for the next run."""
+        while self._untold:
+            orphan, settlement, verdict = self._untold[0]
+            try:
+                await self._report(orphan, settlement, verdict)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - the others are reported all the same
+                _LOG.warning("the rescue of job %s is not reported: %s", orphan.job_id, error)
+            self._untold.popleft()
             if counted_as(settlement, verdict) is Counted.DEAD:
-                dead.append(orphan.job_id)
-            await self._report(orphan, settlement, verdict)
-        await self._deaths.report(dead)
+                await self._deaths.report([orphan.job_id])
 
     async def _report(self, orphan: Orphan, settlement: Settlement, verdict: Verdict) -> None:
         """Count an attempt that was lost, and emit its events, with what the job's record says."""

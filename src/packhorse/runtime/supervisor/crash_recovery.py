@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -127,25 +127,49 @@ class CrashRecovery:
             await asyncio.wait(self._tasks, timeout=timeout_s)
 
     async def _recover(self, client: StoreClient, hello: Hello, death: Death, cause: Cause) -> None:
+        so_far = Recovered()
         for _ in range(_TRIES):
             try:
-                jobs = await client.ask(
-                    lambda store: recover_jobs(store, hello, death, cause, self._chance)
+                await client.ask(
+                    lambda store: recover_jobs(
+                        *(store, hello, death, cause, self._chance), so_far=so_far
+                    )
                 )
+                break
             except Exception as error:  # noqa: BLE001 - tried again; the lease runs out meanwhile
                 _LOG.warning("the jobs of process %s wait for the store: %s", hello.pid, error)
                 await asyncio.sleep(_WAIT_S)
-            else:
-                self.settled = emit_recovered(self._bus, hello, jobs).after(self.settled)
-                return
+        self.settled = emit_recovered(self._bus, hello, so_far.jobs).after(self.settled)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What has become of the jobs of one dead process, over all tries: the store says it once."""
+
+    jobs: list[RecoveredJob] = field(default_factory=list)
+    unanswered: list[RecoveredJob] = field(default_factory=list)  #: it may have been written
+    kept: bool = False  #: the history has them
+
+    def settle(self, store: Store, jobs: Sequence[RecoveredJob]) -> None:
+        """Write what was decided; a settlement that is sent twice is written once.
+
+        Of a crash a store does not say that it was written before: that one counts as a rescue
+        by others, who have counted it.
+        """
+        self.unanswered = list(jobs)
+        verdicts = store.run(store.jobs.settle([each.settlement for each in jobs]))
+        self.unanswered = []
+        pairs = zip(jobs, verdicts, strict=True)
+        self.jobs += [replace(job, verdict=it) for job, it in pairs if it is not Verdict.STALE]
 
 
 def recover_jobs(
-    store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance
-) -> tuple[RecoveredJob, ...]:
+    store: Store, hello: Hello, death: Death, cause: Cause, chance: Chance, *, so_far: Recovered
+) -> None:
     """Settle all that a dead worker holds, and remove the worker. May be called again."""
     decisions = _Decisions(store, hello, death, cause, chance)
-    recovered: list[RecoveredJob] = []
+    if so_far.unanswered:
+        so_far.settle(store, so_far.unanswered)
     empty_reads = _EMPTY_READS if death.running else 1
     for _ in range(_BATCHES_MAX):
         orphans = _orphans(store, hello)
@@ -154,14 +178,11 @@ def recover_jobs(
             if not empty_reads:
                 break
             continue
-        decided = [decisions.decide(each) for each in orphans]
-        verdicts = store.run(store.jobs.settle([each.settlement for each in decided]))
-        pairs = zip(decided, verdicts, strict=True)
-        recovered += [replace(each, verdict=verdict) for each, verdict in pairs]
-    jobs = tuple(each for each in recovered if each.verdict is not Verdict.STALE)
-    keep_lost(store, hello.worker, _series_of(jobs))
+        so_far.settle(store, [decisions.decide(each) for each in orphans])
+    if not so_far.kept:
+        keep_lost(store, hello.worker, _series_of(so_far.jobs))
+        so_far.kept = True
     store.run(store.leases.leave(hello.worker))
-    return jobs
 
 
 def _orphans(store: Store, hello: Hello) -> list[Orphan]:

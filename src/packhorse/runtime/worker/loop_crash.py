@@ -16,7 +16,12 @@ from typing import Final, NoReturn
 
 from packhorse.core.settlement import timed_out
 from packhorse.runtime.supervisor.child_process import Death
-from packhorse.runtime.supervisor.crash_recovery import Cause, emit_recovered, recover_jobs
+from packhorse.runtime.supervisor.crash_recovery import (
+    Cause,
+    Recovered,
+    emit_recovered,
+    recover_jobs,
+)
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.recycling import memory_mib
@@ -73,11 +78,14 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
         running=tuple(_running(each) for each in lost),
         at=env.clock.monotonic(),
     )
-    jobs = recover_jobs(env.store, hello, death, Cause.CRASH, env.chance)
-    emit_recovered(env.bus, hello, jobs)
-    for job in jobs:
-        if job.counted is not None:
-            runtime.counters.count(job.counted, timed_out=timed_out(job.settlement))
+    recovered = Recovered()
+    try:
+        recover_jobs(env.store, hello, death, Cause.CRASH, env.chance, so_far=recovered)
+    finally:  # also of what was settled before the store failed
+        emit_recovered(env.bus, hello, recovered.jobs)
+        for job in recovered.jobs:
+            if job.counted is not None:
+                runtime.counters.count(job.counted, timed_out=timed_out(job.settlement))
 
 
 def _running(attempt: Attempt) -> Running:

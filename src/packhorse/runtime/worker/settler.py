@@ -303,7 +303,7 @@ class Settler:
             waits = attempt.settling
             if waits is not None and which(attempt):
                 if waits.withdrawn:
-                    waits.answer.cancel()  # nobody would see the error
+                    waits.answer.cancel()  # no caller would see the error
                 elif not waits.answer.done():
                     waits.answer.set_exception(error)
             else:
