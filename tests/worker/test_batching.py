@@ -91,7 +91,7 @@ async def test_progress_is_written_at_once_and_then_after_an_interval(
 ) -> None:
     clock, timers = HandClock(), Timers()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
-    writer = ProgressWriter(cast("Any", None), clock, cast("Any", None))
+    writer = ProgressWriter(cast("Any", None), clock, cast("Any", None), held=())
     attempt = cast("Attempt", Held())
 
     for written_at in (float("-inf"), 100.0, 99.9, 99.0):

@@ -99,6 +99,33 @@ async def test_what_the_store_does_not_take_now_it_takes_later(
         go_on.set()
 
 
+@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_what_was_said_last_arrives_though_the_store_is_away_when_the_job_ends(
+    yard: Yard, counting: Counting, monkeypatch: pytest.MonkeyPatch, kind: str, failing: int
+) -> None:
+    monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
+    counting.failing = failing
+
+    async def in_a_coroutine(ctx: Context) -> None:
+        ctx.progress(5)
+
+    def in_a_thread(ctx: Context) -> None:
+        ctx.progress(5)
+
+    yard.task(in_a_coroutine if kind == "coroutine" else in_a_thread, name="work")
+    job_id = yard.submit("work")
+    async with yard.running() as worker:
+        await until(lambda: yard.status(job_id) is JobStatus.COMPLETED)
+        runtime = worker._runtime
+        assert runtime is not None
+        await until(lambda: not runtime.slots.held)
+        await until(lambda: not runtime.progress.newest)
+
+    assert counting.failing == 0
+    assert yard.job(job_id).progress == Progress(5)
+
+
 async def test_a_handler_may_ask_whether_the_job_is_still_its_own(yard: Yard) -> None:
     answers: list[bool] = []
 

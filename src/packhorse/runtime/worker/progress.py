@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from packhorse.core.clock import Clock
 from packhorse.core.job import NOTE_LENGTH_MAX, Progress
 from packhorse.core.settlement import plain_text
-from packhorse.errors import StoreRefused
+from packhorse.errors import StoreRefused, StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.store_health import StoreHealth
 from packhorse.stores.protocol import Store
@@ -27,8 +27,11 @@ _INTERVAL_S: Final = 0.25
 class ProgressWriter:
     """Takes notes from any thread; keeps one per attempt."""
 
-    def __init__(self, store: Store, clock: Clock, health: StoreHealth) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, health: StoreHealth, held: Container[Attempt]
+    ) -> None:
         self._store = store
+        self._held = held  # what is not is settled: the store refuses its notes
         self._monotonic = clock.monotonic
         self._health = health
         self._loop = asyncio.get_running_loop()
@@ -39,6 +42,11 @@ class ProgressWriter:
         self._scheduled = False
         self._written_at = float("-inf")
         self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a note is not written yet."""
+        return bool(self.newest or self._under_way)
 
     def note(self, attempt: Attempt, progress: Progress) -> None:
         """Keep a note of a running job; called from its thread, or from the event loop."""
@@ -52,7 +60,12 @@ class ProgressWriter:
 
     async def write(self, attempts: Iterable[Attempt]) -> None:
         """Write the last notes of these before their settlements, after which notes are refused."""
-        await self._write(self._take(attempts))
+        notes = self._take(attempts)
+        try:
+            await self._write(notes)
+        except StoreUnavailable:
+            self._put_back(notes)  # the settlements wait as well
+            raise
 
     def take_last(self, attempt: Attempt) -> Progress | None:
         """Take the last note, which may not be written yet; callable from its thread."""
@@ -95,15 +108,20 @@ class ProgressWriter:
 
     def _take(self, attempts: Iterable[Attempt]) -> dict[Attempt, Progress]:
         with self._lock:
-            found = ((attempt, self.newest.pop(attempt, None)) for attempt in attempts)
+            taken, under_way = self.newest.pop, self._under_way.get
+            found = ((each, taken(each, None) or under_way(each)) for each in attempts)
             return {attempt: said for attempt, said in found if said is not None}
 
     def _put_back(self, notes: dict[Attempt, Progress]) -> None:
-        for attempt, said in notes.items():
-            with self._lock:
-                newer = attempt in self.newest
-            if not newer:
-                self.note(attempt, said)
+        """Keep what could not be written; newer notes have come meanwhile, or settlements."""
+        with self._lock:
+            for attempt, said in notes.items():
+                if attempt in self._held:
+                    self.newest.setdefault(attempt, said)
+            first = bool(self.newest) and not self._scheduled
+            self._scheduled = self._scheduled or first
+        if first:
+            self._schedule()
 
 
 def _in_plain_words(note: ProgressNote) -> ProgressNote:

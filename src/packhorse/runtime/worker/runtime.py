@@ -86,7 +86,7 @@ class Runtime:
         self.announcer = Announcer(env.bus, env.chance, worker)
         self.counters = WorkerCounters()
         self.slots = Slots(self.loop, env.clock, concurrency)
-        self.progress = ProgressWriter(env.store, env.clock, self.health)
+        self.progress = ProgressWriter(env.store, env.clock, self.health, self.slots.held)
         self.settler = self._settler()
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
         self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
