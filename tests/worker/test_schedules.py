@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import zoneinfo
 from datetime import timedelta
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
-from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused
+from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, ScheduleStuck
 from packhorse.runtime.services.service import Duty
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
@@ -277,3 +279,83 @@ def test_a_job_that_is_refused_is_told_and_the_schedule_goes_on(packhorse_app: T
     fires = packhorse_app.schedules.get("hourly").fires
     assert len(fires) == 2
     assert all("shelf" in fire.refused for fire in fires)
+
+
+# ------------------------------------------------------------- one schedule does not stop the rest
+
+
+async def _assert_submitted(ran: Ran, arguments: dict[str, str], count: int) -> None:
+    await asyncio.to_thread(ran.app.assert_enqueued, ran.report, arguments, count=count)
+
+
+def _fires(app: TestApp, name: str) -> int:
+    return len(app.schedules.get(name).fires)
+
+
+def test_a_large_schedule_forgets_old_fires_and_stops_none(packhorse_app: TestApp) -> None:
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("big", ran.report.call("a" * 48_500), every="1h")
+    packhorse_app.schedule("small", ran.report.call(), every="1h")
+
+    packhorse_app.run_for("40h")
+
+    assert len(ran.due) == 80
+    assert 0 < _fires(packhorse_app, "big") < _fires(packhorse_app, "small") == 40
+
+
+@pytest.mark.parametrize(("count", "size"), [(20, 40_000), (60, 22_000)])
+def test_many_large_schedules_are_declared_and_fired_in_parts(
+    packhorse_app: TestApp, count: int, size: int
+) -> None:
+    ran = Ran(packhorse_app)
+    for number in range(count):
+        packhorse_app.schedule(f"big{number}", ran.report.call("a" * size), every="1h")
+
+    packhorse_app.run_for("2h")
+
+    assert len(ran.due) == 2 * count
+
+
+async def test_a_schedule_that_cannot_be_moved_rests_and_is_told_once(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck: list[ScheduleStuck] = []
+    packhorse_app.on(ScheduleStuck)(stuck.append)
+    ran = Ran(packhorse_app)
+    far, near = ran.report.call("far"), ran.report.call("near")
+    packhorse_app.schedule("far", far, cron="*/9 * * * *", timezone="Europe/Berlin", catch_up="all")
+    packhorse_app.schedule("near", near, every="9m")
+    ticker = ran.ticker("worker")
+    await ticker.run_once()
+
+    def unknown(name: str) -> None:
+        raise ZoneInfoNotFoundError(name)
+
+    with monkeypatch.context() as without:  # a worker on a system that lacks the time zone
+        without.setattr(zoneinfo, "ZoneInfo", unknown)
+        for _ in range(3):
+            packhorse_app.clock.advance(9 * 60)
+            await ticker.run_once()
+            assert await ticker.run_once() > 0  # it rests, and is not looked at all the time
+    await _assert_submitted(ran, {"what": "near"}, 3)
+    await _assert_submitted(ran, {"what": "far"}, 0)
+    assert [event.schedule for event in stuck] == ["far"]
+    assert "Europe/Berlin" in stuck[0].reason
+    packhorse_app.clock.advance(90)
+    await ticker.run_once()
+
+    await _assert_submitted(ran, {"what": "far"}, 3)
+
+
+def test_a_schedule_that_is_too_large_to_declare_stops_no_other(packhorse_app: TestApp) -> None:
+    stuck: list[ScheduleStuck] = []
+    packhorse_app.on(ScheduleStuck)(stuck.append)
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("huge", ran.report.call("a" * 70_000), every="1h")
+    packhorse_app.schedule("small", ran.report.call(), every="1h")
+
+    packhorse_app.run_for("2h")
+
+    assert ran.due == hours(1, 2)
+    assert [event.schedule for event in stuck] == ["huge"]
+    assert "reference" in stuck[0].reason

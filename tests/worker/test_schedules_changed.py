@@ -15,7 +15,7 @@ from packhorse.core.policies.records import Put
 from packhorse.core.schedules import read_schedule, schedule_id
 from packhorse.errors import ConfigError
 from packhorse.events import ScheduleRefused
-from packhorse.runtime.services import ticker
+from packhorse.runtime.services import service
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.testing import TestApp
 from packhorse.testing.virtual_clock import VirtualClock
@@ -87,7 +87,7 @@ async def test_what_no_worker_declares_any_more_is_retired_and_comes_back(
 async def test_many_schedules_that_are_due_at_once_are_fired_in_parts(
     packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ticker, "_TOGETHER", 2)
+    monkeypatch.setattr(service, "_PART_RECORDS", 2)
     ran = Ran(packhorse_app)
     for number in range(5):
         packhorse_app.schedule(f"each {number}", ran.report.call(str(number)), every="40m")

@@ -28,7 +28,7 @@ from packhorse.core.releases import RETIRED_AFTER_US, Declared, Release, declare
 from packhorse.errors import ConfigError
 
 SCHEDULE_KIND: Final = "schedule"
-#: Fires a schedule remembers.
+#: Fires a schedule remembers; one with a large call remembers fewer.
 _NOTES_MAX: Final = 50
 #: Bytes of arguments that one look may submit; the rest waits for the next.
 _FIRED_BYTES_MAX: Final = 1024 * 1024
@@ -125,8 +125,14 @@ read_schedule: Final = msgspec.json.Decoder(ScheduleDocument).decode
 
 
 def put_schedule(schedule: ScheduleDocument, version: int) -> Put:
-    """How to write a schedule whose record has this version."""
-    text = msgspec.json.encode(schedule)
+    """How to write a schedule whose record has this version.
+
+    What its call leaves no room for are its oldest fires: a schedule that was declared can fire.
+    """
+    fires, text = schedule.fires, msgspec.json.encode(schedule)
+    while len(text) > DOCUMENT_BYTES_MAX and fires:
+        fires = fires[1:]
+        text = msgspec.json.encode(msgspec.structs.replace(schedule, fires=fires))
     if len(text) > DOCUMENT_BYTES_MAX:
         raise ConfigError(
             f"schedule {schedule.name!r} takes {len(text)} bytes, and {DOCUMENT_BYTES_MAX} are "

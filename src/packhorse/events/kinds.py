@@ -217,6 +217,14 @@ class ScheduleRefused(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class ScheduleStuck(Event, frozen=True, kw_only=True):
+    """A schedule cannot be declared or fired by this worker; the others go on."""
+
+    name = "schedule.stuck"
+    schedule: str
+    reason: str
+
+
 class WorkerStarted(Event, frozen=True, kw_only=True):
     """The worker has its lease and begins to claim."""
 

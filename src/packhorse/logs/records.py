@@ -145,6 +145,9 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
                 "the store refused spooled jobs {job_ids} ({reason}); they are set aside in {path}"
             ),
             events.ScheduleRefused: "the job of schedule {schedule} was not stored: {reason}",
+            events.ScheduleStuck: (
+                "schedule {schedule} does not fire, the others do; it is tried again: {reason}"
+            ),
             events.LoopBlocked: (
                 "the event loop has been blocked for {seconds:.1f} s while running {tasks}; make a "
                 "blocking handler a plain def, so that it runs in a thread\n{stack}"

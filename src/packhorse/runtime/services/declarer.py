@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -12,25 +12,32 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.releases import SEEN_EVERY_US, Declaration, Declared, Release
-from packhorse.runtime.services.service import ServiceContext
+from packhorse.errors import PackhorseError
+from packhorse.runtime.services.service import ServiceContext, in_parts
 from packhorse.stores.records import Changed, all_records, store_clock
 
 #: Workers of a release renew its record; when it expires, others may replace its declarations.
 _RELEASE_US: Final = 180 * SECOND_US
 _RELEASE_EVERY_S: Final = 60.0
-#: Records written in one change: few, since one conflict makes it run again.
-_TOGETHER: Final = 50
 
 
 class Declarer:
     """Write declarations that are new, have changed, or were not renewed for long."""
 
     def __init__(
-        self, context: ServiceContext, kind: str, declarations: Sequence[Declaration], release: str
+        self,
+        context: ServiceContext,
+        kind: str,
+        declarations: Sequence[Declaration],
+        release: str,
+        *,
+        failed: Callable[[str, Exception], None] | None = None,
     ) -> None:
         self._store = context.store
         self._monotonic = context.clock.monotonic
         self._kind = kind
+        #: Called with the key of a declaration that cannot be written; without it that is an error.
+        self._failed = failed
         self._declarations = {each.id.key: each for each in declarations}
         self._release = RecordId("release", "", release[:400])
         self._renew_at = self._declare_at = float("-inf")
@@ -79,19 +86,28 @@ class Declarer:
             stored, now_us = await self.records(left)
             puts = []
             for key, declaration in list(left.items()):
-                record = stored.get(key)
-                lives = record is None or await self._holder_lives(record, release)
-                put = declaration.put(record, release, now_us, holder_lives=lives)
+                put = await self._put(declaration, stored.get(key), release, now_us)
                 if put is None:
                     del left[key]
                 else:
                     puts.append(put)
-            for begin in range(0, len(puts), _TOGETHER):
-                part = puts[begin : begin + _TOGETHER]
+            for part in in_parts(puts, lambda put: len(put.document)):
                 changed = await self.change(*part)
                 # On a conflict another worker has declared it meanwhile: compare again.
                 for put in part if changed.applied else ():
                     del left[put.id.key]
+
+    async def _put(
+        self, declaration: Declaration, record: Record | None, release: Release, now_us: int
+    ) -> Put | None:
+        lives = record is None or await self._holder_lives(record, release)
+        try:
+            return declaration.put(record, release, now_us, holder_lives=lives)
+        except (PackhorseError, msgspec.DecodeError) as error:
+            if self._failed is None:
+                raise
+            self._failed(declaration.id.key, error)  # it must not keep others undeclared
+            return None
 
     async def _holder_lives(self, record: Record, release: Release) -> bool:
         holder = msgspec.json.decode(record.document, type=Declared).release

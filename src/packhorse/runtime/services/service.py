@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
 from packhorse.core.policies.records import Put, Record, RecordId
@@ -26,6 +26,11 @@ _DUTY_US: Final = 3 * SECOND_US
 #: A service whose look at the store took long rests this many times as long: counting is slow in a
 #: store with millions of jobs, or past rows that an old snapshot keeps alive.
 REST_PER_COST: Final = 200
+#: Records written in one change: few, since one conflict makes it run again.
+_PART_RECORDS: Final = 50
+#: Bytes written in one change, well below what a store takes; a larger record goes alone.
+_PART_BYTES: Final = 512 * 1024
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,21 @@ class Service(ABC):
 def due_records(page: RecordPage) -> list[Record]:
     """Return the records of a page by order whose time has come."""
     return [record for record in page.records if (record.order or 0) <= page.now_us]
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut what is to be written into parts that go into one change; `size` says the bytes."""
+    part: list[T] = []
+    part_bytes = 0
+    for item in items:
+        item_bytes = size(item)
+        if part and (len(part) >= _PART_RECORDS or part_bytes + item_bytes > _PART_BYTES):
+            yield part
+            part, part_bytes = [], 0
+        part.append(item)
+        part_bytes += item_bytes
+    if part:
+        yield part
 
 
 def spread(interval_s: float, chance: Chance) -> float:

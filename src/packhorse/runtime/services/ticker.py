@@ -32,7 +32,7 @@ from packhorse.core.schedules import (
     retired,
     schedule_id,
 )
-from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused
+from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, ScheduleStuck
 from packhorse.runtime.services.declarer import Declarer
 from packhorse.runtime.services.service import (
     OFF_DUTY_S,
@@ -40,6 +40,7 @@ from packhorse.runtime.services.service import (
     Service,
     ServiceContext,
     due_records,
+    in_parts,
 )
 from packhorse.stores.records import Changed, RefusedJob
 
@@ -51,8 +52,11 @@ _REPORTED_LATE_US: Final = 30 * SECOND_US
 #: Why a fire has no job of its own: an earlier job holds its unique key.
 _RUNS_YET: Final = "the run before had not ended"
 _PAGE: Final = 100
-#: Schedules written in one change: few, since one conflict makes it run again.
-_TOGETHER: Final = 50
+#: How long a schedule rests that this worker cannot move; another one may be able to.
+_REST_US: Final = 60 * SECOND_US
+
+#: The change of a due schedule, and its fire if it has one.
+_Move = tuple[Put, Fired | None]
 
 
 class Ticker(Service):
@@ -72,7 +76,10 @@ class Ticker(Service):
         super().__init__(context)
         self._duty = Duty(context, self.name)
         self._traced = traced
-        self._declarer = Declarer(context, SCHEDULE_KIND, schedules, release)
+        self._declarer = Declarer(
+            context, SCHEDULE_KIND, schedules, release, failed=self._tell_stuck
+        )
+        self._stuck: dict[str, str] = {}  #: what was told of schedules, by their names
 
     async def run_once(self) -> float:
         """Declare and fire what is due; return when the next fire is."""
@@ -84,8 +91,9 @@ class Ticker(Service):
         if not await self._duty.is_mine():
             return self._wait_s(OFF_DUTY_S)
         moved = False
-        for begin in range(0, len(due), _TOGETHER):
-            moved |= await self._fire(due[begin : begin + _TOGETHER], page.now_us)
+        moves = filter(None, (self._move(record, page.now_us) for record in due))
+        for part in in_parts(moves, _move_bytes):
+            moved |= await self._fire(part, page.now_us)
         return 0.0 if moved else self._wait_s(OFF_DUTY_S)
 
     async def _change(self, *changes: Put, **more: Any) -> Changed:
@@ -93,9 +101,9 @@ class Ticker(Service):
 
     # ------------------------------------------------------------------------------------ firing
 
-    async def _fire(self, records: Sequence[Record], now_us: int) -> bool:
+    async def _fire(self, part: Sequence[_Move], now_us: int) -> bool:
         """Fire schedules in one change, without those that another worker changed meanwhile."""
-        moves = dict(filter(None, (self._move(record, now_us) for record in records)))
+        moves = dict(part)
         while moves:
             fires = [move for move in moves.values() if move is not None]
             jobs = [job for move in fires for job in move.jobs]
@@ -114,17 +122,34 @@ class Ticker(Service):
                 del moves[puts[index]]
         return False
 
-    def _move(self, record: Record, now_us: int) -> tuple[Put, Fired | None] | None:
-        """Return the change of a due schedule, and its fire; None if a newer release wrote it."""
+    def _move(self, record: Record, now_us: int) -> _Move | None:
+        """Return the change of a due schedule, and its fire; None if a newer release wrote it.
+
+        One that cannot be moved stays as it is and is looked at again later: it must not stop
+        the others. That may be since this system lacks its time zone.
+        """
         try:
             schedule = read_schedule(record.document)
         except msgspec.DecodeError:
             return None
+        try:
+            return self._moved(schedule, record, now_us)
+        except Exception as error:  # noqa: BLE001 - what another release declared may do anything
+            self._tell_stuck(schedule.name, error)
+            return Put(record.id, record.document, record.version, order=now_us + _REST_US), None
+
+    def _moved(self, schedule: ScheduleDocument, record: Record, now_us: int) -> _Move:
         if is_forgotten(schedule, now_us):
             put = put_schedule(retired(schedule, now_us), record.version)
             return msgspec.structs.replace(put, keep_us=RETIRED_KEPT_US), None
         move = fired(schedule, now_us)
         return put_schedule(schedule if move is None else move.document, record.version), move
+
+    def _tell_stuck(self, name: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        if self._stuck.get(name) != reason:
+            self._stuck[name] = reason
+            self._bus.emit(ScheduleStuck(worker=self._worker, schedule=name, reason=reason))
 
     async def _report(self, moves: Sequence[Fired], changed: Changed, now_us: int) -> None:
         answers = iter(changed.jobs)
@@ -166,3 +191,8 @@ class Ticker(Service):
         if record is not None:  # a conflict may lose the note, but not the event
             noted = refused(read_schedule(record.document), reasons)
             await self._change(put_schedule(noted, record.version))
+
+
+def _move_bytes(move: _Move) -> int:
+    put, fire = move
+    return len(put.document) + sum(len(job.payload) for job in (fire.jobs if fire else ()))
