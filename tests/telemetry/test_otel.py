@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
 )
 
-from packhorse import ConfigError, Context, Packhorse
+from packhorse import ConfigError, Context, Packhorse, RetryPolicy
 from packhorse.telemetry import otel
 from tests.stores.conftest import new_app, store_kind, store_url
 from tests.telemetry.otel_support import Traced, flaky
@@ -71,6 +71,36 @@ def test_a_failed_attempt_is_an_error_whose_text_is_redacted(traced: Traced) -> 
     )
     assert "hunter2" not in str(first.to_json())
     assert first.events[0].attributes["exception.type"] == "ValueError"
+
+
+def test_no_span_has_the_text_of_what_a_step_or_a_submit_raised(traced: Traced) -> None:
+    app = Packhorse("memory://")
+    traced.install(app)
+    secret = "password=hunter2"
+
+    @app.task(retry=RetryPolicy(max_retries=0))
+    def charge(ctx: Context) -> None:
+        def fail() -> None:
+            raise ValueError(secret)
+
+        ctx.step("card", fail)
+
+    def items() -> Iterator[dict[str, str]]:
+        yield {}
+        raise ValueError(secret)
+
+    charge.enqueue()
+    app.run(burst=True)
+    with pytest.raises(ValueError, match="hunter2"):
+        charge.map(items())
+
+    (step,) = traced.called("step card")
+    *_, sent = traced.called("send default")
+    for span in (step, sent):
+        assert span.status.status_code is trace.StatusCode.ERROR
+        assert span.status.description is None
+        assert span.attributes["error.type"] == "ValueError"
+    assert "hunter2" not in "".join(str(span.to_json()) for span in traced.spans.get_finished_spans())
 
 
 async def test_the_submit_is_the_parent_and_tasks_name_spans_where_that_is_chosen(

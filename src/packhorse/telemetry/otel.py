@@ -163,12 +163,8 @@ class _Telemetry:
             attributes["messaging.batch.message_count"] = len(jobs)
         about = next(iter(tasks if self._by_task else queues), "")
         one = len(tasks if self._by_task else queues) == 1
-        with self._tracer.start_as_current_span(
-            f"send {about}" if one else "send",
-            kind=self._trace.SpanKind.PRODUCER,
-            attributes=attributes,
-            record_exception=False,
-        ):
+        name = f"send {about}" if one else "send"
+        with self._around(name, attributes, self._trace.SpanKind.PRODUCER):
             carrier: dict[str, str] = {}
             self._propagate.inject(carrier)
             yield _carrying(jobs, carrier)
@@ -302,8 +298,18 @@ class _Telemetry:
     def _step(self, name: str) -> Iterator[None]:
         """Trace a step that is called now; one whose result was stored has no span."""
         attributes = {"messaging.system": _SYSTEM, f"{_OWN}.step.name": name}
+        with self._around(f"step {name}", attributes, self._trace.SpanKind.INTERNAL):
+            yield
+
+    @contextmanager
+    def _around(self, name: str, attributes: dict[str, Any], kind: Any) -> Iterator[None]:
+        """Trace what runs inside; of what it raises the span has the type, never the text."""
         with self._tracer.start_as_current_span(
-            f"step {name}", attributes=attributes, record_exception=False
+            name,
+            kind=kind,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,  # it would write the text, with secrets in it
         ) as span:
             try:
                 yield
