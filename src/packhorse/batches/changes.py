@@ -120,7 +120,7 @@ class BatchChanges:
     def retried(self) -> Asking[int]:
         """Run members again that failed, and those that were not run because of a failure."""
         batch, _ = yield from stored_batch(self._store, self._group)
-        if batch.stopped == "cancelled":
+        if batch.is_cancelled:
             raise BatchConflict(self._group.key, "was cancelled: begin another one")
         numbers = batch.maybe_dead
         yield from self._changed(going_on)
@@ -217,8 +217,8 @@ class Filler:
         """Take over a stored batch from the producer it had."""
 
         def taken_over(batch: BatchDocument, _now_us: int) -> BatchMoved:
-            if batch.sealed or batch.stopped:
-                what = batch.stopped or "filled"
+            if batch.sealed:
+                what = "cancelled" if batch.is_cancelled else "filled"
                 raise BatchConflict(batch.id, f"is {what} already: nothing can be added to it")
             return BatchMoved(msgspec.structs.replace(batch, producer=producer))
 
@@ -271,8 +271,10 @@ class Filler:
                 raise BatchConflict(self._batch.id, "is filled by another producer by now")
             if self._batch.place == place and place != before:
                 return self._batch  # the answer got lost, and it was written
-            if self._batch.stopped:
-                raise BatchConflict(self._batch.id, f"was {self._batch.stopped} meanwhile")
+            # One that an error has stopped is filled all the same, or it would never end; the
+            # members that come later do not start, and a retry runs them.
+            if self._batch.is_cancelled:
+                raise BatchConflict(self._batch.id, "was cancelled meanwhile")
         raise BatchConflict(self._batch.id, "is changed by others all the time; resume it")
 
     def _moved(self, items: Sequence[bytes], *, last: bool) -> Asking[BatchMoved]:

@@ -107,10 +107,15 @@ class BatchDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     def status(self) -> str:
         """As the worker protocol names it."""
         if self.finished_us is not None:
-            if self.stopped == "cancelled":
+            if self.is_cancelled:
                 return "cancelled"
             return "completed" if self.succeeded == self.total else "failed"
         return "pending" if self.started_us is None else "running"
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether someone has cancelled it; one that an error stopped can go on."""
+        return self.stopped == "cancelled"
 
     @property
     def succeeded(self) -> int:
