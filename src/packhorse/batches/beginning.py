@@ -158,6 +158,8 @@ def _template(
     own = {name: chosen[name] for name in ("queue", "priority") if name in chosen}
     fields = choices.using(own, where).fields()
     fields.setdefault("queue", task.queue if single else BATCH_QUEUE)
+    if task.bound is not None:
+        task.bound.limit(fields)
     retry, version = fields.pop("retry", None), task.version
     options = JobOptions(retry=retry, max_crashes=task.max_crashes, version=version)
     fields["options"] = None if options == JobOptions() else options

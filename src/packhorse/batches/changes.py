@@ -176,6 +176,17 @@ def item_payload(task: TaskDefinition, item: Any) -> bytes:
     return task.encode((item,), {})
 
 
+def single_job(task: TaskDefinition, job: NewJob, payload: bytes) -> NewJob:
+    """Make the job of an item that has one to itself; keys that a caller gave are before others."""
+    keys = {}
+    if task.concurrency_key is not None and job.concurrency_key is None:
+        keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
+    rates_tenants = task.bound is not None and task.bound.rates_tenants
+    if task.rate_key is not None and job.rate_key is None and not rates_tenants:
+        keys["rate_key"] = taken_key(task.rate_key, task, payload)
+    return msgspec.structs.replace(job, payload=payload, **keys)
+
+
 def owner_record(batch: BatchDocument) -> Put | None:
     """Return the record that finds the tenant of a batch by its id; None if it has no tenant."""
     if not batch.job.tenant:
@@ -278,21 +289,16 @@ class Filler:
         raise BatchConflict(self._batch.id, "is changed by others all the time; resume it")
 
     def _moved(self, items: Sequence[bytes], *, last: bool) -> Asking[BatchMoved]:
-        singles = [self._single(payload) for payload in items] if self._batch.single else ()
+        singles = (
+            [single_job(self._task, self._batch.job, each) for each in items]
+            if self._batch.single
+            else ()
+        )
         moved = filled(self._batch, items, place=len(items), singles=singles)
         if not last:
             return moved
         ended = sealed_batch(moved.document, (yield from store_clock(self._store.records)))
         return BatchMoved(ended.document, (*moved.jobs, *ended.jobs))
-
-    def _single(self, payload: bytes) -> NewJob:
-        """Make the job of an item that has one to itself."""
-        task, keys = self._task, {}
-        if task.concurrency_key is not None:
-            keys["concurrency_key"] = taken_key(task.concurrency_key, task, payload)
-        if task.rate_key is not None:
-            keys["rate_key"] = taken_key(task.rate_key, task, payload)
-        return msgspec.structs.replace(self._batch.job, payload=payload, **keys)
 
     def _require_stored(self, changed: Changed) -> None:
         """Raise if jobs were refused; the store keeps them as dead letters."""

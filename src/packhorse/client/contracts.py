@@ -64,6 +64,11 @@ class BoundContract:
         """Whether a job is refused that has no idempotency key."""
         return self.contract.idempotency_key is not None
 
+    @property
+    def rates_tenants(self) -> bool:
+        """Whether its rate limit is for each tenant, so that nothing else is a rate key."""
+        return self.contract.rate_limit is not None
+
     def complete(self, fields: dict[str, Any], payload: bytes) -> None:
         """Add to what a caller chose for a job what the contract says, or refuse the call."""
         key = self._key(fields.get("idempotency_key"), payload)
@@ -71,13 +76,17 @@ class BoundContract:
             fields["idempotency_key"] = key
         elif self.needs_key and not self.takes_key:
             self._refuse_keyless("this call comes")
+        self.limit(fields)
+
+    def limit(self, fields: dict[str, Any]) -> None:
+        """Refuse what a caller chose beyond the limits of the contract, and add its rate key."""
         timeout_us, limit_us = fields.get("timeout_us"), self.contract.timeout_us
         if timeout_us is not None and limit_us is not None and timeout_us > limit_us:
             self._refuse(f"a timeout of {span_text(timeout_us)} is above {span_text(limit_us)}")
         retry, most = fields.get("retry"), self.contract.max_attempts
         if retry is not None and most is not None and retry.max_retries >= most:
             self._refuse(f"max_retries of {retry.max_retries} is above max_attempts of {most} - 1")
-        if self.contract.rate_limit is not None:
+        if self.rates_tenants:
             if fields.get("rate_key") is not None:
                 self._refuse("its rate limit is for each tenant, so a call brings no rate_key")
             fields["rate_key"] = fields.get("tenant") or None
