@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from packhorse.artifacts import MemoryPlace, Place
 from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
-from packhorse.core.job import JobRecord, Progress
+from packhorse.core.job import JobRecord, NewJob, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.errors import UsageError
 
@@ -149,6 +149,14 @@ class AttemptHost(Protocol):
         """As `results`, without blocking the event loop."""
         ...
 
+    def member_job(self, job: NewJob, payload: bytes) -> NewJob:
+        """The job of one item of a batch, made from what its members have in common."""
+        ...
+
+    def digest(self, text: str) -> str:
+        """A digest of values as a record may keep it."""
+        ...
+
     def flow(self) -> Any:
         """The workflow that the job is a node of; raises where it is none."""
         ...
@@ -215,6 +223,15 @@ class DetachedHost:
 
     async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
         return self.results(job_ids)
+
+    def member_job(self, job: NewJob, payload: bytes) -> NewJob:
+        raise UsageError(
+            f"a handler that is called directly adds no {len(payload)} bytes of {job.task}: submit "
+            "it"
+        )
+
+    def digest(self, text: str) -> str:
+        return text
 
     def flow(self) -> Any:
         raise UsageError("a handler that is called directly is no node of a workflow: start one")

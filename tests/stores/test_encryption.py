@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ from packhorse.client.encryption import new_key
 from packhorse.client.rotation import Rotation, rotate
 from packhorse.client.sealed_store import SealedStore, plain_store
 from packhorse.client.spool.file import SpoolFile
+from packhorse.core.batches import batch_group, member_id
 from packhorse.core.job import NewJob
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.sealing import is_sealed, key_of
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.protocol import Store
@@ -119,6 +122,32 @@ def test_jobs_of_a_fold_are_sealed_and_the_journal_is_plain(keyed_app: NewApp) -
     assert store.run(store.journal.journal_groups(limit=1)) == (BATCH,)
     [line] = store.run(store.journal.journal(BATCH, limit=1))
     assert line.job_id == "next"
+
+
+def test_what_a_member_adds_to_its_batch_cannot_be_guessed_and_is_added_once(
+    keyed_app: NewApp,
+) -> None:
+    app = keyed_app(K1)
+    digest = hashlib.sha256(f'{{"text":"{SECRET}"}}'.encode()).hexdigest()[:32]
+
+    @app.task
+    def walk(ctx: Context, text: str) -> int:
+        return ctx.batch.add([SECRET]) if text == "start" else 0
+
+    first = walk.map(["start"], id="first")
+    app.run(burst=True)
+    records = plain_store(app.store).records
+    added = app.store.run(records.records("batch_added", limit=10)).records
+    second = walk.map(["start"], id="second")  # of an attempt that a release without digests began
+    trace = member_id(batch_group("second", ""), 0).replace("-", "")
+    old = RecordId("batch_added", "", f"{trace}:{digest}")
+    app.store.run(records.change([Put(old, b"")]))
+    app.run(burst=True)
+
+    assert first.progress().total == 2
+    assert len(added) == 1
+    assert digest not in added[0].id.key
+    assert second.progress().total == 1
 
 
 def test_steps_and_signals_are_sealed_in_the_store(keyed_app: NewApp) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Batches on every store: stopped, resumed and cancelled while they are filled."""
+"""Batches on every store: stopped while they are filled, with the keys and limits of their task."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from packhorse import RetryPolicy
+from packhorse import Context, Contract, ContractError, RetryPolicy
+from packhorse.core.batches import batch_group, member_id
+from packhorse.core.job import JobRecord
 from packhorse.group_errors import BatchConflict
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
 
 __all__ = ["every_store"]  # pytest finds the fixture here
+
+
+def _member(app: TestApp, batch_id: str, tenant: str = "", number: int = 0) -> JobRecord:
+    found = app.store.run(
+        app.store.inspection.job(member_id(batch_group(batch_id, tenant), number))
+    )
+    assert found is not None
+    return found
 
 
 # ------------------------------------------------------------------------- stopped by an error
@@ -89,3 +99,55 @@ def test_a_cancelled_batch_is_not_filled_any_more(packhorse_app: TestApp) -> Non
 
     with pytest.raises(BatchConflict, match="cancelled"):
         packhorse_app.batch(check, items(), batch_size=10, id="import")
+
+
+# ---------------------------------------------------------------------- contracts and keys
+
+
+def test_the_members_of_a_batch_keep_the_contract_of_their_task(packhorse_app: TestApp) -> None:
+    contract = Contract(rate_limit="10/60s", timeout="10s", max_attempts=2)
+
+    @packhorse_app.task(contract=contract)
+    def ask(number: int) -> int:
+        return number
+
+    acme = ask.using(tenant="acme")
+    acme.map([1], id="single")
+    packhorse_app.tenant("acme").batch(acme, [1], id="chunked")
+
+    assert _member(packhorse_app, "single", "acme").rate_key == "acme"
+    assert _member(packhorse_app, "chunked", "acme").rate_key == "acme"
+    for options in ({"timeout": "1h"}, {"rate_key": "mine"}):
+        with pytest.raises(ContractError):
+            ask.using(**options).map([1])  # type: ignore[arg-type]
+        with pytest.raises(ContractError):
+            packhorse_app.batch(ask.using(**options), [1])  # type: ignore[arg-type]
+
+
+def test_keys_that_a_caller_gives_to_a_map_are_before_those_of_its_task(
+    packhorse_app: TestApp,
+) -> None:
+    @packhorse_app.task(concurrency_key="site", rate_key="site", concurrency=1, rate_limit="9/s")
+    def crawl(site: str) -> str:
+        return site
+
+    crawl.using(concurrency_key="mine").map(["a"], id="given")
+    crawl.map(["a"], id="taken")
+
+    given, taken = (_member(packhorse_app, name) for name in ("given", "taken"))
+    assert (given.concurrency_key, given.rate_key) == ("mine", "a")
+    assert (taken.concurrency_key, taken.rate_key) == ("a", "a")
+
+
+def test_members_that_a_member_adds_have_the_keys_of_their_task(packhorse_app: TestApp) -> None:
+    @packhorse_app.task(concurrency_key="site", rate_key="site", concurrency=1, rate_limit="9/s")
+    def crawl(ctx: Context, site: str) -> str:
+        if site == "a":
+            ctx.batch.add(["b"])
+        return site
+
+    crawl.map(["a"], id="walk")
+    packhorse_app.run_jobs()
+
+    added = _member(packhorse_app, "walk", number=1)
+    assert (added.concurrency_key, added.rate_key) == ("b", "b")

@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable
 from typing import Any, TypeVar, Unpack
 
+import msgspec
+
 from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
+from packhorse.batches.changes import single_job
 from packhorse.batches.handle import Batch, Batches
 from packhorse.client.connection import Connection
 from packhorse.client.registry import DEFAULT_QUEUE, Registry
 from packhorse.client.submission import Submission
 from packhorse.core.batches import BATCH_QUEUE
+from packhorse.core.job import NewJob
 from packhorse.task import Task
 
 R = TypeVar("R")
@@ -34,6 +38,13 @@ class BatchVerbs:
     def batches(self) -> Batches:
         """The batches that the store holds, to look at and to end."""
         return Batches(self._connection)
+
+    def _member_job(self, job: NewJob, payload: bytes) -> NewJob:
+        """Make the job of an item that a handler adds to its batch; for workers."""
+        task = self.registry.get(job.task)
+        if task is None:
+            return msgspec.structs.replace(job, payload=payload)
+        return single_job(task, job, payload)
 
     def batch(
         self, task: Task[..., R], items: Iterable[Any], /, **options: Unpack[BatchOptions]

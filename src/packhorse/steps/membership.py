@@ -20,6 +20,8 @@ from packhorse.hosts import AttemptHost
 
 #: Records of what members have added, so that another attempt does not add it again.
 _ADDED_KIND: Final = "batch_added"
+#: Characters of a digest that tell additions of one job apart.
+_DIGEST_LENGTH: Final = 32
 #: Jobs of one change.
 _PAGE_JOBS: Final = 50
 #: Tries of a change that conflicts with others.
@@ -76,16 +78,23 @@ class BatchMembership:
         return msgspec.json.encode({next(iter(own)): item})
 
     def _adding(self, store: Any, payloads: Sequence[bytes]) -> Generator[Any, Any, int]:
-        digest = hashlib.sha256(b"\0".join(payloads)).hexdigest()[:32]
-        named = RecordId(_ADDED_KIND, self._group.tenant, f"{self._job.trace_id}:{digest}")
+        plain = hashlib.sha256(b"\0".join(payloads)).hexdigest()
+        named, before = self._added(self._host.digest(plain)), self._added(plain)
+        if named != before and (yield store.records.record(before)) is not None:
+            return 0  # a release added them that did not know that no guess may be checked here
         added = Put(named, b"", 0, keep_us=MEMBER_LIFE_US_MAX)
         for _ in range(_TRIES):
             record = yield from self._read(store)
             batch = read_batch(record.document)
-            if batch.stopped or batch.finished_us is not None:
-                raise UsageError(f"batch {self.id!r} is {batch.status}: nothing can be added to it")
-            singles = [msgspec.structs.replace(batch.job, payload=each) for each in payloads]
-            moved = filled(batch, payloads, singles=singles if batch.single else ())
+            if batch.is_cancelled or batch.finished_us is not None:
+                what = "cancelled" if batch.is_cancelled else batch.status
+                raise UsageError(f"batch {self.id!r} is {what}: nothing can be added to it")
+            singles = (
+                [self._host.member_job(batch.job, each) for each in payloads]
+                if batch.single
+                else ()
+            )
+            moved = filled(batch, payloads, singles=singles)
             puts = (put_batch(moved.document, record.version), added)
             changed = yield store.records.change(puts, jobs=moved.jobs)
             if changed.applied:
@@ -93,6 +102,12 @@ class BatchMembership:
             if 1 in changed.conflicts:
                 return 0  # an earlier attempt has added them
         raise UsageError(f"batch {self.id!r} is changed by others all the time; try again")
+
+    def _added(self, digest: str) -> RecordId:
+        """Name the record of what this job or item has added."""
+        return RecordId(
+            _ADDED_KIND, self._group.tenant, f"{self._job.trace_id}:{digest[:_DIGEST_LENGTH]}"
+        )
 
 
 def _group(job: Job) -> Group:

@@ -12,6 +12,7 @@ import msgspec
 
 from packhorse.artifacts import Place, PlaceSource, result_artifact
 from packhorse.breaker import BreakerBook
+from packhorse.client.sealed_store import sealed_digest
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive, drive
@@ -106,9 +107,21 @@ class StoreHost(ABC):
     @abstractmethod
     def _store(self) -> Store: ...
 
+    @property
     @abstractmethod
+    def _app(self) -> Any: ...
+
     def _node_job(self, call: Any, job_id: str) -> NewJob:
         """Make the job of a workflow node from a call."""
+        job: NewJob = self._app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
+        return job
+
+    def member_job(self, job: NewJob, payload: bytes) -> NewJob:
+        made: NewJob = self._app._member_job(job, payload)  # noqa: SLF001 - for workers alone
+        return made
+
+    def digest(self, text: str) -> str:
+        return sealed_digest(self._store, text)
 
     @property
     @abstractmethod
@@ -219,10 +232,9 @@ class _WorkerHost(StoreHost):
     def _store(self) -> Store:
         return self._factory.store
 
-    def _node_job(self, call: Any, job_id: str) -> NewJob:
-        app: Any = self._factory.app
-        job: NewJob = app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
-        return job
+    @property
+    def _app(self) -> Any:
+        return self._factory.app
 
     @property
     def breakers(self) -> BreakerBook:

@@ -30,7 +30,7 @@ from packhorse.artifacts import Place
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
-from packhorse.core.job import NewJob, Progress
+from packhorse.core.job import Progress
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
@@ -278,23 +278,23 @@ class _Process:
 class _ProcessHost(StoreHost):
     """The `packhorse.hosts.AttemptHost` of a job in this process."""
 
-    __slots__ = ("_app", "_breakers", "_process")
+    __slots__ = ("_breakers", "_of", "_process")
 
     def __init__(
         self, process: _Process, app: Any, attempt: Attempt, breakers: Callable[[], BreakerBook]
     ) -> None:
         super().__init__(attempt, SystemClock.monotonic)
         self._process = process
-        self._app = app
+        self._of = app
         self._breakers = breakers
 
     @property
     def breakers(self) -> BreakerBook:
         return self._breakers()
 
-    def _node_job(self, call: Any, job_id: str) -> NewJob:
-        job: NewJob = self._app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
-        return job
+    @property
+    def _app(self) -> Any:
+        return self._of
 
     @property
     def _store(self) -> Store:
