@@ -22,6 +22,9 @@ from tests.servers.redis import free_port
 
 ACCESS_KEY: Final = "packhorse"
 SECRET_KEY: Final = "a-secret-of-the-tests"
+#: Of someone who may read and list, and neither write nor remove.
+READER_ACCESS_KEY: Final = "reader"
+READER_SECRET_KEY: Final = "a-secret-of-the-reader"
 _PATIENCE_S: Final = 50.0
 _LOOK_S: Final = 0.1
 
@@ -31,10 +34,7 @@ def s3_server() -> Iterator[str]:
     """Start a server with an empty folder; gives its address."""
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder, "keys.json")
-        pair = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
-        actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        identity = {"name": "tests", "credentials": [pair], "actions": actions}
-        keys.write_text(json.dumps({"identities": [identity]}))
+        keys.write_text(json.dumps({"identities": _identities()}))
         ports: list[int] = []
         while len(ports) < 8:
             ports += {free_port()} - set(ports)
@@ -61,6 +61,16 @@ def s3_server() -> Iterator[str]:
         finally:
             server.kill()  # it has nothing to keep, and takes ten seconds to end in order
             server.wait()
+
+
+def _identities() -> list[dict[str, object]]:
+    pair = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    reader = {"accessKey": READER_ACCESS_KEY, "secretKey": READER_SECRET_KEY}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    return [
+        {"name": "tests", "credentials": [pair], "actions": actions},
+        {"name": "reader", "credentials": [reader], "actions": ["Read", "List"]},
+    ]
 
 
 def _await_answer(server: subprocess.Popen[bytes], address: str) -> None:

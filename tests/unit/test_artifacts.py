@@ -12,12 +12,21 @@ import boto3
 import pytest
 
 from packhorse import Context, Encryption, Packhorse
-from packhorse.artifacts import MemoryPlace, Place, open_place
+from packhorse.artifacts import MemoryPlace, Place, PlaceSource, open_place
 from packhorse.artifacts.folder import FolderPlace
 from packhorse.artifacts.s3 import BucketPlace
+from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.errors import ArtifactError, ConfigError, UsageError
+from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.service import ServiceContext
 from packhorse.testing import make_context, use
-from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, s3_server
+from tests.servers.s3 import (
+    ACCESS_KEY,
+    READER_ACCESS_KEY,
+    READER_SECRET_KEY,
+    SECRET_KEY,
+    s3_server,
+)
 
 HOSTILE = ("..", ".", "../../up", "/etc/passwd", "a/b", "a\\b", "nul\0", "%2E%2E", "漢字", " ")
 
@@ -164,6 +173,43 @@ def test_a_bucket_serves_an_app(bucket: str, tmp_path: Path) -> None:
     assert job.result() == "x" * 5_000
     assert [each.name for each in job.artifacts()] == ["a", "result"]
     assert all(each.url.startswith("s3://kept/some/prefix/") for each in job.artifacts())
+    app.close()
+
+
+async def test_artifacts_that_may_not_be_removed_are_told_of_and_stop_nothing(
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    space = f"denied{os.getpid()}"
+    owner = BucketPlace.of_url(bucket, space)
+    for job_id in ("one", "two"):
+        owner.write(f"{space}/{job_id}/t", [b"x"])
+    reader = BucketPlace.of_url(bucket, space)
+    reader._made = boto3.client(
+        "s3",
+        aws_access_key_id=READER_ACCESS_KEY,
+        aws_secret_access_key=READER_SECRET_KEY,
+    )
+
+    with pytest.raises(ArtifactError, match=r"job one: AccessDenied") as denied:
+        reader.remove("one")
+    app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
+    context = ServiceContext(app.store, SystemClock(), SystemChance(), app.bus, "worker")
+    tried: list[str] = []
+
+    def remove(job_id: str) -> None:
+        tried.append(job_id)
+        BucketPlace.remove(reader, job_id)
+
+    monkeypatch.setattr(reader, "remove", remove)
+    await ArtifactSweeper(context, PlaceSource(lambda: reader, chosen=True)).run_once()
+
+    assert denied.value.job_id == "one"
+    assert sorted(tried) == owner.jobs("", 10) == ["one", "two"]
+    [line] = [each for each in caplog.messages if "artifacts of 2 jobs" in each]
+    assert "AccessDenied" in line
     app.close()
 
 

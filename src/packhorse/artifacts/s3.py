@@ -95,7 +95,14 @@ class BucketPlace:
             keys = [{"Key": each["Key"]} for each in page.get("Contents", ())]
             if not keys:
                 return
-            self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys})
+            deleted = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys})
+            # What was not removed would be listed again, and this would never end.
+            for error in deleted.get("Errors", ()):
+                raise ArtifactError(
+                    f"bucket {self._bucket!r} did not remove artifacts of job {job_id}: "
+                    f"{error.get('Code')}; allow s3:DeleteObject there, or remove {prefix}",
+                    job_id=job_id,
+                )
 
     def _key(self, artifact_id: str) -> str:
         return self._prefix + "/".join(split_id(artifact_id))

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from packhorse.artifacts import PlaceSource
 from packhorse.runtime.services.service import Service, ServiceContext
 
+_LOG: Final = logging.getLogger("packhorse.worker")
 #: Jobs checked in one run.
 _BATCH: Final = 200
 
@@ -33,8 +35,17 @@ class ArtifactSweeper(Service):
         if place is None:
             return self._wait_s()
         jobs = await asyncio.to_thread(place.jobs, self._after, _BATCH)
+        errors: list[Exception] = []
         for job_id in jobs:
             if await self._store.arun(self._store.inspection.job(job_id)) is None:
-                await asyncio.to_thread(place.remove, job_id)
+                try:
+                    await asyncio.to_thread(place.remove, job_id)
+                except Exception as error:  # noqa: BLE001 - whatever a place raises: others go on
+                    errors.append(error)
+        if errors:
+            _LOG.warning(
+                "artifacts of %s jobs could not be removed, and are tried again: %s",
+                *(len(errors), errors[0]),
+            )
         self._after = jobs[-1] if len(jobs) >= _BATCH else ""
         return 1.0 if self._after else self._wait_s()
