@@ -79,9 +79,25 @@ def test_a_batch_is_cancelled_only_if_that_is_meant(project: Project, app: Packh
         "members": 3,
         "told": 3,
         "running": 0,
+        "ended": False,
     }
     assert app.batches.get("five").progress().status in {"pending", "cancelled"}
     assert unknown.exit_code == ExitCode.NOTHING_MATCHED
+
+
+def test_a_cancel_of_a_batch_that_has_ended_says_so_and_it_can_be_retried(
+    project: Project, app: Packhorse
+) -> None:
+    batch = app.batch(app.tasks["halve"], range(5), batch_size=2, id="five")
+    app.run(burst=True)
+
+    cancelled = project.run("batches", "cancel", "five", "--yes")
+    told = json.loads(project.run("batches", "cancel", "five", "--yes", "--json").stdout)
+
+    assert cancelled.stdout.strip() == "Batch five had ended before, and stays failed."
+    assert told == {"batchId": "five", "members": 3, "told": 0, "running": 0, "ended": True}
+    assert batch.progress().status == "failed"
+    assert batch.retry_failed() == 1
 
 
 def test_a_batch_runs_from_its_first_job_on_and_a_cancel_says_how_many_workers_hold(

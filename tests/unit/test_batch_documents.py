@@ -6,9 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from packhorse.batches.progress import ProgressWatchers
-from packhorse.core.batches import BatchDocument, batch_group, cancel_told, folded_batch
+from packhorse.core.batches import (
+    BatchDocument,
+    batch_group,
+    cancel_told,
+    cancelled_batch,
+    folded_batch,
+)
 from packhorse.core.driving import drive
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.journal import JournalLine
@@ -50,6 +57,17 @@ def test_of_two_cancels_at_once_one_counts_the_members_that_are_gone() -> None:
 
     assert cancel_told(batch, (0, 500), 3, _NOW_US).document == batch
     assert cancel_told(batch, (500, 600), 2, _NOW_US).document.ended == 5
+
+
+@pytest.mark.parametrize("stopped", ["", "error"])
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_cancel_changes_nothing_of_a_batch_that_has_ended(stopped: str, failed: int) -> None:
+    counts = {"members": 2, "total": 2, "ended": 2, "processed": 2, "failed": failed}
+    batch = _batch(**counts, single=True, sealed=True, finished_us=5, stopped=stopped)
+
+    moved = cancelled_batch(batch, _NOW_US)
+
+    assert moved == (batch, ())
 
 
 def test_lines_of_a_batch_that_is_gone_are_dealt_with(packhorse_app: TestApp) -> None:

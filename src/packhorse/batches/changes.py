@@ -54,11 +54,12 @@ class BatchCancelled(msgspec.Struct, frozen=True):
     members: int  #: jobs of the batch
     told: int  #: how many of them have been cancelled, or told to stop
     running: int  #: of these, in this call, those that workers hold; workers stop or skip them
+    ended: bool = False  #: the batch had ended before it was cancelled, and stays as it ended
 
     @property
     def is_done(self) -> bool:
-        """Whether every member has been cancelled or told to stop."""
-        return self.told >= self.members
+        """Whether every member has been cancelled or told to stop, or none had to be."""
+        return self.ended or self.told >= self.members
 
 
 def stored_batch(store: Store, group: Group) -> Asking[tuple[BatchDocument, int]]:
@@ -104,6 +105,8 @@ class BatchChanges:
     def cancel_step(self, running: int) -> Asking[BatchCancelled]:
         """Cancel some members; earlier steps found `running` of them held by workers."""
         batch = yield from self._changed(cancelled_batch)
+        if not batch.is_cancelled:
+            return BatchCancelled(batch.members, batch.cancelled, running, ended=True)
         begin, gone = batch.cancelled, 0
         end = min(begin + _STEP, batch.members)
         for number in range(begin, end):

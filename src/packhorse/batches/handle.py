@@ -168,7 +168,10 @@ class Batch(Generic[R]):
         return await self._connection.adrive(self._changes.retried())
 
     def cancel(self) -> BatchCancelled:
-        """End it: nothing more starts, and what runs is stopped. What is done stays done."""
+        """End it: nothing more starts, and what runs is stopped. What is done stays done.
+
+        One that has ended already stays as it is; then `ended` of the answer is True.
+        """
         return list(self.cancelling())[-1]
 
     async def acancel(self) -> BatchCancelled:

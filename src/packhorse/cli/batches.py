@@ -151,7 +151,10 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
         if not as_json and not step.is_done:
             note(f"{step.told} of {step.members} jobs told")
     text = f"Batch {batch_id}: {step.told} jobs told, {step.running} of them held by workers."
+    if step.ended:
+        text = f"Batch {batch_id} had ended before, and stays {batch.progress().status}."
     numbers = {"members": step.members, "told": step.told, "running": step.running}
+    numbers["ended"] = step.ended
     print_answer(text, as_json=as_json, batchId=batch_id, **numbers)
 
 

@@ -310,7 +310,12 @@ def stopped_batch(batch: BatchDocument) -> BatchDocument:
 
 
 def cancelled_batch(batch: BatchDocument, now_us: int) -> BatchMoved:
-    """No further member starts, and nothing more is taken from the producer."""
+    """No further member starts, and nothing more is taken from the producer.
+
+    What has ended stays as it ended: nothing is left to cancel, and what failed can be retried.
+    """
+    if batch.finished_us is not None:
+        return BatchMoved(batch)
     after = msgspec.structs.replace(batch, stopped="cancelled", sealed=True)
     return _settled(after, now_us)
 
