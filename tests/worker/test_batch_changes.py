@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from packhorse import Context, Contract, ContractError, RetryPolicy
-from packhorse.core.batches import batch_group, member_id
+from packhorse.core.batches import BATCH_KEPT_US, batch_group, member_id
 from packhorse.core.job import JobRecord
-from packhorse.group_errors import BatchConflict
+from packhorse.group_errors import BatchConflict, BatchNotFound
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
 
@@ -151,3 +151,51 @@ def test_members_that_a_member_adds_have_the_keys_of_their_task(packhorse_app: T
 
     added = _member(packhorse_app, "walk", number=1)
     assert (added.concurrency_key, added.rate_key) == ("b", "b")
+
+
+# ---------------------------------------------------------------------------- ids and their tenants
+
+
+def test_the_id_of_a_batch_is_free_again_once_the_batch_is_gone(packhorse_app: TestApp) -> None:
+    @packhorse_app.task(retry=RetryPolicy(max_retries=0))
+    def check(number: int) -> int:
+        if number == 0 and not mended:
+            raise ValueError("not zero")
+        return number
+
+    mended: list[bool] = []
+    acme = packhorse_app.tenant("acme")
+    first = acme.batch(check, [0, 1], id="nightly")
+    packhorse_app.run_jobs()
+    packhorse_app.clock.advance(BATCH_KEPT_US // 2_000_000)
+    mended.append(True)
+    first.retry_failed()
+    packhorse_app.run_jobs()
+    packhorse_app.clock.advance(BATCH_KEPT_US // 1_500_000)
+    kept = packhorse_app.batches.get("nightly").document()
+    packhorse_app.clock.advance(BATCH_KEPT_US // 1_500_000)
+
+    assert (kept.job.tenant, kept.status) == ("acme", "completed")
+    with pytest.raises(BatchNotFound):
+        packhorse_app.batches.get("nightly")
+    assert packhorse_app.batch(check, [], id="nightly").progress().status == "completed"
+    packhorse_app.clock.advance(BATCH_KEPT_US // 900_000)
+    packhorse_app.store.run(packhorse_app.store.upkeep.prune(limit=100))
+    assert acme.batch(check, [3], id="nightly").progress().total == 1
+    assert packhorse_app.batches.get("nightly").tenant == "acme"
+
+
+def test_no_two_batches_of_a_store_have_one_id(packhorse_app: TestApp) -> None:
+    @packhorse_app.task
+    def check(number: int) -> int:
+        return number
+
+    packhorse_app.batch(check, [1], id="plain")
+    packhorse_app.tenant("acme").batch(check, [1, 2], id="owned")
+
+    with pytest.raises(BatchConflict, match="there already"):
+        packhorse_app.tenant("acme").batch(check, [1, 2], id="plain")
+    with pytest.raises(BatchConflict, match="there already"):
+        packhorse_app.batch(check, [1], id="owned")
+    assert packhorse_app.batches.get("plain").tenant == ""
+    assert packhorse_app.batches.get("owned").tenant == "acme"

@@ -25,6 +25,7 @@ from packhorse.core.batches import (
     going_on,
     member_id,
     put_batch,
+    put_owner,
     read_batch,
     sealed_batch,
 )
@@ -33,7 +34,7 @@ from packhorse.core.job import JobRecord, JobStatus, NewJob
 from packhorse.core.keys import taken_key
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.journal import Group
-from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.core.policies.records import Record
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.group_errors import BatchConflict, BatchNotFound
 from packhorse.stores.plan import Asking
@@ -85,8 +86,8 @@ def changed_batch(
         moved = change(before, (yield from store_clock(store.records)))
         if moved.document == before:
             return before, version
-        put = put_batch(moved.document, version)
-        changed: Changed = yield store.records.change((put,), jobs=moved.jobs)
+        puts = (put_batch(moved.document, version), *put_owner(before, moved.document))
+        changed: Changed = yield store.records.change(puts, jobs=moved.jobs)
         if changed.applied:
             if before.finished_us is None:
                 ended(moved.document)
@@ -159,8 +160,6 @@ def with_start(store: Store, batch: BatchDocument) -> Asking[BatchDocument]:
     return msgspec.structs.replace(batch, started_us=first.started_us)
 
 
-#: The records that hold the tenant of a batch, by its id.
-BATCH_ID_KIND: Final = "batch_id"
 #: Jobs of one change, and bytes of their items.
 _PAGE_JOBS: Final = 50
 _PAGE_SINGLES: Final = 500
@@ -188,13 +187,6 @@ def single_job(task: TaskDefinition, job: NewJob, payload: bytes) -> NewJob:
     if task.rate_key is not None and job.rate_key is None and not rates_tenants:
         keys["rate_key"] = taken_key(task.rate_key, task, payload)
     return msgspec.structs.replace(job, payload=payload, **keys)
-
-
-def owner_record(batch: BatchDocument) -> Put | None:
-    """Return the record that finds the tenant of a batch by its id; None if it has no tenant."""
-    if not batch.job.tenant:
-        return None
-    return Put(RecordId(BATCH_ID_KIND, "", batch.id), batch.job.tenant.encode(), 0)
 
 
 def _sealed(store: Store, batch: BatchDocument) -> BatchDocument:
@@ -267,23 +259,27 @@ class Filler:
         items, self._items, self._bytes = self._items, [], 0
         for _ in range(_TRIES):
             moved = yield from self._moved(items, last=last)
-            puts = [put_batch(moved.document, self._version)]
-            owner = owner_record(moved.document) if not self._version else None
-            puts += [] if owner is None else [owner]
+            before = self._batch if self._version else None
+            owner = put_owner(before, moved.document)
+            puts = (put_batch(moved.document, self._version), *owner)
             changed: Changed = yield self._store.records.change(puts, jobs=moved.jobs)
             if changed.applied:
                 self._batch, self._version = moved.document, changed.versions[0]
                 self._require_stored(changed)
                 return self._batch
             if not self._version:
-                raise BatchConflict(self._batch.id, "is there already: resume it, or cancel it")
+                raise BatchConflict(
+                    self._batch.id,
+                    "is there already, of this tenant or of another: resume it, cancel it, or give "
+                    "another id",
+                )
             place, producer = moved.document.place, self._batch.producer
-            before = self._batch.place
+            place_before = self._batch.place
             stored = yield from stored_batch(self._store, self._batch.group)
             self._batch, self._version = stored
             if self._batch.producer != producer:
                 raise BatchConflict(self._batch.id, "is filled by another producer by now")
-            if self._batch.place == place and place != before:
+            if self._batch.place == place and place != place_before:
                 return self._batch  # the answer got lost, and it was written
             # One that an error has stopped is filled all the same, or it would never end; the
             # members that come later do not start, and a retry runs them.

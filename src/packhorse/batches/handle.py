@@ -15,7 +15,6 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from packhorse.batches.changes import (
-    BATCH_ID_KIND,
     BatchCancelled,
     BatchChanges,
     Filler,
@@ -34,10 +33,10 @@ from packhorse.batches.reading import (
 from packhorse.client.connection import Connection
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.waiting import WAIT_FLOOR_S
-from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, read_batch
+from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, owner_id, read_batch
 from packhorse.core.clock import SECOND_US, new_id, pass_idle
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.policies.records import Record, RecordId
+from packhorse.core.policies.records import Record
 from packhorse.errors import ConfigError, ResultTimeout
 from packhorse.protocol import BatchProgress
 from packhorse.steps.cursor import asynchronous
@@ -324,7 +323,7 @@ class Batches:
     def _found(self, batch_id: str) -> Asking[BatchDocument]:
         records, tenant = self._connection.store.records, self._tenant
         if tenant is None:
-            owner: Record | None = yield records.record(RecordId(BATCH_ID_KIND, "", batch_id))
+            owner: Record | None = yield records.record(owner_id(batch_id))
             tenant = "" if owner is None else owner.document.decode()
         batch, _ = yield from stored_batch(self._connection.store, batch_group(batch_id, tenant))
         return batch

@@ -22,6 +22,8 @@ from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, RecordId
 from packhorse.errors import ConfigError
 
 BATCH_KIND: Final = "batch"
+#: The records that hold the tenant of a batch, by its id.
+BATCH_ID_KIND: Final = "batch_id"
 BATCH_QUEUE: Final = "batch"
 BATCH_SIZE: Final = 100  #: items of one job, unless a batch says otherwise
 #: How long a batch and its members are kept after its end.
@@ -178,8 +180,32 @@ def put_batch(batch: BatchDocument, version: int) -> Put:
             f"batch {batch.id!r} takes {len(text)} bytes, and {DOCUMENT_BYTES_MAX} are kept: give "
             "its callbacks references instead of data"
         )
-    keep_us = None if batch.finished_us is None else BATCH_KEPT_US
-    return Put(batch.group.record, text, version, keep_us=keep_us)
+    return Put(batch.group.record, text, version, keep_us=_keep_us(batch))
+
+
+def put_owner(before: BatchDocument | None, after: BatchDocument) -> tuple[Put, ...]:
+    """How the record is written that finds the tenant of a batch by its id, if it has to be.
+
+    It is there as long as its batch, so that an id is used once in a store, and again later.
+    """
+    if before is None:
+        return (_put_owner(after, 0),)
+    lives = before.finished_us is None and after.finished_us is None
+    return () if lives else (_put_owner(after, None),)
+
+
+def owner_id(batch_id: str) -> RecordId:
+    """The record that finds the tenant of a batch."""
+    return RecordId(BATCH_ID_KIND, "", batch_id)
+
+
+def _put_owner(batch: BatchDocument, expected: int | None) -> Put:
+    tenant = batch.job.tenant.encode()
+    return Put(owner_id(batch.id), tenant, expected, keep_us=_keep_us(batch))
+
+
+def _keep_us(batch: BatchDocument) -> int | None:
+    return None if batch.finished_us is None else BATCH_KEPT_US
 
 
 # ------------------------------------------------------------------------------------------ members

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from packhorse.batches.progress import ProgressWatchers, batch_ended
-from packhorse.core.batches import BATCH_KIND, BatchDocument, folded_batch, put_batch, read_batch
+from packhorse.core.batches import (
+    BATCH_KIND,
+    BatchDocument,
+    folded_batch,
+    put_batch,
+    put_owner,
+    read_batch,
+)
 from packhorse.core.policies.journal import Group, JournalLine
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
@@ -38,7 +45,7 @@ class BatchFolding:
         now_us = yield from store_clock(store.records)
         before = read_batch(record.document)
         moved = folded_batch(before, lines, now_us)
-        put = put_batch(moved.document, record.version)
+        puts = (put_batch(moved.document, record.version), *put_owner(before, moved.document))
         told: list[BatchDocument] = []
         if self._watchers.wants(group.key):
             told = _one_by_one(before, lines, now_us)
@@ -47,7 +54,7 @@ class BatchFolding:
         is_news = before.finished_us is None or after.news != before.news
         has_ended = is_news and after.finished_us is not None
         ended = batch_ended(after, self._worker) if has_ended else None
-        return Fold(ids, (put,), moved.jobs, (told, ended))
+        return Fold(ids, puts, moved.jobs, (told, ended))
 
     def folded(self, store: Store, group: Group, fold: Fold, changed: Changed) -> Asking[None]:
         """Call `on_progress` after each member, emit the end, and log refused callbacks."""
