@@ -14,8 +14,11 @@ from functools import partial
 
 import pytest
 
-from packhorse.client.outbox import table
+from packhorse.client.outbox import outbox, table
+from packhorse.client.outbox.table import OutboxBatch
+from packhorse.client.sealed_store import plain_store
 from packhorse.core.job import JobStatus
+from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter
 from tests.support.children import fork
 from tests.transactions.outbox_support import Outboxed
@@ -91,3 +94,56 @@ def test_jobs_follow_their_rows_however_often_who_writes_and_who_drains_is_kille
     store = orders.app.store
     page = store.run(store.inspection.search(JobFilter(), limit=10_000))
     assert [job.status for job in page.jobs] == [JobStatus.COMPLETED] * len(written)
+
+
+def _write(orders: Outboxed, name: str) -> None:
+    with orders.driver() as open_one:
+        open_one.execute(orders.insert(name))
+        orders.send.using(tx=open_one.tx).enqueue(name)
+
+
+def test_who_was_stopped_before_it_delivered_delivers_nothing_twice(
+    orders: Outboxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "STALE_US", 0)
+    _write(orders, "one")
+    store = orders.app.store
+    with orders.elsewhere(outbox=True) as app:
+        batch = app.outboxes[0]._take()  # and here its process is stopped
+        assert batch is not None
+        assert orders.outbox.drain(store) == 1
+        orders.run()
+        store.run(store.jobs.delete(JobFilter(), limit=10))
+
+        outbox.deliver(plain_store(app.store), batch)
+
+    orders.run()
+    assert orders.ran == ["one"]
+
+
+def test_of_two_threads_one_delivers_a_batch(
+    orders: Outboxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(orders, "one")
+    taken: list[object] = []
+    inner = outbox.deliver
+
+    def deliver(store: Store, batch: OutboxBatch) -> None:
+        taken.append(orders.outbox._take())  # as another thread would, meanwhile
+        inner(store, batch)
+
+    monkeypatch.setattr(outbox, "deliver", deliver)
+    orders.outbox.drain(orders.app.store)
+    monkeypatch.setattr(outbox, "deliver", _failing)
+    _write(orders, "two")
+    with pytest.raises(OSError, match="gone"):
+        orders.outbox.drain(orders.app.store)
+    monkeypatch.setattr(outbox, "deliver", inner)
+
+    assert taken == [None]
+    assert orders.outbox.drain(orders.app.store) == 1  # at once: it knows that it has failed
+
+
+def _failing(store: Store, batch: OutboxBatch) -> None:
+    del store, batch
+    raise OSError("the network is gone")

@@ -4,7 +4,8 @@
 A batch is taken, stored under a mark, and then removed. The mark is a record with the name of the
 batch, written by the change that stores its jobs. Who dies before that change leaves the batch to
 be delivered again, who dies behind it leaves a mark that refuses a second time, however long ago
-the jobs have ended and been forgotten.
+the jobs have ended and been forgotten. When the batch is removed the mark stays for another hour:
+one who was stopped before that change, and whose batch another one has delivered, is refused too.
 
 Users' databases are used from threads, so draining is sync code; async callers run it in a thread.
 """
@@ -23,7 +24,7 @@ from packhorse.client.sealed_store import SealedStore, plain_store
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.job import NewJob
 from packhorse.core.lifecycle import CancelAnswer
-from packhorse.core.policies.records import Put, RecordId, Remove
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import StoreCopied, StoreUnavailable
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, UserStatement, alias_of
 from packhorse.stores.plan import Plan
@@ -34,8 +35,10 @@ from packhorse.stores.transfer import rejected
 
 T = TypeVar("T")
 
-#: A batch whose rows are removed needs no mark; it is kept so long should it be left behind.
+#: The mark of a batch whose rows may be there still.
 _MARK_KEPT_US: Final = 90 * 24 * 3600 * SECOND_US
+#: And of one whose rows are removed: for those that took it before, were stopped, and go on.
+_MARK_LEFT_US: Final = 3600 * SECOND_US
 #: A verb about a job that is not found drains so many batches, or waits for another process that
 #: does, which is two seconds then.
 _LOOKS_MAX: Final = 100
@@ -138,12 +141,17 @@ class Outbox:
         batch = self._take()
         if batch is None:
             return 0
-        self._held = batch.id
         plain = plain_store(store)  # what was sealed when it was written stays as it is
-        deliver(plain, batch)
-        self._database.work(lambda way: self._table.remove(way, batch.id))
+        try:
+            deliver(plain, batch)
+            self._database.work(lambda way: self._table.remove(way, batch.id))
+        except BaseException:
+            # Only now: another thread of this process would take it too.
+            self._held = batch.id
+            raise
         self._held = None
-        plain.run(plain.records.change([Remove(_mark(batch))]))
+        if any(one.job is not None for one in batch.requests):
+            plain.run(plain.records.change([_put_mark(batch, None, _MARK_LEFT_US)]))
         return len(batch.requests)
 
     async def adrain(self, store: Store) -> int:
@@ -217,7 +225,7 @@ def deliver(store: Store, batch: OutboxBatch) -> None:
         for one in batch.requests:
             _cancel(store, one)
         return
-    mark = Put(_mark(batch), b"delivered", 0, keep_us=_MARK_KEPT_US)
+    mark = _put_mark(batch, 0, _MARK_KEPT_US)
     try:
         changed = store.run(store.records.change([mark], jobs=jobs))
     except StoreUnavailable:
@@ -231,8 +239,8 @@ def deliver(store: Store, batch: OutboxBatch) -> None:
         _look_after(store, jobs)
 
 
-def _mark(batch: OutboxBatch) -> RecordId:
-    return RecordId("outbox", "", batch.id)
+def _put_mark(batch: OutboxBatch, expected: int | None, keep_us: int) -> Put:
+    return Put(RecordId("outbox", "", batch.id), b"delivered", expected, keep_us=keep_us)
 
 
 def _cancel(store: Store, request: IntakeRequest) -> None:
