@@ -10,7 +10,9 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
+from packhorse.core.schedules import Fired, ScheduleDocument, fired
 from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, ScheduleStuck
+from packhorse.runtime.services import ticker as ticker_module
 from packhorse.runtime.services.service import Duty
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
@@ -339,12 +341,37 @@ async def test_a_schedule_that_cannot_be_moved_rests_and_is_told_once(
             assert await ticker.run_once() > 0  # it rests, and is not looked at all the time
     await _assert_submitted(ran, {"what": "near"}, 3)
     await _assert_submitted(ran, {"what": "far"}, 0)
+    assert (await packhorse_app.schedules.aget("far")).overdue_s > 1_000
     assert [event.schedule for event in stuck] == ["far"]
     assert "Europe/Berlin" in stuck[0].reason
     packhorse_app.clock.advance(90)
     await ticker.run_once()
 
     await _assert_submitted(ran, {"what": "far"}, 3)
+
+
+async def test_a_page_of_schedules_that_rest_hides_no_other(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker_module, "_PAGE", 2)
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("z", ran.report.call(), every="10m")
+    for name in ("a", "b", "c", "d"):
+        packhorse_app.schedule(name, ran.report.call(), every="5m")
+    ticker = ran.ticker("worker")
+    await ticker.run_once()
+
+    def stuck(schedule: ScheduleDocument, now_us: int) -> Fired | None:
+        if schedule.name != "z":
+            raise ValueError(schedule.name)
+        return fired(schedule, now_us)
+
+    monkeypatch.setattr(ticker_module, "fired", stuck)
+    packhorse_app.clock.advance(600)
+    for _ in range(4):
+        await ticker.run_once()
+
+    await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=1)
 
 
 def test_a_schedule_that_is_too_large_to_declare_stops_no_other(packhorse_app: TestApp) -> None:

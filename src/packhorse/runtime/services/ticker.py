@@ -42,7 +42,7 @@ from packhorse.runtime.services.service import (
     due_records,
     in_parts,
 )
-from packhorse.stores.records import Changed, RefusedJob
+from packhorse.stores.records import Changed, RecordPage, RefusedJob
 
 #: A context manager entered around a submit; it returns the jobs with their trace context.
 Traced = Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]]
@@ -53,7 +53,7 @@ _REPORTED_LATE_US: Final = 30 * SECOND_US
 _RUNS_YET: Final = "the run before had not ended"
 _PAGE: Final = 100
 #: How long a schedule rests that this worker cannot move; another one may be able to.
-_REST_US: Final = 60 * SECOND_US
+_REST_S: Final = 60.0
 
 #: The change of a due schedule, and its fire if it has one.
 _Move = tuple[Put, Fired | None]
@@ -80,12 +80,14 @@ class Ticker(Service):
             context, SCHEDULE_KIND, schedules, release, failed=self._tell_stuck
         )
         self._stuck: dict[str, str] = {}  #: what was told of schedules, by their names
+        #: Until when those rest that cannot be moved, by key and version. Their records stay as
+        #: they are, so that they count as late, and another worker may move them.
+        self._resting: dict[tuple[str, int], float] = {}
 
     async def run_once(self) -> float:
         """Declare and fire what is due; return when the next fire is."""
         await self._declarer.declare()
-        page = await self._page(SCHEDULE_KIND, limit=_PAGE, by_order=True)
-        due = due_records(page)
+        due, page = await self._due()
         if not due:
             return self._until_due_s(page)
         if not await self._duty.is_mine():
@@ -95,6 +97,26 @@ class Ticker(Service):
         for part in in_parts(moves, _move_bytes):
             moved |= await self._fire(part, page.now_us)
         return 0.0 if moved else self._wait_s(OFF_DUTY_S)
+
+    async def _due(self) -> tuple[list[Record], RecordPage]:
+        """Read what is due and does not rest; a page of nothing else is passed over."""
+        after = None
+        while True:
+            page = await self._page(SCHEDULE_KIND, limit=_PAGE, by_order=True, after=after)
+            found = due_records(page)
+            due = [record for record in found if not self._rests(record)]
+            after = page.after
+            if due or after is None or len(found) < len(page.records):
+                return due, page
+
+    def _rests(self, record: Record) -> bool:
+        until = self._resting.get((record.id.key, record.version), 0.0)
+        return self._monotonic() < until
+
+    def _rest(self, record: Record) -> None:
+        now = self._monotonic()
+        self._resting = {named: until for named, until in self._resting.items() if now < until}
+        self._resting[record.id.key, record.version] = now + _REST_S
 
     async def _change(self, *changes: Put, **more: Any) -> Changed:
         return await self._store.arun(self._store.records.change(changes, **more))
@@ -123,20 +145,21 @@ class Ticker(Service):
         return False
 
     def _move(self, record: Record, now_us: int) -> _Move | None:
-        """Return the change of a due schedule, and its fire; None if a newer release wrote it.
+        """Return the change of a due schedule, and its fire; None: it rests, and stops no other.
 
-        One that cannot be moved stays as it is and is looked at again later: it must not stop
-        the others. That may be since this system lacks its time zone.
+        A newer release may have written it, or this system may lack its time zone.
         """
         try:
             schedule = read_schedule(record.document)
         except msgspec.DecodeError:
+            self._rest(record)
             return None
         try:
             return self._moved(schedule, record, now_us)
         except Exception as error:  # noqa: BLE001 - what another release declared may do anything
             self._tell_stuck(schedule.name, error)
-            return Put(record.id, record.document, record.version, order=now_us + _REST_US), None
+            self._rest(record)
+            return None
 
     def _moved(self, schedule: ScheduleDocument, record: Record, now_us: int) -> _Move:
         if is_forgotten(schedule, now_us):
