@@ -25,6 +25,7 @@ from packhorse.alerts import (
     oldest_ready,
     workers,
 )
+from packhorse.client import alerts as client_alerts
 from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.policies.alerts import AlertBound, AlertRule, AlertState, judged
 from packhorse.runtime.services.alerts import AlertWatch
@@ -245,3 +246,42 @@ def test_conditions_are_values_and_mistakes_are_refused() -> None:
         app.alerts.silence("gone", "1h")
     with pytest.raises(ConfigError, match="declares no alert"):
         app.alerts.test("gone")
+
+
+def test_apps_that_share_a_store_judge_their_own_alerts_each(
+    new_app: Callable[[], Packhorse],
+) -> None:
+    shop, mails = new_app(), new_app()
+    shop.store.migrate()
+    task = failing(shop)
+    shop.alert("few", depth >= 1, queue="mail", to=print)
+    mails.alert("many", depth >= 2, queue="mail", to=print)
+    shop.alerts.add("stored", "depth >= 1", to=["mailto:ops@example.com"])
+    for _ in range(2):
+        task.enqueue()
+
+    look(shop, "of the shop")
+    look(shop, "of the shop, too")  # not on duty
+    look(mails, "of the mails")
+
+    states = {info.name: info.state for info in shop.alerts.all()}
+    assert states == {"few": "firing", "many": "firing", "stored": "firing"}
+
+
+def test_a_notice_waits_for_a_worker_of_the_app_that_declares_its_alert(
+    new_app: Callable[[], Packhorse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_alerts, "_ELSEWHERE", "1ms")
+    shop, mails = new_app(), new_app()
+    shop.store.migrate()
+    told = list[AlertNotice]()
+    shop.alert("few", depth >= 1, queue="mail", to=told.append)
+    mails.alert("many", depth >= 9, queue="mail", to=print)
+    failing(shop).using(delay="1h").enqueue()
+    look(shop)
+
+    mails.run(["alerts"], burst=True)
+    assert told == []
+    shop.run(["alerts"], burst=True)
+
+    assert [notice.alert for notice in told] == ["few"]

@@ -100,7 +100,9 @@ def test_no_span_has_the_text_of_what_a_step_or_a_submit_raised(traced: Traced) 
         assert span.status.status_code is trace.StatusCode.ERROR
         assert span.status.description is None
         assert span.attributes["error.type"] == "ValueError"
-    assert "hunter2" not in "".join(str(span.to_json()) for span in traced.spans.get_finished_spans())
+    assert "hunter2" not in "".join(
+        str(span.to_json()) for span in traced.spans.get_finished_spans()
+    )
 
 
 async def test_the_submit_is_the_parent_and_tasks_name_spans_where_that_is_chosen(

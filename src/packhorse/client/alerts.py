@@ -39,7 +39,7 @@ from packhorse.core.policies.records import Put, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.runtime.services.alerts import notice_jobs
-from packhorse.signals import Reject
+from packhorse.signals import Reject, Snooze
 from packhorse.stores.plan import Asking
 from packhorse.stores.records import RecordStore, all_records, store_clock
 
@@ -47,6 +47,10 @@ from packhorse.stores.records import RecordStore, all_records, store_clock
 _TRIES: Final = 20
 #: Retries deliveries for about an hour.
 _RETRY: Final = RetryPolicy(max_retries=12, initial_delay="1s", max_delay="10m")
+#: How long the notice of an alert that this app does not know waits for a worker of another app,
+#: and how often.
+_ELSEWHERE: Final = "3s"
+_ELSEWHERE_MAX: Final = 100
 
 
 class AlertInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +117,20 @@ class AlertVerbs(ScheduleVerbs):
             return
         self._delivers = True
 
-        @self.task(name=DELIVER_TASK, queue=ALERT_QUEUE, retry=_RETRY, timeout="30s")
+        @self.task(
+            name=DELIVER_TASK,
+            queue=ALERT_QUEUE,
+            retry=_RETRY,
+            timeout="30s",
+            max_snoozes=_ELSEWHERE_MAX,
+        )
         def deliver_alert(alert: str, destination: int, notice: AlertNotice) -> None:
             declared = self._alerts.get(alert) or self._connection.drive(
                 _stored_rule(alert, self._connection.store.records)
             )
-            if declared is None or destination >= len(declared.to):
+            if declared is None:  # another app of the store declares it, and has workers too
+                raise Snooze(_ELSEWHERE)
+            if destination >= len(declared.to):
                 raise Reject(f"there is no alert {alert!r} with that destination any more")
             declared.to[destination](notice)
 

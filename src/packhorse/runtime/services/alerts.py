@@ -28,6 +28,7 @@ from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.driving import adrive
 from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
+from packhorse.core.keys import digest
 from packhorse.core.policies.alerts import AlertState, grown, judged, read_state, sampled
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
@@ -37,6 +38,8 @@ from packhorse.stores.records import all_records
 from packhorse.stores.requests import Counts, WorkerRecord
 
 _PAGE: Final = 500
+#: Characters of a digest that tell the alerts of one app from those of another.
+_NAMES_LENGTH: Final = 16
 #: Workers whose totals are compared; those beyond do not count.
 _WORKERS_MAX: Final = 500
 _BREAKER_OPEN: Final = "open"
@@ -68,15 +71,22 @@ class AlertWatch(Service):
         self._declared = alerts
         self._stored = False  #: operators had stored rules at the last look
         # Held until the next look, so that no other worker looks before: a kill costs one look.
-        self._duty = Duty(context, self.name, int(self.interval_s * SECOND_US))
+        # Apps that share a store know only their own alerts, so that each has a duty for them.
+        hold_us = int(self.interval_s * SECOND_US)
+        names = digest(*sorted(alert.name for alert in alerts))
+        self._own_duty = Duty(context, f"{self.name}:{names[:_NAMES_LENGTH]}", hold_us)
+        self._rules_duty = Duty(context, self.name, hold_us)
 
     async def run_once(self) -> float:
-        """Look once, if this worker is on duty."""
+        """Look once, if this worker is on duty for the alerts of its app, or for stored rules."""
         if not self._declared and not self._stored and not await self._rules():
             return self._wait_s(_NO_RULES_S)
-        if not await self._duty.is_mine():
+        judges_own = bool(self._declared) and await self._own_duty.is_mine()
+        judges_rules = await self._rules_duty.is_mine()
+        if not judges_own and not judges_rules:
             return self._wait_s(OFF_DUTY_S)
-        alerts = [*self._declared, *await self._rules()]
+        alerts = list(self._declared) if judges_own else []
+        alerts += await self._rules() if judges_rules else []
         page = await adrive(all_records(self._store.records, ALERT_KIND), self._store.arun)
         known = {record.id.key: record for record in page.records}
         sight = await self._sight(page.now_us, {alert.measure.name for alert in alerts})
