@@ -53,7 +53,7 @@ class Maker:
         return self._tasks["narrow"].call(NARROW_JOB_S), ""
 
     def rated(self) -> Made:
-        weight = self._chance.choice((1, 1, 1, 4))
+        weight = self._chance.choice((1, 1, 1, 3))  # a heavy one uses the rate up alone
         return self._tasks["rated"].call(self._seconds()).using(weight=weight), ""
 
     def plain(self, task: str) -> Made:

@@ -63,6 +63,7 @@ class Findings(msgspec.Struct, frozen=True):
 def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings:
     """Judge a run that is over."""
     lines = rig.world.lines()
+    unsure = _unsure(lines)
     runs = runs_of(lines)
     time = Timeline(rig.store_clock.steps)
     jobs = [_Known(rig.app, record, time) for record in _records(rig.app)]
@@ -70,7 +71,7 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
         limits=LIMITS,
         jobs=[job.facts() for job in jobs],
         runs=runs,
-        asked=_asked(lines),
+        asked=_asked(lines, unsure),
         pushed_back=frozenset(
             (line.job_id, line.attempt) for line in lines if line.event == "limited"
         ),
@@ -78,7 +79,7 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
     )
     in_time = begun_in_time(contest)
     late = [run for run in runs if run not in in_time]
-    evidence = _evidence(lines, jobs, rig.between)
+    evidence = _evidence(lines, jobs, rig.between, unsure)
     went_on = stale(contest) + sum(line.event == "stale" for line in lines)
     evidence = msgspec.structs.replace(
         evidence, runs=in_time, late=late, stale=went_on, counted=_counted(rig.app)
@@ -197,23 +198,34 @@ def _counted(app: Packhorse) -> Counter[str]:
 
 
 def _evidence(
-    lines: Sequence[Line], jobs: Sequence[_Known], between: Sequence[Standing]
+    lines: Sequence[Line],
+    jobs: Sequence[_Known],
+    between: Sequence[Standing],
+    unsure: frozenset[str],
 ) -> Evidence:
     told: dict[str, set[str]] = {}
     for line in lines:
         told.setdefault(line.event, set()).add(line.job_id)
-    submitted = frozenset(told.get("submitted", ()))
     return Evidence(
-        submitted=submitted,
+        submitted=frozenset(told.get("submitted", ())),
         runs=(),
         accepted=[line.job_id for line in lines if line.event == "completed"],
         at_last={job.record.id: job.standing() for job in jobs},
         between=between,
         guilty=frozenset(job.record.id for job in jobs if job.record.task in GUILTY),
-        unsure=frozenset(told.get("unsure", set()) - submitted),
+        unsure=unsure,
         cancelled=frozenset(told.get("cancel heard", ())),
         effects=[(line.note, line.job_id) for line in lines if line.event == "keyed effect"],
     )
+
+
+def _unsure(lines: Sequence[Line]) -> frozenset[str]:
+    """The jobs that may be stored, and of which no producer was told so before it died."""
+    told: dict[str, set[str]] = {}
+    for line in lines:
+        told.setdefault(line.event, set()).add(line.job_id)
+    unanswered = told.get("asking", set()) - told.get("not stored", set())
+    return frozenset((unanswered | told.get("unsure", set())) - told.get("submitted", set()))
 
 
 def _kept(app: Packhorse, lines: Sequence[Line]) -> kept.Kept:
@@ -361,11 +373,16 @@ def _uses(contest: Contest) -> dict[str, str]:
     return {use.gate: f"{use.most} of {use.limit}" for use in uses}
 
 
-def _asked(lines: Sequence[Line]) -> list[Asked]:
+def _asked(lines: Sequence[Line], unsure: frozenset[str]) -> list[Asked]:
+    """What was answered; and what was not and may be stored, for the key it has."""
     return [
         _answer(line, msgspec.json.decode(line.note, type=Answer))
         for line in lines
-        if line.event in ("submitted", "full") and line.note
+        if line.note
+        and (
+            line.event in ("submitted", "full")
+            or (line.event == "asking" and line.job_id in unsure)
+        )
     ]
 
 

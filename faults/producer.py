@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""One of the rig's producers: python -m faults.producer SEED.
+"""One of the rig's producers: python -m faults.producer SEED [again].
 
 Submits whatever fits, by chance of its seed, until it is told that this is enough; cancels some;
 writes down each request and its answer. It begins with some of every kind, so that each limit is
-met however slow the machine is. While the store is away it asks again with the same ids.
+met however slow the machine is; one that comes `again`, for another that died, does not. While the
+store is away it asks again with the same ids. Each submit is written down before it is asked for.
+
+SIGUSR1 lets it die in its next submit: at any moment of it, and at the latest when the store has
+answered and nobody has been told.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from faults.calls import COUNTS, KINDS, Made, Maker, queue_of
 from faults.records import RECORDS_VARIABLE, machine_us
 from faults.tasks import LIMITS, create_app, record
-from packhorse import Packhorse, QueueFull, StoreUnavailable
+from packhorse import Call, JobHandle, Packhorse, QueueFull, StoreUnavailable
 from packhorse.core.clock import new_id
 from packhorse.core.policies.records import Add, Put, RecordId
 
@@ -31,6 +38,10 @@ ENOUGH: Final = "enough"
 SECONDS_MAX: Final = 3_600.0
 #: No more is submitted to a queue with so many waiting: it is to be drained when time is up.
 DEPTH_MAX: Final = 25
+#: The signals that a doomed producer may die of: of the first before it is ready.
+DEATHS: Final = frozenset({-signal.SIGUSR1, -signal.SIGALRM, -signal.SIGKILL})
+#: How far into its last submit a doomed one gets at most.
+_DEATH_S: Final = 0.02
 #: How long one request is made again while the store is away, and how long between.
 AGAIN_S: Final = 60.0
 WAIT_S: Final = 0.1
@@ -55,10 +66,16 @@ class Producer:
         self._enough = enough
         self._name = str(seed)
         self._counted = 0
+        self._doomed = False
 
-    def run(self) -> None:
+    def doom(self, _number: int, _frame: object) -> None:
+        """Let it die in its next submit."""
+        self._doomed = True
+
+    def run(self, *, again: bool) -> None:
         """Submit until that is enough."""
-        self._open()
+        if not again:
+            self._open()
         until = time.monotonic() + SECONDS_MAX
         while time.monotonic() < until and not self._enough.exists():
             self._one()
@@ -85,13 +102,15 @@ class Producer:
         asked_us = machine_us()
         ids = [new_id() for _ in made]
         calls = [call.using(job_id=job_id) for (call, _), job_id in zip(made, ids, strict=True)]
+        self._note_asking(task, made, ids, asked_us)
         until = time.monotonic() + AGAIN_S
         while time.monotonic() < until:
             try:
-                jobs = self._app.enqueue_many(calls)
+                jobs = self._ask(calls)
             except QueueFull:
                 answer = Answer(task, asked_us, count=len(made))
                 record.write_line("full", "", note=_note(answer))
+                _note_not_stored(ids)
                 return
             except StoreUnavailable as error:
                 word = "unsure" if error.maybe_stored else "refused"
@@ -104,11 +123,27 @@ class Producer:
                     known = bool(job.deduplicated) and job.id != own
                     answer = Answer(task, asked_us, key, known)
                     record.write_line("submitted", job.id, note=_note(answer))
+                    _note_not_stored([own] * known)
                 self._cancel_some(task, ids)
                 self._count()
                 if task == "slow":
                     self._signal(ids[0])
                 return
+
+    @staticmethod
+    def _note_asking(task: str, made: list[Made], ids: list[str], asked_us: int) -> None:
+        for job_id, (_, key) in zip(ids, made, strict=True):
+            record.write_line("asking", job_id, note=_note(Answer(task, asked_us, key)))
+
+    def _ask(self, calls: list[Call[Any]]) -> list[JobHandle[Any]]:
+        """Submit; a doomed one does not live to tell what came of it."""
+        if not self._doomed:
+            return self._app.enqueue_many(calls)
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, _DEATH_S))  # kills at once
+        try:
+            return self._app.enqueue_many(calls)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _count(self) -> None:
         """Count in a record, and ask again until it is answered: it must count once."""
@@ -152,11 +187,18 @@ class Producer:
             record.write_line("cancel heard" if told else "cancel late", job_id)
 
 
+def _note_not_stored(ids: Sequence[str]) -> None:
+    for job_id in ids:
+        record.write_line("not stored", job_id)
+
+
 def _note(answer: Answer) -> str:
     return msgspec.json.encode(answer).decode()
 
 
 if __name__ == "__main__":
     opened = create_app()
-    Producer(opened, int(sys.argv[1]), Path(os.environ[RECORDS_VARIABLE]) / ENOUGH).run()
+    producer = Producer(opened, int(sys.argv[1]), Path(os.environ[RECORDS_VARIABLE]) / ENOUGH)
+    signal.signal(signal.SIGUSR1, producer.doom)
+    producer.run(again="again" in sys.argv[2:])
     opened.close()

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,12 +23,12 @@ from faults.injectors.whole_store import WHOLE_STORE, StoreClock
 from faults.injectors.wires import WIRES
 from faults.plan import Plan
 from faults.processes import until
-from faults.producer import ENOUGH
+from faults.producer import DEATHS, ENOUGH
 from faults.records import machine_us
 from faults.stores.ground import Ground
 from faults.stores.opening import opened
 from faults.tasks import create_app
-from faults.worlds import PAGE, World, ended
+from faults.worlds import PAGE, World
 from packhorse import Packhorse, StoreUnavailable
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobRecord, JobStatus
@@ -46,6 +46,8 @@ LOOK_S: Final = 0.02
 STALL_US: Final = 250_000
 #: Between two looks at where jobs stand.
 STANDINGS_S: Final = 1.0
+#: Seeds of producers that one plan has for itself.
+SEEDS: Final = 100
 UNFINISHED: Final = tuple(
     status
     for status in JobStatus
@@ -65,6 +67,7 @@ class Rig:
         self.faults: list[Fault] = []
         self.between: list[Standing] = []
         self.store_clock = StoreClock()
+        self._seeds = itertools.count()
         self._open: list[Fault] = []  # to be undone
         self._looked_at = 0.0
         self.stalls: list[tuple[int, int]] = []  # when the machine did not let the rig run
@@ -81,26 +84,36 @@ class Rig:
         producers = [self._producer(number) for number in range(self.plan.producers)]
         scene = Scene(
             *(crew, self.ground, self.app, self.chance, self.plan.lease_s),
-            producers=[place.pid for place in producers],
-            doors_of_producers=producers,
+            producers=producers,
             aside=self._aside,
         )
         self._disturb(scene)
         self._make_peace(scene)
         self._aside.shutdown()
         (self.world.records / ENOUGH).touch()
-        self._drained(scene, [place.process for place in producers if place.process is not None])
+        self._drained(scene)
         codes = crew.end()
         return collected(self, crew, codes, time.monotonic() - began)
 
     def _producer(self, number: int) -> Place:
         name = f"producer-{number}"
         place = Place(name, self.ground.door(name), supervised=False)
+        self._start_producer(place)
+        return place
+
+    def _start_producer(self, place: Place, *options: str) -> None:
+        """Start one with a seed of its own, which is its name too where it counts."""
+        seed = self.plan.seed * SEEDS + next(self._seeds)
         place.process = self.world.start(
-            *("-m", "faults.producer", str(self.plan.seed * 100 + number)),
+            *("-m", "faults.producer", str(seed), *options),
             environment=environment_of(self.world, place.door),
         )
-        return place
+
+    def _tend_producers(self, scene: Scene) -> None:
+        """Put another in the place of each that was killed."""
+        for place in scene.producers:
+            if place.process is not None and place.process.poll() in DEATHS:
+                self._start_producer(place, "again")
 
     # ------------------------------------------------------------------------------- disturbing
 
@@ -156,6 +169,7 @@ class Rig:
         for fault in [fault for fault in self._open if fault.until_us <= now_us]:
             self._undo(fault)
         scene.crew.tend()
+        self._tend_producers(scene)
 
     def _undo(self, fault: Fault) -> None:
         self._open.remove(fault)
@@ -189,12 +203,12 @@ class Rig:
         plan = self.app.store.inspection.search(JobFilter(statuses=UNFINISHED), limit=limit)
         return self.app.store.run(plan).jobs
 
-    def _drained(self, scene: Scene, producers: list[subprocess.Popen[str]]) -> None:
+    def _drained(self, scene: Scene) -> None:
         """Wait until everything is finished; if that takes too long, say why."""
 
         def look() -> bool:
             self._tend(scene)
-            if any(one.poll() is None for one in producers):
+            if any(code is None or code in DEATHS for code in _codes(scene)):
                 return False
             try:
                 return not self._unfinished(1)
@@ -209,9 +223,14 @@ class Rig:
             ]
             words = [str(error), *reasons, scene.crew.last_words()]
             raise AssertionError("\n".join(words)) from None
-        codes = [ended(one) for one in producers]
-        if any(codes):
-            raise AssertionError("\n".join(self.world.output(one) for one in producers))
+        if any(_codes(scene)):
+            said = [self.world.output(one.process) for one in scene.producers if one.process]
+            raise AssertionError("\n".join(said))
+
+
+def _codes(scene: Scene) -> list[int | None]:
+    """What the producers ended with; None: it has not ended."""
+    return [None if one.process is None else one.process.poll() for one in scene.producers]
 
 
 def run_rig(folder: Path, plan: Plan) -> Findings:

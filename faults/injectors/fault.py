@@ -36,8 +36,7 @@ class Scene:
     app: Packhorse  #: straight to the store
     chance: random.Random
     lease_s: float
-    producers: list[int]  #: their pids
-    doors_of_producers: list[Place]
+    producers: list[Place]
     aside: ThreadPoolExecutor  #: for calls of the store, which may take as long as a fault lasts
 
     def victim(self, *, supervised: bool | None = None) -> Place | None:

@@ -90,7 +90,7 @@ class StopProducer:
         return True
 
     def strike(self, scene: Scene) -> Fault | None:
-        calm = [place for place in scene.doors_of_producers if not place.disturbed]
+        calm = [place for place in scene.producers if not place.disturbed]
         if not calm:
             return None
         place = scene.chance.choice(calm)
@@ -105,6 +105,25 @@ class StopProducer:
         )
 
 
+class KillProducer:
+    """A producer dies in its next submit, and tells nobody of the answer; another takes over."""
+
+    kind = "kill a producer in mid-submit"
+    weight = 4.0
+    alone = False
+
+    def fits(self, scene: Scene) -> bool:
+        return True
+
+    def strike(self, scene: Scene) -> Fault | None:
+        calm = [place for place in scene.producers if not place.disturbed]
+        if not calm:
+            return None
+        place = scene.chance.choice(calm)
+        send([place.pid], signal.SIGUSR1)
+        return Fault(self.kind, f"{place.name}: {place.pid}")
+
+
 SIGNALS: Final[tuple[Injector, ...]] = (
     Kill("kill a worker", 6, _first, supervised=False),
     Kill("kill a child under its supervisor", 6, _one_child, supervised=True),
@@ -116,4 +135,5 @@ SIGNALS: Final[tuple[Injector, ...]] = (
     Stop("stop a supervisor beyond the lease", 1, _first, supervised=True),
     Stop("stop a supervisor and its children beyond the lease", 3, _everybody, supervised=True),
     StopProducer(),
+    KillProducer(),
 )

@@ -30,7 +30,7 @@ class Wire:
         return any(place.door.proxy is not None for place in scene.crew.places)
 
     def strike(self, scene: Scene) -> Fault | None:
-        calm = [place for place in scene.doors_of_producers if not place.disturbed]
+        calm = [place for place in scene.producers if not place.disturbed]
         sides = [places for places in (scene.crew.working(), calm) if places]
         if not sides:
             return None
