@@ -262,6 +262,7 @@ def test_a_step_that_fails_is_tried_again_by_its_own_policy() -> None:
         make_context().step("other", lambda: 1 / 0, retry=soon)
 
 
+@pytest.mark.req("S3-7")
 async def test_a_step_that_is_late_is_left() -> None:
     release = threading.Event()
     with pytest.raises(StepTimeout, match="late"):
