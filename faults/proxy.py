@@ -14,9 +14,12 @@ _CHUNK: Final = 65_536
 
 
 class Proxy:
-    """Carries bytes between clients and one server, until told otherwise."""
+    """Carries bytes between clients and one server, until told otherwise.
 
-    def __init__(self, host: str, port: int) -> None:
+    Without a port, `host` is the path of a server's socket.
+    """
+
+    def __init__(self, host: str, port: int = 0) -> None:
         self._target = (host, port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -72,7 +75,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._target)
+                server = self._connected()
             except OSError:  # no server now, as between a server's end and its next start
                 _close(client)
                 continue
@@ -80,6 +83,18 @@ class Proxy:
                 self._pairs.append((client, server))
             for pump, ends in ((self._ask, (client, server)), (self._answer, (server, client))):
                 threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    def _connected(self) -> socket.socket:
+        path, port = self._target
+        if port:
+            return socket.create_connection(self._target)
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(path)
+        except OSError:
+            server.close()
+            raise
+        return server
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):

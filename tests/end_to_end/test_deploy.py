@@ -24,8 +24,10 @@ from packhorse.cli.main import root
 from packhorse.client.tokens import Tokens
 from tests.docs.pages import ROOT
 from tests.docs.test_examples import problems
+from tests.end_to_end.support import World
 from tests.servers.redis import free_port
 from tests.supervisor.yard import PATIENCE_S, asked, until
+from tests.support.twins import STORES
 from tests.web.support import Web
 
 DEPLOY: Final = ROOT / "deploy"
@@ -116,20 +118,20 @@ def succeeds(command: list[str]) -> bool:
 
 
 @pytest.mark.req("S4-32")
+@pytest.mark.parametrize("store", STORES)
 def test_what_the_dockerfile_installs_runs_a_worker_that_is_healthy_and_stops_when_told(
-    tmp_path: Path,
+    tmp_path: Path, world: World
 ) -> None:
     site, port = installed(tmp_path), str(free_port())
     given = dict(pair.split("=", 1) for pair in step("ENV").split())
     assert given["PACKHORSE_HTTP"] == f"0.0.0.0:{step('EXPOSE')}" == f"0.0.0.0:{PORT}"
     (tmp_path / "jobs.py").write_text(JOBS, encoding="utf-8")
-    url = f"sqlite:///{tmp_path}/jobs.db"
     environment = {
         **{name: value for name, value in os.environ.items() if "PACKHORSE" not in name},
         "PACKHORSE_HTTP": f"127.0.0.1:{port}",
         "PYTHONPATH": str(site),
         "PACKHORSE_APP": "jobs:app",
-        "PACKHORSE_URL": url,
+        "PACKHORSE_URL": world.url,
     }
     entry = [sys.executable, "-m", *json.loads(step("ENTRYPOINT")), *json.loads(step("CMD"))]
     worker = subprocess.Popen(entry, cwd=tmp_path, env=environment)
@@ -137,7 +139,7 @@ def test_what_the_dockerfile_installs_runs_a_worker_that_is_healthy_and_stops_wh
         words: list[str] = json.loads(step("HEALTHCHECK").partition(" CMD ")[2])
         check = [sys.executable, *(word.replace(PORT, port) for word in words[1:])]
         until("its health", lambda: succeeds(check))
-        app = Packhorse(url)
+        app = Packhorse(world.url)
         assert app.task(add).enqueue(1, 2).result(timeout=PATIENCE_S) == 3
         for path in probe_paths("worker"):
             until(path, lambda: asked(f"http://127.0.0.1:{port}{path}")[0] == 200)  # noqa: B023 - at once

@@ -10,8 +10,9 @@ import pytest
 
 from packhorse import JobStatus
 from packhorse.core.clock import SECOND_US
+from tests.end_to_end.lines import line_to
 from tests.end_to_end.support import World, ended, until
-from tests.support.twins import ordinarily_on
+from tests.support.twins import STORES, ordinarily_on
 
 LEASE_S: Final = 2
 #: How soon after its worker's death a job must run again.
@@ -53,20 +54,23 @@ def test_the_jobs_of_a_killed_worker_run_again_within_lease_plus_five_seconds(
         assert [sum(point.succeeded for point in points), sum(p.retried for p in points)] == [3, 3]
 
 
-@pytest.mark.req("S2-5", "S2-6")
+@pytest.mark.req("S2-5", "S2-6", "S0-19")
+@pytest.mark.parametrize("store", STORES)
 def test_a_worker_killed_after_the_work_and_before_its_word_has_one_effect_and_one_end(
     world: World,
 ) -> None:
-    # The handler has ended, its settlement has not been written: the store is locked meanwhile.
-    with world.app() as app:
-        job = app.tasks["book"].enqueue(str(world.folder / "ledger.db"), 0.5)
-        victim = world.worker("--lease", f"{LEASE_S}s")
+    # The handler has ended, its settlement has not been written: nothing arrives meanwhile.
+    with world.app() as app, line_to(world) as line:
+        book = app.tasks["book"].using(idempotency_key="order")
+        job = book.enqueue(str(world.folder / "ledger.db"), 0.5)
+        victim = world.worker("--lease", f"{LEASE_S}s", environment={"PACKHORSE_URL": line.url})
         world.heard("start", job.id)
-        with world.locked_store():
+        with line.interrupted():
             world.heard("end", job.id)
             victim.kill()
             ended(victim)
         unsettled = job.status()
+        assert book.enqueue(str(world.folder / "ledger.db"), 0.5).id == job.id
         world.worker("--lease", f"{LEASE_S}s")
 
         result = job.result(timeout=60)

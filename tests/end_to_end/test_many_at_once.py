@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from packhorse import JobStatus, Packhorse
+from tests.end_to_end.support import World
+from tests.support.twins import STORES
 
 JOBS: Final = 5_000
 
 
 @pytest.mark.req("S2-29")
-async def test_one_worker_holds_five_thousand_jobs_that_wait_at_once(tmp_path: Path) -> None:
-    app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
+@pytest.mark.parametrize("store", STORES)
+async def test_one_worker_holds_five_thousand_jobs_that_wait_at_once(world: World) -> None:
+    app = Packhorse(world.url)
     go_on, running = asyncio.Event(), 0
 
     @app.task
