@@ -25,12 +25,12 @@ from faults.checking.contest import (
 from faults.checking.evidence import Evidence, Run, Standing, Verdict, overlaps, runs_of
 from faults.checking.rescues import Loss, Losses, losses_of
 from faults.checking.timeline import Timeline
-from faults.crew import Crew
 from faults.injectors.fault import Fault
 from faults.plan import Plan
 from faults.producer import TALLY, Answer
 from faults.records import Line
 from faults.tasks import GUILTY, LIMITS
+from faults.workers import Workers
 from faults.worlds import all_jobs
 from packhorse import Packhorse
 from packhorse.core.clock import SECOND_US
@@ -60,7 +60,7 @@ class Findings(msgspec.Struct, frozen=True):
     losses: Losses
 
 
-def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings:
+def collected(rig: Rig, workers: Workers, codes: set[int], seconds: float) -> Findings:
     """Judge a run that is over."""
     lines = rig.world.lines()
     unsure = _unsure(lines)
@@ -84,7 +84,7 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
     evidence = msgspec.structs.replace(
         evidence, runs=in_time, late=late, stale=went_on, counted=_counted(rig.app)
     )
-    lost = _losses(rig, crew, runs, jobs, time)
+    lost = _losses(rig, workers, runs, jobs, time)
     of_jobs, of_limits = promises.judge(evidence), limits.judge(contest)
     of_kept = kept.judge(_kept(rig.app, lines))
     verdict = Verdict(
@@ -97,7 +97,7 @@ def collected(rig: Rig, crew: Crew, codes: set[int], seconds: float) -> Findings
         },
         {**of_jobs.cases, **of_limits.cases, **of_kept.cases, **rescues.cases(lost)},
     )
-    facts = {**_facts(contest, runs, lines, evidence), **_endings(crew, codes, runs, evidence)}
+    facts = {**_facts(contest, runs, lines, evidence), **_endings(workers, codes, runs, evidence)}
     return Findings(
         *(rig.plan, round(seconds, 1), rig.faults, verdict, facts),
         rescues=rescues.summary(lost),
@@ -252,7 +252,7 @@ def _kept(app: Packhorse, lines: Sequence[Line]) -> kept.Kept:
 
 
 def _losses(
-    rig: Rig, crew: Crew, runs: Sequence[Run], jobs: Sequence[_Known], time: Timeline
+    rig: Rig, workers: Workers, runs: Sequence[Run], jobs: Sequence[_Known], time: Timeline
 ) -> Losses:
     ended_us = {
         (job.record.id, line.attempt): time.earliest(line.finished_us)
@@ -290,7 +290,7 @@ def _losses(
             bound=loss.job_id in bound or _was_passed_on(loss, known[loss.job_id].record),
             story=_story(known[loss.job_id], loss.died_us),
         )
-        for loss in losses_of(runs, crew.died_us, ended_us, lost, claimed)
+        for loss in losses_of(runs, workers.died_us, ended_us, lost, claimed)
     ]
     return Losses(lease_us, found)
 
@@ -353,13 +353,13 @@ def _facts(
 
 
 def _endings(
-    crew: Crew, codes: set[int], runs: Sequence[Run], evidence: Evidence
+    workers: Workers, codes: set[int], runs: Sequence[Run], evidence: Evidence
 ) -> dict[str, float]:
     counters = [standing.counters for standing in evidence.at_last.values()]
     return {
         "runs cut off": sum(run.ended_us is None for run in runs),
-        "overlapping runs": overlaps(runs, crew.died_us),
-        "processes that died": len(crew.died_us),
+        "overlapping runs": overlaps(runs, workers.died_us),
+        "processes that died": len(workers.died_us),
         "jobs lost with a process": sum(one.crashes > 0 for one in counters),
         "most losses of one job": max((one.crashes for one in counters), default=0),
         "most lone losses of one job": max((one.lone_crashes for one in counters), default=0),

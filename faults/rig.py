@@ -15,7 +15,6 @@ from typing import Final
 from faults.checking.evidence import Standing
 from faults.clocks import SteppedClock
 from faults.collecting import Findings, collected, standing_of
-from faults.crew import Crew, Place, environment_of
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.injectors.memory import JOBS
 from faults.injectors.signals import SIGNALS
@@ -28,6 +27,7 @@ from faults.records import machine_us
 from faults.stores.ground import Ground
 from faults.stores.opening import opened
 from faults.tasks import create_app
+from faults.workers import Place, Workers, environment_of
 from faults.worlds import PAGE, World
 from packhorse import Packhorse, StoreUnavailable
 from packhorse.core.clock import SECOND_US
@@ -80,10 +80,10 @@ class Rig:
         began = time.monotonic()
         (self.world.folder / "effects").mkdir()
         self.app.store.migrate()
-        crew = Crew(self.world, self.ground, self.plan.lease_s, self.plan.layout)
+        workers = Workers(self.world, self.ground, self.plan.lease_s, self.plan.layout)
         producers = [self._producer(number) for number in range(self.plan.producers)]
         scene = Scene(
-            *(crew, self.ground, self.app, self.chance, self.plan.lease_s),
+            *(workers, self.ground, self.app, self.chance, self.plan.lease_s),
             producers=producers,
             aside=self._aside,
         )
@@ -92,8 +92,8 @@ class Rig:
         self._aside.shutdown()
         (self.world.records / ENOUGH).touch()
         self._drained(scene)
-        codes = crew.end()
-        return collected(self, crew, codes, time.monotonic() - began)
+        codes = workers.end()
+        return collected(self, workers, codes, time.monotonic() - began)
 
     def _producer(self, number: int) -> Place:
         name = f"producer-{number}"
@@ -131,7 +131,7 @@ class Rig:
                 next_at = now + self.chance.expovariate(1 / self.plan.peace_s)
             if now > given_up:
                 raise AssertionError(
-                    f"{len(self.faults)} faults of {self.plan.faults}\n{scene.crew.last_words()}"
+                    f"{len(self.faults)} faults of {self.plan.faults}\n{scene.workers.last_words()}"
                 )
             time.sleep(LOOK_S)
 
@@ -168,7 +168,7 @@ class Rig:
             self.stalls.append((before_us, now_us))
         for fault in [fault for fault in self._open if fault.until_us <= now_us]:
             self._undo(fault)
-        scene.crew.tend()
+        scene.workers.tend()
         self._tend_producers(scene)
 
     def _undo(self, fault: Fault) -> None:
@@ -182,7 +182,7 @@ class Rig:
             self._undo(fault)
         if self.store_clock.steps:
             self.store_clock.set(scene, 0)
-        for place in scene.crew.places:
+        for place in scene.workers.places:
             place.door.clock.set(0)
 
     # ---------------------------------------------------------------------------------- looking
@@ -221,7 +221,7 @@ class Rig:
             reasons = [
                 f"{record}\n{self.app.explain(record.id)}" for record in self._unfinished(SHOWN_MAX)
             ]
-            words = [str(error), *reasons, scene.crew.last_words()]
+            words = [str(error), *reasons, scene.workers.last_words()]
             raise AssertionError("\n".join(words)) from None
         if any(_codes(scene)):
             said = [self.world.output(one.process) for one in scene.producers if one.process]

@@ -106,20 +106,20 @@ def run(store: str, folder: Path, *, kills: int, seed: int) -> Found:
 
 def _kill(ground: Ground, kills: int, chance: random.Random) -> int:
     """Kill one of the workers again and again; says how often the clock was set."""
-    crew = [_started(ground) for _ in range(_WORKERS)]
+    workers = [_started(ground) for _ in range(_WORKERS)]
     steps = 0
     try:
         for number in range(1, kills + 1):
             time.sleep(chance.random() * _BETWEEN_S)
             index = chance.randrange(_WORKERS)
-            _end(crew[index])
-            crew[index] = _started(ground)
+            _end(workers[index])
+            workers[index] = _started(ground)
             if ground.can_step and number % _STEP_EACH == 0:
                 ground.step(int(chance.uniform(-_STEP_S, _STEP_S) * SECOND_US))
                 steps += 1
         time.sleep(_CALM_S + 2 * _STEP_S)  # also where the clock was set back last
     finally:
-        for worker in crew:
+        for worker in workers:
             _end(worker)
     return steps
 

@@ -168,22 +168,22 @@ class _Rig:
         with self._app() as app:
             app.store.migrate()
             self._begin(app)
-        crew = [self._started() for _ in range(_WORKERS)]
+        workers = [self._started() for _ in range(_WORKERS)]
         try:
             for _ in range(kills):
                 time.sleep(self._chance.random() * _BETWEEN_S)
                 index = self._chance.randrange(_WORKERS)
-                self._end(crew[index])
+                self._end(workers[index])
                 with self._app() as app:
                     if self._is_idle() and self._open(app) < _OPEN_MAX:
                         self._begin(app)
-                crew[index] = self._started()
+                workers[index] = self._started()
             until = time.monotonic() + _DRAIN_S
             with self._app() as app:
                 while time.monotonic() < until and not self._is_quiet(app):
                     time.sleep(0.5)
         finally:
-            for worker in crew:
+            for worker in workers:
                 self._end(worker)
 
     def _begin(self, app: Packhorse) -> None:

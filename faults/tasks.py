@@ -47,7 +47,7 @@ _SOON: Final = RetryPolicy(backoff="fixed", initial_delay="50ms", max_delay="50m
 _MANY_CRASHES: Final = 1_000
 #: How long a job that waits to be cancelled does so.
 _PATIENT_S: Final = 4.0
-#: More than a child of a rig's worker may have, see `crew`.
+#: More than a child of a rig's worker may have, see `workers`.
 _GOBBLED_MIB: Final = 4_000
 
 

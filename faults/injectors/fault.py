@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from faults.crew import Crew, Place
 from faults.stores.ground import Ground
+from faults.workers import Place, Workers
 from packhorse import Packhorse
 
 
@@ -31,7 +31,7 @@ class Fault:
 class Scene:
     """What there is to disturb."""
 
-    crew: Crew
+    workers: Workers
     ground: Ground
     app: Packhorse  #: straight to the store
     chance: random.Random
@@ -43,7 +43,7 @@ class Scene:
         """A worker that works, of the kind wanted if one is."""
         places = [
             place
-            for place in self.crew.working()
+            for place in self.workers.working()
             if supervised is None or place.supervised is supervised
         ]
         return self.chance.choice(places) if places else None

@@ -22,7 +22,7 @@ class Submitted:
         self._task = task
 
     def fits(self, scene: Scene) -> bool:
-        return any(place.supervised for place in scene.crew.places)
+        return any(place.supervised for place in scene.workers.places)
 
     def strike(self, scene: Scene) -> Fault:
         scene.aside.submit(self._submit, scene)

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from faults.crew import Place
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.processes import send
+from faults.workers import Place
 
 #: Which processes of a place get the signal.
 Aim = Callable[[Scene, Place], list[int]]
@@ -45,7 +45,7 @@ class _Signal:
         self._supervised = supervised
 
     def fits(self, scene: Scene) -> bool:
-        return any(place.supervised is self._supervised for place in scene.crew.places)
+        return any(place.supervised is self._supervised for place in scene.workers.places)
 
     def strike(self, scene: Scene) -> Fault | None:
         place = scene.victim(supervised=self._supervised)

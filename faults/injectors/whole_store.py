@@ -64,7 +64,7 @@ class FullDisk:
         return scene.ground.name == "sqlite"
 
     def strike(self, scene: Scene) -> Fault:
-        pids = [*scene.crew.pids(), *(place.pid for place in scene.producers)]
+        pids = [*scene.workers.pids(), *(place.pid for place in scene.producers)]
         _limit(pids, _FULL_BYTES)
         lasts_s = scene.lease_s * scene.chance.uniform(0.3, 2.0)
         return Fault(

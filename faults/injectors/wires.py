@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from faults.crew import Place
 from faults.injectors.fault import Fault, Injector, Scene
 from faults.proxy import Proxy
+from faults.workers import Place
 
 #: Requests that are let through before the one whose answer is lost, at most.
 _LET_THROUGH: Final = 12
@@ -27,11 +27,11 @@ class Wire:
         self._act = act
 
     def fits(self, scene: Scene) -> bool:
-        return any(place.door.proxy is not None for place in scene.crew.places)
+        return any(place.door.proxy is not None for place in scene.workers.places)
 
     def strike(self, scene: Scene) -> Fault | None:
         calm = [place for place in scene.producers if not place.disturbed]
-        sides = [places for places in (scene.crew.working(), calm) if places]
+        sides = [places for places in (scene.workers.working(), calm) if places]
         if not sides:
             return None
         place = scene.chance.choice(scene.chance.choice(sides))  # producers as often as workers

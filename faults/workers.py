@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The rig's workers, with and without a supervisor; the crew replaces those that die."""
+"""The rig's workers, with and without a supervisor; those that die are replaced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Place:
         self.busy_until_us = machine_us() + round(seconds * SECOND_US)
 
 
-class Crew:
+class Workers:
     """All places, and who of them died when."""
 
     def __init__(self, world: World, ground: Ground, lease_s: float, layout: str) -> None:
