@@ -150,7 +150,7 @@ def _is_left_out(nodeid: str, call: Any) -> bool:
     """Whether an ordinary run leaves out a test with these parameters; its name decides."""
     test = nodeid.partition("[")[0]
     given = {} if call is None else call.params
-    store: str | None = given.get("packhorse_url")
+    store: str | None = given.get("packhorse_url") or given.get("depot")
     if store in _SERVERS:
         return store != _SERVERS[crc32(test.encode()) % len(_SERVERS)]
     if not nodeid.startswith("tests/conformance/"):

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
-from packhorse.core.clock import new_id
 from packhorse.stores.memory import MemoryStore
-from packhorse.testing.places import clear_namespace
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
-from tests.support.empty_files import empty_file
+from tests.servers.urls import store_url_of
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
@@ -25,19 +21,7 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store_url(store_kind: str, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty store; in memory it is no use to a second app."""
-    match store_kind:
-        case "memory":
-            yield "memory://"
-        case "sqlite":
-            yield f"sqlite:///{empty_file(tmp_path / 'jobs.db')}"
-        case "postgres":
-            schema = schemas().take()
-            yield schemas().url_of(schema)
-            schemas().give(schema)
-        case _:
-            name = f"test-{new_id()}"
-            yield f"{redis_url()}?namespace={name}"
-            clear_namespace(redis_url(), name)
+    yield from store_url_of(store_kind, tmp_path)
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""For tests of consumers: an app on either store, jobs to fetch, and clocks that can be moved."""
+"""For tests of consumers: an app on any store, jobs to fetch, and clocks that can be moved."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from packhorse.runtime.consumer import Consumer, FetchedJob
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, Renewal
+from tests.servers.urls import store_url_of
 
 #: No fetch of a job that must come waits longer than this.
 PATIENCE_S = 10.0
@@ -114,8 +115,12 @@ async def fetched(consumer: Consumer) -> FetchedJob:
     return job
 
 
+EVERY_STORE = ("memory", "sqlite", "postgres", "redis")
+
+
 def depot_on(kind: str, folder: Path) -> Iterator[Depot]:
     """A depot on a new store of this kind, closed afterwards."""
-    depot = Depot("memory://" if kind == "memory" else f"sqlite:///{folder / 'jobs.db'}")
-    yield depot
-    depot.close()
+    with contextmanager(store_url_of)(kind, folder) as url:
+        depot = Depot(url)
+        yield depot
+        depot.close()

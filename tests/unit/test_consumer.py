@@ -21,13 +21,13 @@ from packhorse import (
 from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.events import JobCancelled, JobCancelling, JobReleased
 from packhorse.runtime.worker.attempt import Attempt
-from tests.unit.consumer_support import Depot, depot_on, fetched
+from tests.unit.consumer_support import EVERY_STORE, Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S, until
 
 NOTHING_S = 0.02
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=EVERY_STORE)
 def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
     yield from depot_on(request.param, tmp_path)
 

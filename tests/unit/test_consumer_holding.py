@@ -22,13 +22,13 @@ from packhorse.runtime.consumer import Consumer
 from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, Renewal, WorkerRecord
-from tests.unit.consumer_support import Depot, Flow, depot_on, fetched
+from tests.unit.consumer_support import EVERY_STORE, Depot, Flow, depot_on, fetched
 from tests.worker.support import PATIENCE_S, until
 from tests.worker.test_limits import blocking_after_claims, most_in_a_window
 from tests.worker.test_store_trouble import Weather
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=EVERY_STORE)
 def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
     yield from depot_on(request.param, tmp_path)
 

@@ -30,13 +30,13 @@ from packhorse.runtime.consumer.fetched import failed_once
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings
-from tests.unit.consumer_support import Depot, depot_on, fetched
+from tests.unit.consumer_support import EVERY_STORE, Depot, depot_on, fetched
 from tests.worker.support import PATIENCE_S
 
 NOTHING_S = 0.02
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=EVERY_STORE)
 def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
     yield from depot_on(request.param, tmp_path)
 
