@@ -71,7 +71,7 @@ def collected(rig: Rig, workers: Workers, codes: set[int], seconds: float) -> Fi
         limits=LIMITS,
         jobs=[job.facts() for job in jobs],
         runs=runs,
-        asked=_asked(lines, unsure),
+        asked=_asked(lines),
         pushed_back=frozenset(
             (line.job_id, line.attempt) for line in lines if line.event == "limited"
         ),
@@ -373,16 +373,21 @@ def _uses(contest: Contest) -> dict[str, str]:
     return {use.gate: f"{use.most} of {use.limit}" for use in uses}
 
 
-def _asked(lines: Sequence[Line], unsure: frozenset[str]) -> list[Asked]:
-    """What was answered; and what was not and may be stored, for the key it has."""
-    return [
-        _answer(line, msgspec.json.decode(line.note, type=Answer))
+def _asked(lines: Sequence[Line]) -> list[Asked]:
+    """What was answered; and what may be stored though its producer died first, for its key."""
+    answers = [
+        (line, msgspec.json.decode(line.note, type=Answer))
         for line in lines
-        if line.note
-        and (
-            line.event in ("submitted", "full")
-            or (line.event == "asking" and line.job_id in unsure)
-        )
+        if line.event in ("asking", "submitted", "full") and line.note
+    ]
+    known = {line.job_id for line in lines if line.event == "not stored"}
+    for line, answer in answers:
+        if line.event == "submitted" and not answer.deduplicated:
+            known.add(line.job_id)
+    return [
+        _answer(line, answer)
+        for line, answer in answers
+        if line.event != "asking" or line.job_id not in known
     ]
 
 
