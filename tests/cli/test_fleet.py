@@ -267,8 +267,14 @@ def test_thresholds_that_contradict_each_other_are_refused_with_their_queue() ->
 
 # ------------------------------------------------------------------------------ real processes
 
-SCALED = """
-app.queue("default", autoscale={"max_workers": 9, "scale_up": 2, "scale_down": 0})
+#: A worker says when it claims nothing more.
+TOLD = """
+app.on("worker.quiet")(lambda event: print("quiet", flush=True))
+app.on("worker.stopping")(lambda event: print("draining", flush=True))
+"""
+SCALED = f"""
+app.queue("default", autoscale={{"max_workers": 9, "scale_up": 2, "scale_down": 0}})
+{TOLD}
 """
 
 
@@ -303,7 +309,7 @@ def test_more_processes_are_started_while_jobs_wait_and_all_stop_together(
     processes.append(process)
     soon(lambda: running(scaled) == 1)
     process.send_signal(USR1)
-    soon(lambda: _draining(scaled))
+    heard(process.stdout, "quiet")
     process.send_signal(USR2)
 
     jobs = scaled.tasks["linger"].enqueue_many([{}] * 4)
@@ -330,24 +336,18 @@ def test_a_process_that_is_no_longer_wanted_finishes_the_job_it_runs(
         processes.append(project.start(*command))
         return processes[-1]
 
+    project.write("jobs.py", (project.folder / "jobs.py").read_text("utf-8") + TOLD)
     job = app.tasks["linger"].enqueue()
     fleet = Fleet(start, VirtualClock())
     fleet.resize(1)
     heard(processes[0].stdout, "lingering")
 
     fleet.resize(0)
-    soon(lambda: _draining(app))
+    heard(processes[0].stdout, "draining")
     project.write("go", "")
 
     assert processes[0].wait(PATIENCE_S) == 0
     assert (job.status(), job.info().attempts, job.info().releases) == (JobStatus.COMPLETED, 1, 0)
-
-
-def _draining(app: Packhorse) -> bool:
-    """Whether the worker claims nothing any more: what is submitted now stays where it is."""
-    probe = app.tasks["add"].enqueue(1)
-    time.sleep(0.1)
-    return probe.status() is JobStatus.QUEUED
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
+from packhorse.client import backpressure
 from packhorse.client.backpressure import SETTINGS_AGE_S_MAX, Patience, patience
 from packhorse.core.outcome import Succeeded
 from packhorse.core.sizes import size_in_bytes
@@ -30,6 +31,7 @@ from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, QueueState
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import STORES, HandWorker, app_on, memory_app
+from tests.worker.support import until
 
 Work = FunctionTask[..., None]
 
@@ -187,10 +189,20 @@ def test_a_producer_waits_until_room_is_made(app: Packhorse) -> None:
     assert app.depth("default") == 1
 
 
-async def test_async_producers_wait_without_blocking_their_loop(app: Packhorse) -> None:
+async def test_async_producers_wait_without_blocking_their_loop(
+    app: Packhorse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = await asyncio.to_thread(waiting_app, app)
+    refused: list[QueueFull] = []
+    refuse = backpressure._refuse_hopeless
+
+    def note(full: QueueFull, *rest: Any) -> None:
+        refused.append(full)
+        refuse(full, *rest)
+
+    monkeypatch.setattr(backpressure, "_refuse_hopeless", note)
     waits = [asyncio.create_task(work.aenqueue(number)) for number in (1, 2)]
-    await asyncio.sleep(0.05)
+    await until(lambda: len(refused) >= len(waits))
     assert not any(wait.done() for wait in waits)
 
     worker = HandWorker(app.store, "work")

@@ -22,7 +22,7 @@ from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.events import JobCancelled, JobCancelling, JobReleased
 from packhorse.runtime.worker.attempt import Attempt
 from tests.unit.consumer_support import EVERY_STORE, Depot, depot_on, fetched
-from tests.worker.support import PATIENCE_S, until
+from tests.worker.support import PATIENCE_S, turns, until
 
 NOTHING_S = 0.02
 
@@ -180,7 +180,7 @@ async def test_closing_ends_a_wait_at_once_and_gives_back_what_is_open(depot: De
     async with depot.consumer() as consumer:
         await fetched(consumer)
         waiting = asyncio.create_task(consumer.fetch(timeout=PATIENCE_S * 6))
-        await asyncio.sleep(0.01)
+        await turns()
 
         await asyncio.wait_for(consumer.close(), PATIENCE_S)
         assert await asyncio.wait_for(waiting, PATIENCE_S) is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, Renewal, WorkerRecord
 from tests.unit.consumer_support import EVERY_STORE, Depot, Flow, depot_on, fetched
-from tests.worker.support import PATIENCE_S, until
+from tests.worker.support import PATIENCE_S, block_until, until
 from tests.worker.test_limits import blocking_after_claims, most_in_a_window
 from tests.worker.test_store_trouble import Weather
 
@@ -31,14 +31,6 @@ from tests.worker.test_store_trouble import Weather
 @pytest.fixture(params=EVERY_STORE)
 def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
     yield from depot_on(request.param, tmp_path)
-
-
-def block_until(is_so: Callable[[], object]) -> None:
-    """Keep the event loop from turning until something is so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it is never so"
-        time.sleep(0.005)
 
 
 # ---------------------------------------------------------------------------------------- leases

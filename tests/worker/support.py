@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 #: No test waits longer than this for what must happen.
 PATIENCE_S = 10.0
+#: The event loop turns so often in `turns`.
+TURNS = 200
 
 
 class StoreClock(SystemClock):
@@ -36,6 +40,16 @@ class StoreClock(SystemClock):
 
     def now_us(self) -> int:
         return super().now_us() + self.ahead_us
+
+
+class Counting:
+    """Counts the calls of each verb of a store."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, verb: str, moment: str) -> None:
+        self.calls[verb] += moment == "before"
 
 
 class Yard:
@@ -170,6 +184,20 @@ async def until(true: Callable[[], Any], *, within_s: float = PATIENCE_S) -> Non
     async with asyncio.timeout(within_s):
         while not true():
             await asyncio.sleep(0.001)
+
+
+async def turns() -> None:
+    """Let the event loop turn so often that what could happen at once has."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def block_until(is_so: Callable[[], object]) -> None:
+    """Keep the event loop, or a thread, from going on until something is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it is never so"
+        time.sleep(0.001)
 
 
 async def heard(event: asyncio.Event) -> None:

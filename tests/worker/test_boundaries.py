@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import pytest
@@ -12,7 +11,7 @@ from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.worker.settler import BACKLOG_MAX
 from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LOOK_AHEAD_MAX
-from tests.worker.support import Yard, until
+from tests.worker.support import Yard, turns, until
 
 #: Jobs that are there when the store begins to refuse what became of them.
 MANY: Final = BACKLOG_MAX + 2 * CLAIM_BATCH_MAX
@@ -39,13 +38,14 @@ async def test_what_a_worker_keeps_for_a_store_that_takes_nothing_is_bounded(
 
     yard.task(note)
     jobs = [yard.submit("note") for _ in range(MANY)]
-    async with yard.running(concurrency=SLOTS):
+    async with yard.running(concurrency=SLOTS) as worker:
         await until(lambda: ran >= BACKLOG_MAX)
-        before = -1
-        while before < ran:  # it stands still once nothing more is claimed
-            before = ran
-            await asyncio.sleep(0.1)
+        runtime = worker._runtime
+        assert runtime is not None
+        await until(lambda: not (runtime.slots.running or runtime.slots.waiting))
         kept = ran
+        await turns()
+        assert ran == kept  # nothing more is claimed
         refusing = False
         await until(lambda: ran == MANY)
         await until(lambda: yard.status(jobs[-1]) is JobStatus.COMPLETED)

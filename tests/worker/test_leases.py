@@ -20,7 +20,7 @@ from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobRescued, JobStale, LeaseLost, LeaseRegained, LoopBlocked
 from packhorse.runtime.worker.heartbeat import WorkerLease
-from tests.worker.support import Yard, heard, until
+from tests.worker.support import Yard, block_until, heard, turns, until
 
 #: Long enough for a heartbeat that has to share a busy machine.
 LEASE_US = 600_000
@@ -173,7 +173,7 @@ async def test_a_lost_and_regained_lease_is_told_once_each() -> None:
         down.set()
         await until(lambda: yard.told(LeaseLost))
         later = yard.submit("wait")
-        await asyncio.sleep(0.05)
+        await turns()
         assert yard.status(later) is JobStatus.QUEUED  # nothing is claimed without a lease
         down.clear()
         await until(lambda: yard.told(LeaseRegained))
@@ -247,14 +247,14 @@ async def test_while_a_renewal_tells_what_is_held_nothing_is_claimed(yard: Yard)
     yard.task(noop)
     async with yard.running() as worker:
         await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
-        crew = worker._runtime
-        assert crew is not None
-        await until(lambda: crew.heartbeat.gate.acquire(blocking=False))
+        runtime = worker._runtime
+        assert runtime is not None
+        await until(lambda: runtime.heartbeat.gate.acquire(blocking=False))
         job_id = yard.submit("noop")
-        await asyncio.sleep(0.03)
+        await turns()
         assert yard.status(job_id) is JobStatus.QUEUED
-        crew.heartbeat.gate.release()
-        crew.fetcher.nudge()
+        runtime.heartbeat.gate.release()
+        runtime.fetcher.nudge()
         await until(lambda: yard.status(job_id) is JobStatus.COMPLETED)
 
 
@@ -314,11 +314,11 @@ async def test_what_has_a_slot_and_has_not_begun_when_the_lease_lapses_does_not_
     def lapse_first(number: int) -> None:
         ran.append(number)
         if len(ran) == 1:
-            time.sleep(0.05)  # the other one has got its slot
-            crew = worker._runtime
-            assert crew is not None
-            crew.heartbeat.lease.distrust()
-            crew.heartbeat.lease.renewed(asked_at=crew.monotonic())
+            runtime = worker._runtime
+            assert runtime is not None
+            block_until(lambda: runtime.slots.running == 2)  # the other one has got its slot
+            runtime.heartbeat.lease.distrust()
+            runtime.heartbeat.lease.renewed(asked_at=runtime.monotonic())
 
     async def lapse_first_on_the_loop(number: int) -> None:
         lapse_first(number)

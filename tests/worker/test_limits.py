@@ -19,19 +19,9 @@ from packhorse.events import JobCompleted, JobFailed, JobLimited
 from packhorse.runtime.worker import fetcher
 from packhorse.signals import RateLimited
 from packhorse.stores.requests import QueueSettings, TaskSettings
-from tests.worker.support import PATIENCE_S, Yard, heard, until
+from tests.worker.support import PATIENCE_S, Counting, Yard, heard, turns, until
 
 NEVER = RetryPolicy(max_retries=0)
-
-
-class Counting:
-    """Counts the calls of each verb of a store."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    def __call__(self, verb: str, moment: str) -> None:
-        self.calls[verb] += moment == "before"
 
 
 @pytest.fixture
@@ -226,9 +216,9 @@ async def test_a_queue_without_room_is_not_asked_again_and_again() -> None:
     jobs = [yard.submit("work") for _ in range(5)]
     async with yard.running(concurrency=10):
         await heard(began)
-        await asyncio.sleep(0.05)
+        await turns()
         before = counting.calls["claim"]
-        await asyncio.sleep(0.3)
+        await turns()
         assert counting.calls["claim"] - before <= 1  # the poll, at most
         go_on.set()
         await until(lambda: all(yard.status(job) is JobStatus.COMPLETED for job in jobs))
@@ -279,7 +269,7 @@ async def test_a_used_up_rate_limit_is_waited_for_without_asking() -> None:
     first, second = yard.submit("work"), yard.submit("work")
     async with yard.running():
         await until(lambda: yard.status(first) is JobStatus.COMPLETED)
-        await asyncio.sleep(0.05)
+        await turns()
         before = counting.calls["claim"]
         await until(lambda: yard.status(second) is JobStatus.COMPLETED)
 
@@ -302,7 +292,7 @@ async def test_a_limited_queue_holds_nothing_ahead(yard: Yard) -> None:
     behind = yard.submit("work", {"wait": False})
     async with yard.running(concurrency=1):
         await heard(began)
-        await asyncio.sleep(0.1)
+        await turns()
         assert yard.status(behind) is JobStatus.QUEUED
         assert yard.job(behind).fence == 0
         go_on.set()
@@ -324,7 +314,7 @@ async def test_a_queue_whose_task_got_a_limit_elsewhere_holds_nothing_ahead(yard
     behind = yard.submit("work", {"wait": False}, queue="other")
     async with yard.running(concurrency=1, queues=("other",)):
         await heard(began)
-        await asyncio.sleep(0.1)
+        await turns()
         assert yard.job(behind).fence == 0
         go_on.set()
 

@@ -12,7 +12,7 @@ from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobStatus
 from packhorse.runtime.worker.slots import CLAIM_BATCH_MAX, LOOK_AHEAD_MAX, LookAhead, Slots
 from packhorse.stores.requests import QueueSettings
-from tests.worker.support import Yard, heard, until
+from tests.worker.support import Yard, heard, turns, until
 
 
 def measured(concurrency: int, *durations: float) -> LookAhead:
@@ -118,7 +118,7 @@ async def test_look_ahead_that_cannot_begin_goes_back_for_others_to_run() -> Non
         await heard(began)
         await until(lambda: yard.status(ahead) is JobStatus.PROCESSING)
         await until(lambda: yard.status(ahead) is JobStatus.QUEUED, within_s=3)
-        await asyncio.sleep(0.05)
+        await turns()
         assert yard.status(ahead) is JobStatus.QUEUED  # and is not taken again meanwhile
         go_on.set()
         await until(lambda: yard.status(ahead) is JobStatus.COMPLETED)

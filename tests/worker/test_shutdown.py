@@ -17,12 +17,12 @@ from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import DeadReason, JobStatus
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import StoreUnavailable
-from packhorse.events import JobReleased, WorkerStarted
+from packhorse.events import JobReleased
 from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK, Worker, WorkerReport
 from packhorse.runtime.worker.attempt import Ending
 from packhorse.runtime.worker.runtime import end
 from packhorse.runtime.worker.shutdown import Phase, Shutdown
-from tests.worker.support import Yard, heard, until
+from tests.worker.support import Counting, Yard, heard, turns, until
 
 TINY_US = 20_000
 
@@ -52,6 +52,11 @@ async def started(yard: Yard, **options: Any) -> tuple[Worker, asyncio.Task[Any]
     return worker, asyncio.create_task(worker.run())
 
 
+def begun(worker: Worker) -> bool:
+    """Whether the worker is on its way out."""
+    return worker._runtime is not None and worker._runtime.shutdown.begun
+
+
 @pytest.mark.req("S4-10", "S4-11", "S1-52")
 async def test_running_jobs_finish_and_nothing_new_is_claimed(yard: Yard) -> None:
     waiting = Waiting(yard)
@@ -61,7 +66,7 @@ async def test_running_jobs_finish_and_nothing_new_is_claimed(yard: Yard) -> Non
 
     worker.stop()
     second = yard.submit("wait")
-    await asyncio.sleep(0.01)
+    await turns()
     waiting.go_on.set()
     report = await run
 
@@ -135,7 +140,7 @@ async def test_a_third_request_leaves_what_does_not_stop_behind(yard: Yard) -> N
 
     for _ in range(3):
         worker.stop()
-        await asyncio.sleep(0.01)
+        await turns()
     report = await asyncio.wait_for(run, 5)
     let_go.set()
 
@@ -235,11 +240,11 @@ async def test_each_signal_begins_a_graceful_shutdown(number: signal.Signals) ->
     job_id = yard.submit("wait")
     outside = signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored
     try:
-        _, run = await started(yard, handle_signals=True)
+        worker, run = await started(yard, handle_signals=True)
         await heard(waiting.started)
 
         os.kill(os.getpid(), number)
-        await asyncio.sleep(0.01)
+        await until(lambda: begun(worker))
         waiting.go_on.set()
         await asyncio.wait_for(run, 5)
 
@@ -250,17 +255,16 @@ async def test_each_signal_begins_a_graceful_shutdown(number: signal.Signals) ->
 
 
 @pytest.mark.req("S4-4", "S3-2")
-async def test_an_idle_worker_leaves_at_once_however_long_it_would_have_waited(
-    yard: Yard,
-) -> None:
+async def test_an_idle_worker_leaves_at_once_however_long_it_would_have_waited() -> None:
+    counting = Counting()
+    yard = Yard(counting)
+
     async def noop() -> None: ...
 
     yard.task(noop)
-    ready = asyncio.Event()
-    yard.bus.subscribe(WorkerStarted, lambda _: ready.set())
     worker, run = await started(yard, poll_interval_us=600 * SECOND_US)
-    await heard(ready)
-    await asyncio.sleep(0.02)
+    await until(lambda: counting.calls["claim"])
+    await turns()
 
     began = SystemClock().monotonic()
     worker.stop()
@@ -298,7 +302,7 @@ async def test_a_worker_whose_store_is_gone_leaves_in_bounded_time() -> None:
     down = True
     waiting.go_on.set()
     worker.stop()
-    await asyncio.sleep(0.05)
+    await turns()
     worker.stop()
     worker.stop()
     report = await asyncio.wait_for(run, 8)
@@ -309,11 +313,11 @@ async def test_a_worker_whose_store_is_gone_leaves_in_bounded_time() -> None:
 async def test_cancelling_the_worker_drains_it_and_then_raises(yard: Yard) -> None:
     waiting = Waiting(yard)
     job_id = yard.submit("wait")
-    _, run = await started(yard)
+    worker, run = await started(yard)
     await heard(waiting.started)
 
     run.cancel()
-    await asyncio.sleep(0.01)
+    await until(lambda: begun(worker))
     waiting.go_on.set()
 
     with pytest.raises(asyncio.CancelledError):

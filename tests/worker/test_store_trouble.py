@@ -118,9 +118,11 @@ async def test_progress_of_a_job_that_ended_meanwhile_is_no_trouble() -> None:
     yard = Yard()
     arun = yard.store.arun
     job_ids: list[str] = []
+    writing = asyncio.Event()
 
     async def slow_progress(plan: Plan[Any]) -> Any:
         if plan.verb == "note_progress":
+            writing.set()
             await until(lambda: yard.status(job_ids[0]) is JobStatus.COMPLETED)
             raise StoreUnavailable("given up")
         return await arun(plan)
@@ -129,8 +131,7 @@ async def test_progress_of_a_job_that_ended_meanwhile_is_no_trouble() -> None:
 
     async def tell(ctx: Context) -> None:
         ctx.progress(1, 2)
-        await asyncio.sleep(0)  # its writer takes the note
-        await asyncio.sleep(0.01)
+        await heard(writing)
 
     yard.task(tell)
     yard.record("store.*")

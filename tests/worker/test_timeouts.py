@@ -171,7 +171,9 @@ async def test_a_thread_that_does_not_stop_is_abandoned_and_replaced(yard: Yard)
     other = yard.submit("noop")
     await until(lambda: yard.status(other) is JobStatus.COMPLETED)
     let_go.set()
-    await asyncio.sleep(0.02)  # the thread comes back; nothing tells of it
+    runtime = worker._runtime
+    assert runtime is not None
+    await until(lambda: runtime.threads.stuck == 0)
     worker.stop()
     report = await running
 

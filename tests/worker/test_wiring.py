@@ -16,10 +16,9 @@ from packhorse.core.process import SWITCH_US, YOUNG_OBJECTS, switch_us
 from packhorse.events import JobRetried, JobStarted
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.memory.store import Faults
-from tests.worker.support import PATIENCE_S, Yard, until
+from tests.worker.support import PATIENCE_S, Yard, turns, until
 
 #: Turns of the event loop in which a worker that does not wait would have tried many times more.
-TURNS = 200
 
 
 class Outage:
@@ -41,11 +40,6 @@ class Outage:
 def endless_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure a worker waits longer than any test; only a shutdown ends that."""
     monkeypatch.setattr(Backoff, "next_s", lambda _backoff: 60 * PATIENCE_S)
-
-
-async def turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
 
 
 def failing(faults: Faults | None = None, **options: object) -> Yard:

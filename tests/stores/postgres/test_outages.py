@@ -17,6 +17,7 @@ from packhorse import JobHandle, JobInfo, JobStatus, Packhorse, StoreUnavailable
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import Job, UniqueRule
 from packhorse.core.settlement import SettlementKind, Verdict
+from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import Renewal
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job, settlement_of
@@ -37,6 +38,8 @@ from tests.stores.postgres.support import (
 #: Jobs of a batch that is interrupted.
 _JOBS: Final = 150
 _LEASE_S: Final = 1.0
+#: Two of two rescuers would be enough to see a lease expired and to take its jobs.
+_HASTY_LOOKS: Final = 6
 _numbers: Final = count(1)
 
 
@@ -87,6 +90,33 @@ class Shop:
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(jobs):
                 await self.begun.acquire()
+
+
+class Looks:
+    """Counts how often rescuers have looked without trouble."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    async def more(self, number: int) -> None:
+        """Wait until they have looked so often again."""
+        wanted = self.done + number
+        async with asyncio.timeout(PATIENCE_S):
+            while self.done < wanted:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    made, run_once = Looks(), Rescuer.run_once
+
+    async def counted(rescuer: Rescuer) -> float:
+        rest_s = await run_once(rescuer)
+        made.done += 1
+        return rest_s
+
+    monkeypatch.setattr(Rescuer, "run_once", counted)
+    return made
 
 
 @asynccontextmanager
@@ -341,7 +371,7 @@ async def test_workers_whose_connections_are_cut_again_and_again_lose_nothing(
 
 
 async def test_a_server_that_stands_still_longer_than_the_lease_makes_no_job_run_twice(
-    own_server: PostgresServer, direct: str
+    own_server: PostgresServer, direct: str, looks: Looks
 ) -> None:
     shops = [Shop(Packhorse(direct)) for _ in range(2)]
     jobs = await shops[0].work.aenqueue_many([{"number": number} for number in range(6)])
@@ -354,7 +384,7 @@ async def test_a_server_that_stands_still_longer_than_the_lease_makes_no_job_run
             await asyncio.sleep(2.5 * _LEASE_S)
         finally:
             own_server.resume()
-        await asyncio.sleep(2 * _LEASE_S)  # in which a hasty rescuer would take them away
+        await looks.more(_HASTY_LOOKS)  # with which a hasty rescuer would take them away
         for shop in shops:
             shop.gate.set()
 
@@ -373,7 +403,7 @@ class SteppedClock(SystemClock):
         return super().now_us() + self.ahead_us
 
 
-async def test_a_clock_that_is_set_back_causes_no_mass_rescue(direct: str) -> None:
+async def test_a_clock_that_is_set_back_causes_no_mass_rescue(direct: str, looks: Looks) -> None:
     clock = SteppedClock()
     shops = [Shop(Packhorse(direct, clock=clock)) for _ in range(2)]
     jobs = await shops[0].work.aenqueue_many([{"number": number} for number in range(6)])
@@ -382,7 +412,7 @@ async def test_a_clock_that_is_set_back_causes_no_mass_rescue(direct: str) -> No
         for shop in shops:
             await shop.until_begun(3)
         clock.ahead_us = -3600 * SECOND_US
-        await asyncio.sleep(3 * _LEASE_S)
+        await looks.more(_HASTY_LOOKS)
         for shop in shops:
             shop.gate.set()
 
