@@ -123,6 +123,24 @@ def end_sessions(url: str) -> int:
     return len(ended)
 
 
+def entries_read(url: str, store: PostgresStore, index: str = "%") -> int:
+    """How many entries of the indexes of jobs were read so far; closes the store.
+
+    A session tells the server what it has read at the latest when it ends, before it leaves the
+    list of sessions. So that list is waited for, and not a counter that seems to rest.
+    """
+    pools = (store._pools.hot, store._pools.other)
+    processes = [one.pgconn.backend_pid for pool in pools for one in pool._idle]
+    store.close()
+    end = "select pg_terminate_backend(pid) from pg_stat_activity where pid = any(%s)"
+    until(lambda: not ask(url, end, processes))
+    read = (
+        "select coalesce(sum(idx_tup_read), 0) from pg_stat_user_indexes "
+        "where schemaname = %s and relname = 'jobs' and indexrelname like %s"
+    )
+    return int(ask(url, read, store._settings.schema, index)[0][0])
+
+
 def open_connections() -> list[PipelinedConnection]:
     """The connections of this process, but for those it knows to be closed."""
     # Not `isinstance`, which asks lazy objects of other libraries what they stand for.

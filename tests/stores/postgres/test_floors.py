@@ -33,7 +33,13 @@ from packhorse.stores.postgres.wakeups import short
 from packhorse.stores.requests import QueueSettings
 from packhorse.stores.sql.rows import PASSES
 from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
-from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting, until
+from tests.stores.postgres.support import (
+    claiming,
+    entries_read,
+    postgres_store,
+    renewing,
+    submitting,
+)
 
 #: Longer than a floor needs to rise, shorter than the time between two looks from the front.
 _STEP_S: Final = 2 * LAG_S
@@ -347,11 +353,11 @@ def test_claims_under_an_old_snapshot_read_no_more_the_longer_it_lasts(
         old.execute("set transaction isolation level repeatable read")
         old.execute("select count(*) from pg_class")
         _work(store, time)
-        first = _entries_read(url, store, lambda: _work(store, time))
+        first = _read_by(url, store, lambda: _work(store, time))
         for _ in range(5):
             _work(store, time)
 
-        last = _entries_read(url, store, lambda: _work(store, time))
+        last = _read_by(url, store, lambda: _work(store, time))
 
     assert last <= 1.5 * first
 
@@ -363,28 +369,11 @@ def _work(store: PostgresStore, time: Hands) -> None:
         assert len(claimed(store, time, 2 * _BATCH)) == _BATCH
 
 
-def _entries_read(url: str, store: PostgresStore, work: Any) -> int:
-    """How many entries of the index of lanes some work reads; sessions tell when they end."""
-    read = "select idx_tup_read from pg_stat_user_indexes where indexrelid = %s::regclass"
-    index = f"{store._settings.schema}.lanes"
-    store.close()
-    before = _settled(url, read, index)
+def _read_by(url: str, store: PostgresStore, work: Any) -> int:
+    """How many entries of the index of lanes some work reads."""
+    before = entries_read(url, store, "lanes")
     work()
-    store.close()
-    return _settled(url, read, index, above=before) - before
-
-
-def _settled(url: str, read: str, index: str, above: int = -1) -> int:
-    """A counter that has stopped, above what it was."""
-    last, again = -1, -1
-
-    def rests() -> bool:
-        nonlocal last, again
-        last, again = again, int(ask(url, read, index)[0][0])
-        return last == again > above
-
-    until(rests)
-    return again
+    return entries_read(url, store, "lanes") - before
 
 
 def test_claims_in_several_threads_learn_about_new_queues_at_the_same_time() -> None:

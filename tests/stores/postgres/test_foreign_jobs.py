@@ -24,7 +24,7 @@ from packhorse.stores.requests import QueueSettings
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.places import own_place
 from tests.servers.postgres import postgres_url
-from tests.stores.postgres.support import ask, claiming, postgres_store, renewing
+from tests.stores.postgres.support import ask, claiming, entries_read, postgres_store, renewing
 
 _FEW: Final = 1_000
 _MANY: Final = 10 * _FEW
@@ -74,11 +74,11 @@ def _read_by_claims(foreign: int, way: str, tasks: Sequence[str]) -> int:
         tenant = "acme" if way == "shared" else ""
         names = [f"job-{number}" for number in range(_CLAIMS * _BATCH)]
         store.run(store.jobs.submit([new_job(name, tenant=tenant) for name in names]))
-        before = _entries_read(url, store)
+        before = entries_read(url, store)
         found = [name for _ in range(_CLAIMS) for name in claimed(store, tasks)]
         assert found == names
         assert claimed(store, tasks) == []
-        return _entries_read(url, store) - before
+        return entries_read(url, store) - before
 
 
 def test_jobs_between_foreign_ones_are_handed_out_in_their_order(
@@ -164,18 +164,3 @@ def crowd(url: str, store: PostgresStore, count: int) -> None:
         count,
     )
     ask(url, f"delete from \"{schema}\".jobs where id = 'model'")
-
-
-def _entries_read(url: str, store: PostgresStore) -> int:
-    """How many entries of the indexes of jobs were read so far; sessions tell when they end."""
-    store.close()
-    read = (
-        "select coalesce(sum(idx_tup_read), 0) from pg_stat_user_indexes "
-        "where schemaname = %s and relname = 'jobs'"
-    )
-    last, again = -1, 0
-    for _ in range(1000):
-        last, again = again, int(ask(url, read, store._settings.schema)[0][0])
-        if last == again:
-            return again
-    raise AssertionError("the counter does not rest")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -19,7 +19,15 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, TIMEOUT_US, new_job, settlement_of
 from packhorse.testing.virtual_clock import VirtualClock
-from tests.stores.postgres.support import ask, claiming, postgres_store, renewing, submitting, until
+from tests.stores.postgres.support import (
+    ask,
+    claiming,
+    entries_read,
+    postgres_store,
+    renewing,
+    submitting,
+    until,
+)
 
 _JOBS: Final = 100
 _LOOKS: Final = 10
@@ -163,12 +171,12 @@ def test_looks_under_an_old_snapshot_read_no_more_the_more_jobs_have_ended(
         old.execute("select count(*) from pg_class")
         work()
         look()
-        first = _entries_read(url, store, look)
+        first = _read_by(url, store, look)
         for _ in range(5):
             work()
             look()
 
-        last = _entries_read(url, store, look)
+        last = _read_by(url, store, look)
 
     assert last <= first + _LOOKS
 
@@ -186,7 +194,7 @@ def test_looks_for_jobs_held_too_long_pass_by_a_limit_once(
         orphans(store)  # the limits of what has ended are passed, a moment ago
         clock.advance(1)
 
-        assert _entries_read(url, store, lambda: orphans(store)) < _JOBS
+        assert _read_by(url, store, lambda: orphans(store)) < _JOBS
 
 
 def test_a_job_of_a_claim_that_committed_after_its_limit_is_found_within_a_minute(
@@ -217,7 +225,7 @@ def test_a_worker_that_is_sure_has_no_other_jobs_looked_at_than_those_seen_last(
         old.execute("select count(*) from pg_class")
         _work(store)
 
-        read = _entries_read(url, store, lambda: store.run(store.leases.renew(sure)))
+        read = _read_by(url, store, lambda: store.run(store.leases.renew(sure)))
 
     assert read < _JOBS
 
@@ -266,26 +274,8 @@ def _work(store: PostgresStore) -> None:
     store.run(store.jobs.settle([settlement_of(SettlementKind.COMPLETED, job) for job in jobs]))
 
 
-def _entries_read(url: str, store: PostgresStore, look: object) -> int:
-    """How many index entries of jobs some looks read; sessions tell when they end."""
-    assert callable(look)
-    store.close()
-    before = _settled(url, store)
+def _read_by(url: str, store: PostgresStore, look: Callable[[], object]) -> int:
+    """How many index entries of jobs some looks read."""
+    before = entries_read(url, store)
     look()
-    store.close()
-    return _settled(url, store) - before
-
-
-def _settled(url: str, store: PostgresStore) -> int:
-    """The counter of entries read, once it has stopped."""
-    read = (
-        "select coalesce(sum(idx_tup_read), 0), (select count(*) from pg_stat_activity where"
-        " application_name like 'packhorse%%') from pg_stat_user_indexes"
-        " where schemaname = %s and relname = 'jobs'"
-    )
-    last, again = -1, 0
-    for _ in range(1000):
-        last, again = again, int(ask(url, read, store._settings.schema)[0][0])
-        if last == again:
-            return again
-    raise AssertionError("the counter does not rest")
+    return entries_read(url, store) - before
