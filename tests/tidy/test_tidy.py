@@ -91,6 +91,19 @@ def test_store_contracts_are_small() -> None:
     expect_none(surface_rules.wide_contracts(contracts, budgets.CONTRACT_VERBS))
 
 
+def test_the_table_of_the_style_guide_says_the_limits_that_are_checked() -> None:
+    rows = [line.split("|") for line in TEXTS["STYLE.md"].splitlines() if line.startswith("| ")]
+    told = {row[1].strip(): row[-2].replace(" ", "") for row in rows[1:]}
+
+    source, test = budgets.SOURCE_BUDGET, budgets.TEST_BUDGET
+    assert list(told.values())[1:] == [
+        *map(str, (source.file_lines, source.function_lines, source.parameters, source.nesting)),
+        *map(str, (budgets.CONTRACT_VERBS, budgets.PUBLIC_NAMES, budgets.SQL_LINES)),
+        f"{budgets.LUA_LINES},{budgets.LUA_FUNCTION_LINES}",
+        f"{test.file_lines},{test.function_lines}",
+    ], told
+
+
 def test_the_public_surface_is_small() -> None:
     surface = Source.read(budgets.SURFACE, budgets.SOURCE)
 
