@@ -134,7 +134,7 @@ def _names(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if not named(name)]
     if unknown:
-        raise argparse.ArgumentTypeError(f"nobody is called {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"no contender is called {', '.join(unknown)}")
     return names
 
 

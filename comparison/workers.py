@@ -85,7 +85,7 @@ class Worker:
                 one.send_signal(signal.SIGCONT)
 
     def _end(self) -> list[int]:
-        """Kill what there is without stopping it first: until then nobody holds back an answer.
+        """Kill what there is without stopping it first: until then none holds back an answer.
 
         Whatever was started between the look and the kill still belongs to the same session.
         """
@@ -109,7 +109,7 @@ class Worker:
         return ended
 
     def _freeze(self) -> list[psutil.Process]:
-        """Stop parents before children, until there is nobody left who could start another."""
+        """Stop parents before children, until no process is left that could start another."""
         frozen: dict[int, psutil.Process] = {}
         for _ in range(_LOOKS_MAX):
             new = [one for one in self._family() if one.pid not in frozen]

@@ -7,7 +7,7 @@ met however slow the machine is; one that comes `again`, for another that died, 
 store is away it asks again with the same ids. Each submit is written down before it is asked for.
 
 SIGUSR1 lets it die in its next submit: at any moment of it, and at the latest when the store has
-answered and nobody has been told.
+answered and no caller was told.
 """
 
 from __future__ import annotations

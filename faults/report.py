@@ -34,7 +34,7 @@ _EVERYSEC: Final = (
 
 _RESCUES: Final = (
     "Taken back must be within the lease and 5 s ({bound:g} s), without the time in which "
-    "nobody could see to it: the store was away, its clock was set, or the machine stood still, "
+    "no process could do it: the store was away, its clock was set, or the machine stood still, "
     "each with what the rescuers need to look twice again. A job that is lost again "
     "and again waits 2, 4, 8, … seconds on top before it runs, by design, and from its second "
     "loss on it runs alone. After the first loss that the store counts it must have begun again "

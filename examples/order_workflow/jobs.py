@@ -29,7 +29,7 @@ def reserve(order: int) -> str:
 
 @app.task
 def pick(ctx: Context) -> str:
-    """Somebody fetches it, and says so; meanwhile no slot is held."""
+    """A courier fetches it, and says so; meanwhile no slot is held."""
     answer = ctx.wait_for("picked", timeout="1d")
     return str(answer["by"])
 

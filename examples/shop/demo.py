@@ -94,7 +94,7 @@ class Story:
 
     def open_shop(self) -> None:
         self.orders.submit(OPENING)
-        self.news(f"{len(self.orders.kind_of)} jobs submitted; nobody is working yet")
+        self.news(f"{len(self.orders.kind_of)} jobs submitted; no worker runs yet")
         self.news("a batch of 2,000 items and an order in five parts begun; a schedule declared")
         _, *others = self.orders.of("restock (cancelled)")
         cancelled = sum(app.job(job_id).cancel() for job_id in others)

@@ -21,7 +21,7 @@ log = logging.getLogger("shop")
 PATIENT = RetryPolicy(max_retries=5, initial_delay="200ms", max_delay="1s")
 BRIEF = RetryPolicy(max_retries=2, initial_delay="200ms", max_delay="400ms")
 
-# The lower number is served first: customers wait for payments, nobody waits for a thumbnail.
+# The lower number is served first: customers wait for payments, no one waits for a thumbnail.
 app.queue("payments", priority=0, retry=PATIENT)
 app.queue("reports", priority=1)
 app.queue("mail", priority=2, dead_letter="undeliverable")

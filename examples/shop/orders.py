@@ -56,7 +56,7 @@ def mails() -> Calls:
 
 
 def bad_addresses() -> Calls:
-    return [send_mail.call(order, "nobody at nowhere") for order in range(2)]
+    return [send_mail.call(order, "no such address") for order in range(2)]
 
 
 def payments() -> Calls:

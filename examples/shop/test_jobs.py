@@ -28,7 +28,7 @@ def test_a_payment_is_tried_again_until_the_bank_answers(packhorse_app: TestApp)
 
 
 def test_mail_to_no_address_is_a_dead_letter_at_once(packhorse_app: TestApp) -> None:
-    mail = send_mail.enqueue(1, "nobody at nowhere")
+    mail = send_mail.enqueue(1, "no such address")
 
     assert packhorse_app.run_jobs() == 1
     assert (mail.info().dead_reason, mail.info().dead_letter) == ("rejected", "undeliverable")

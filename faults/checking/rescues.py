@@ -122,13 +122,13 @@ def excused_us(
     start_us, end_us = span_us
     if end_us is None:
         return 0
-    anew_us = suspicion_us(lease_us) + _LOOK_US
+    again_us = suspicion_us(lease_us) + _LOOK_US
     overlaps_us = [min(end, end_us) - max(start, start_us) for start, end in away]
-    excused = sum(spell + anew_us for spell in overlaps_us if spell > 0)
+    excused = sum(spell + again_us for spell in overlaps_us if spell > 0)
     waits_us = [min(end, end_us) - max(start, start_us) for start, end in stalls]
     excused += sum(spell for spell in waits_us if spell > 0)
     moves_us = time.moves_us(start_us, end_us)
-    excused += sum(-move_us + anew_us for move_us in moves_us if move_us < 0)
+    excused += sum(-move_us + again_us for move_us in moves_us if move_us < 0)
     return excused + sum(patience_us(lease_us) + _LOOK_US for move_us in moves_us if move_us > 0)
 
 

@@ -106,7 +106,7 @@ class StopProducer:
 
 
 class KillProducer:
-    """A producer dies in its next submit, and tells nobody of the answer; another takes over."""
+    """A producer dies in its next submit, and tells no one of the answer; another takes over."""
 
     kind = "kill a producer in mid-submit"
     weight = 4.0

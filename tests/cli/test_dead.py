@@ -30,7 +30,7 @@ def dead(app: Packhorse) -> Packhorse:
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
-    """Pretend that somebody sits at a terminal and types this."""
+    """Pretend that a person sits at a terminal and types this."""
 
     def typed(text: str) -> dict[str, str]:
         monkeypatch.setattr(output, "_can_ask", lambda: True)
@@ -113,7 +113,7 @@ def explode(why: str = "no reason") -> None: ...
 
 
 def test_redriving_by_id_leaves_living_jobs_alone(project: Project, dead: Packhorse) -> None:
-    result = project.run("dead", "redrive", "d1", "fine", "nobody")
+    result = project.run("dead", "redrive", "d1", "fine", "unknown")
 
     assert result.exit_code == ExitCode.NOTHING_MATCHED
     assert result.stdout == "matched 1, redriven 1, refused 1, conflict 0, unknown 1\n"
@@ -146,7 +146,7 @@ def test_a_no_changes_nothing(
 
 
 class CtrlC(io.BytesIO):
-    """A terminal at which somebody presses Ctrl-C."""
+    """A terminal at which a person presses Ctrl-C."""
 
     def read1(self, size: int | None = -1, /) -> bytes:
         raise KeyboardInterrupt
@@ -175,7 +175,7 @@ def test_the_end_of_input_at_the_question_is_a_no(
 
 
 @pytest.mark.parametrize("command", ["redrive", "purge"])
-def test_where_nobody_can_be_asked_yes_must_be_said(
+def test_without_a_terminal_yes_must_be_said(
     project: Project, dead: Packhorse, command: str
 ) -> None:
     result = project.run("dead", command, "--all")
@@ -200,7 +200,7 @@ def test_a_dry_run_of_named_jobs_changes_nothing_and_tells_what_would_be_refused
     project: Project, dead: Packhorse
 ) -> None:
     document = project.document("dead", "redrive", "d1", "d2", "--dry-run")
-    refused = project.run("dead", "redrive", "d1", "fine", "nobody", "--dry-run")
+    refused = project.run("dead", "redrive", "d1", "fine", "unknown", "--dry-run")
 
     assert document == {"matched": 2, "redriven": 0, "refused": 0, "conflict": 0, "unknown": 0}
     assert refused.exit_code == ExitCode.NOTHING_MATCHED

@@ -135,11 +135,11 @@ def test_long_arguments_are_cut_unless_they_are_asked_for(project: Project, app:
 
 
 def test_a_job_that_is_not_there_ends_with_7(project: Project) -> None:
-    result = project.run("jobs", "show", "nobody", "--json")
+    result = project.run("jobs", "show", "unknown", "--json")
 
     assert result.exit_code == ExitCode.NOTHING_MATCHED
     assert result.stdout == ""
-    assert "Error JOB_NOT_FOUND: job nobody" in result.stderr
+    assert "Error JOB_NOT_FOUND: job unknown" in result.stderr
 
 
 @pytest.mark.req("S3-14")
@@ -148,13 +148,13 @@ def test_cancelling_tells_what_became_of_each_job(project: Project, app: Packhor
     app.run(burst=True, max_jobs=2)
     submit(app, "other")
 
-    document = project.document("jobs", "cancel", "other", "done", "nobody", code=7)
+    document = project.document("jobs", "cancel", "other", "done", "unknown", code=7)
 
     assert document == {
         "results": [
             {"id": "other", "answer": "cancelled"},
             {"id": "done", "answer": "finished"},
-            {"id": "nobody", "answer": "unknown"},
+            {"id": "unknown", "answer": "unknown"},
         ]
     }
     assert app.job("other").status() is JobStatus.CANCELLED
@@ -297,7 +297,7 @@ def test_a_signal_wakes_a_job_and_its_steps_are_shown(project: Project, app: Pac
     ]
 
 
-def test_jobs_are_approved_and_declined_and_say_by_whom(project: Project, app: Packhorse) -> None:
+def test_jobs_are_approved_and_declined_and_say_who_did(project: Project, app: Packhorse) -> None:
     @app.task
     def ask(ctx: Context) -> str:
         ctx.spend(tokens=7)

@@ -73,8 +73,8 @@ def test_explain_says_why_a_job_is_not_running(limited: Project, app: Packhorse)
     assert instant_us(document["at"]) > 0
 
 
-def test_explain_of_a_job_nobody_knows_ends_with_7(limited: Project, app: Packhorse) -> None:
-    assert limited.run("explain", "nobody").exit_code == ExitCode.NOTHING_MATCHED
+def test_explain_of_an_unknown_job_ends_with_7(limited: Project, app: Packhorse) -> None:
+    assert limited.run("explain", "unknown").exit_code == ExitCode.NOTHING_MATCHED
     assert limited.run("explain", "j1", "--tenant", "x").exit_code == ExitCode.NOTHING_MATCHED
 
 

@@ -45,7 +45,7 @@ def test_short_spans_have_three_digits(milliseconds: float, text: str) -> None:
     assert span_ms(milliseconds) == text
 
 
-def test_a_table_is_as_wide_as_it_needs_when_nobody_says_how_wide_the_terminal_is(
+def test_a_table_is_as_wide_as_it_needs_when_it_is_not_said_how_wide_the_terminal_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -64,7 +64,7 @@ def test_a_worker_whose_process_has_ended_is_told_of_and_the_others_are_told(
     )
 
 
-def test_a_named_worker_whose_process_has_ended_is_nobody_but_the_others_are_told(
+def test_a_named_worker_whose_process_has_ended_is_not_found_but_the_others_are_told(
     project: Project, app: Packhorse, heard: list[int], ended: int
 ) -> None:
     hire(app, "w-gone", ended)
@@ -78,7 +78,7 @@ def test_a_named_worker_whose_process_has_ended_is_nobody_but_the_others_are_tol
     assert "Traceback" not in result.output
 
 
-def test_nobody_left_to_be_told_is_nothing_matched(
+def test_no_worker_left_to_be_told_is_nothing_matched(
     project: Project, app: Packhorse, ended: int
 ) -> None:
     hire(app, "w-gone", ended)

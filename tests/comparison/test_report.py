@@ -51,4 +51,4 @@ def test_a_system_is_chosen_with_all_its_settings() -> None:
     assert [one.name for one in named("celery")] == ["celery", "celery-quick"]
     assert [one.name for one in named("celery-quick")] == ["celery-quick"]
     assert len(named("packhorse")) == 6
-    assert named("nobody") == []
+    assert named("unknown") == []

@@ -95,7 +95,7 @@ def fill_up(app: Packhorse) -> None:
 
 
 def read_only(app: Packhorse) -> None:
-    """Use a file that may not be written any more, as somebody who may not change that."""
+    """Use a file that may not be written any more, as a user that may not change that."""
     job = app.tasks["quick"].enqueue(1)
     app.close()
     path = Path(app.store.label.removeprefix("sqlite:///"))
@@ -124,7 +124,7 @@ def _child(app: Packhorse, number: int) -> int:
     inherited = _connection(app)
     pid = os.fork()
     if pid == 0:
-        signal.alarm(CHILD_S)  # its parent may be killed, and nobody else knows it
+        signal.alarm(CHILD_S)  # its parent may be killed, and no other process knows it
         try:
             _use(app, number)
             os._exit(0 if _connection(app) is not inherited else 3)

@@ -90,7 +90,7 @@ class World(worlds.World):
 
     @contextlib.contextmanager
     def locked_store(self) -> Iterator[None]:
-        """Nobody else can write to the store meanwhile."""
+        """No other process can write to the store meanwhile."""
         connection = sqlite3.connect(self.file, isolation_level=None, timeout=PATIENCE_S)
         try:
             connection.execute("begin immediate")

@@ -149,7 +149,7 @@ def workers_of(folder: Path) -> list[int]:
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             text = environ.read_bytes()
-        except OSError:  # it has just ended, or is somebody else's
+        except OSError:  # it has just ended, or belongs to another user
             continue
         if mark in text:
             found.append(int(environ.parent.name))

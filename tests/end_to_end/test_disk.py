@@ -75,7 +75,7 @@ def test_a_worker_whose_disk_fills_up_writes_what_it_did_once_there_is_room(worl
 
 
 def test_a_file_that_may_not_be_written_is_said_clearly(world: World) -> None:
-    world.file.parent.chmod(0o755)  # somebody else must be able to come near it
+    world.file.parent.chmod(0o755)  # another user must be able to enter
 
     process = world.start("-m", "tests.end_to_end.programs", "read_only")
     code = ended(process)

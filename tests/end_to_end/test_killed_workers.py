@@ -87,7 +87,7 @@ def test_a_worker_killed_after_the_work_and_before_its_word_has_one_effect_and_o
 
 @pytest.mark.req("S2-3")
 @pytest.mark.parametrize("store", ordinarily_on("sqlite"))
-def test_jobs_that_nobody_had_begun_are_untouched_by_a_kill(world: World) -> None:
+def test_jobs_that_had_not_begun_are_untouched_by_a_kill(world: World) -> None:
     with world.app() as app:
         gate = world.folder / "gate"
         blocker = app.tasks["wait_for_file"].enqueue(str(gate))

@@ -78,7 +78,7 @@ def test_a_worker_stopped_beyond_its_lease_works_on_when_it_is_back(world: World
         worker.send_signal(signal.SIGCONT)
         later = app.tasks["quick"].enqueue(7)
 
-        # Nobody took the job away meanwhile, so its end still counts.
+        # No worker took the job away meanwhile, so its end still counts.
         assert first.result(timeout=20)["pid"] == worker.pid
         assert later.result(timeout=20) == 7
         assert len(world.lines("start", first.id)) == 1

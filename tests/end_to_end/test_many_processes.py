@@ -65,7 +65,7 @@ def test_a_third_process_hears_of_results_by_wake_up(world: World) -> None:
 
         for job, gate in zip(jobs, gates, strict=True):
             world.heard("waiting", job.id)
-            until("the reader to wait", lambda: somebody_waits(world))
+            until("the reader to wait", lambda: a_reader_waits(world))
             gate.touch()
         finished(world, reader)
 
@@ -120,8 +120,8 @@ def test_a_burst_larger_than_all_slots_is_absorbed_and_drained_later(world: Worl
         assert Counter(line.job_id for line in world.lines("end")) == dict.fromkeys(ids, 1)
 
 
-def somebody_waits(world: World) -> bool:
-    """Whether somebody has written down that he waits for a job."""
+def a_reader_waits(world: World) -> bool:
+    """Whether a reader has written down that it waits for a job."""
     with contextlib.closing(sqlite3.connect(world.file)) as connection:
         (count,) = connection.execute("select count(*) from packhorse_interests").fetchone()
     return bool(count)

@@ -21,7 +21,7 @@ OPTIONS: Final = ("--lease", "2s", "--concurrency", "4")
 
 
 class Keeper:
-    """Starts a worker anew whenever one ends, as a service manager would."""
+    """Starts a worker again whenever one ends, as a service manager would."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world

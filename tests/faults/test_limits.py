@@ -194,7 +194,7 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             "asked": (*ASKED, asked("charged-2", "charged", 70, 71, key="a")),
         },
     ),
-    "somebody else's job as an answer": (
+    "another job as an answer": (
         "wrong holder",
         {"asked": (*ASKED, asked("single-2", "single", 30, 31, key="b", deduplicated=True))},
     ),
@@ -338,7 +338,7 @@ def test_a_grant_about_whose_moment_there_is_doubt_is_not_held_against_the_rate(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_key_closed_or_met_at_a_doubtful_moment_is_not_held_against_anybody(number: int) -> None:
+def test_a_key_closed_or_met_at_a_doubtful_moment_is_not_held_against_a_job(number: int) -> None:
     soon = job("called-1", "called", 0, 10, 20, 150, 160, rate_key="a")
     spans = list(soon.spans)
     spans[number] = msgspec.structs.replace(spans[number], doubtful=True)

@@ -23,7 +23,7 @@ AGAIN: Final = Run("two", 2, 2, 11, 800, 850)
 
 # Takes its process down each time, and was found out.
 POISON: Final = Standing("poison", JobStatus.DEAD, 1, Counters(attempts=1, crashes=1), 300)
-# Somebody was told in time that it would not count.
+# A caller was told in time that it would not count.
 CALLED_OFF: Final = Standing("off", JobStatus.CANCELLED, 0, Counters(), 400)
 
 INNOCENT: Final = Evidence(
@@ -108,7 +108,10 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "fence fell",
         {"runs": (RUN, msgspec.structs.replace(CUT, started_us=860), AGAIN)},
     ),
-    "a fence nobody gave": ("fence fell", {"runs": (RUN, CUT, AGAIN, Run("one", 1, 9, 9, 110))}),
+    "a fence that was never given": (
+        "fence fell",
+        {"runs": (RUN, CUT, AGAIN, Run("one", 1, 9, 9, 110))},
+    ),
     "an old result that won": ("stale accepted", {"at_last": changed(TWO, result_fence=1)}),
     "an innocent job given up": ("innocent dead", {"at_last": changed(TWO, status=JobStatus.DEAD)}),
     "a counter that fell": (
@@ -119,7 +122,7 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "counters fell",
         {"between": (Standing("two", JobStatus.PROCESSING, 3, Counters()),)},
     ),
-    "a run nobody counted": (
+    "a run that was not counted": (
         "counters fell",
         {"at_last": changed(TWO, counters=Counters(attempts=1, crashes=1))},
     ),

@@ -50,8 +50,8 @@ def test_a_loss_is_late_beyond_lease_and_five_seconds(loss: Loss, *, is_late: bo
     assert bool(list(late(Losses(LEASE, [loss])))) is is_late
 
 
-#: A sighting that begins anew: a second until the first look, a third of the lease to the next.
-ANEW: Final = LEASE // 3 + SECOND
+#: A sighting that begins again: a second until the first look, a third of the lease to the next.
+AGAIN: Final = LEASE // 3 + SECOND
 SLOW: Final = msgspec.structs.replace(IN_TIME, taken_back_us=30 * SECOND)
 
 
@@ -60,15 +60,15 @@ SLOW: Final = msgspec.structs.replace(IN_TIME, taken_back_us=30 * SECOND)
     [
         ([], [], [], 0),
         ([], [(5 * SECOND, 9 * SECOND), (31 * SECOND, 40 * SECOND)], [], 0),
-        ([], [(12 * SECOND, 14 * SECOND)], [], 2 * SECOND + ANEW),
-        ([], [(5 * SECOND, 11 * SECOND), (29 * SECOND, 40 * SECOND)], [], 2 * (SECOND + ANEW)),
+        ([], [(12 * SECOND, 14 * SECOND)], [], 2 * SECOND + AGAIN),
+        ([], [(5 * SECOND, 11 * SECOND), (29 * SECOND, 40 * SECOND)], [], 2 * (SECOND + AGAIN)),
         ([], [], [(12 * SECOND, 14 * SECOND), (1, 2)], 2 * SECOND),
         ([Step(5 * SECOND, SECOND)], [], [], 0),
-        ([Step(12 * SECOND, -SECOND)], [], [], SECOND + ANEW),
+        ([Step(12 * SECOND, -SECOND)], [], [], SECOND + AGAIN),
         ([Step(12 * SECOND, SECOND)], [], [], LEASE * 2 // 3 + SECOND),
     ],
 )
-def test_excused_is_the_time_in_which_nobody_could_rescue(
+def test_excused_is_the_time_in_which_no_worker_could_rescue(
     steps: Sequence[Step],
     away: Sequence[tuple[int, int]],
     stalls: Sequence[tuple[int, int]],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the store's clock showed, by the machine's: exact while nobody steps it."""
+"""What the store's clock showed, by the machine's: exact while it is not stepped."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class PostgresServer:
         _wait_until(self._answers, f"the PostgreSQL server does not start: see {log.name}")
 
     def stop(self) -> None:
-        """End it in an orderly way; whoever is connected is thrown out."""
+        """End it in an orderly way; every client is thrown out."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None and keeper.stdin is not None:
             self.resume()
@@ -261,7 +261,7 @@ def _free_port() -> int:
 
 
 def _wait_until(is_so: Any, otherwise: str) -> None:
-    """Look again and again until it is so; a server tells nobody when it is ready."""
+    """Look again and again until it is so; a server does not tell when it is ready."""
     for _ in range(int(_PATIENCE_S / _LOOK_S)):
         if is_so():
             return

@@ -187,7 +187,7 @@ def redis_cluster(folder: Path, *more: str) -> Iterator[list[RedisServer]]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, with room for a cluster's own behind it.
+    """A port without a listener, with room for a cluster's own behind it.
 
     Not one that the system gives to outgoing connections: it might do so while a server restarts.
     """
@@ -202,7 +202,7 @@ def free_port() -> int:
 
 
 def wait_until(is_so: Any, otherwise: str) -> None:
-    """Look again and again until it is so; a server tells nobody when it is ready."""
+    """Look again and again until it is so; a server does not tell when it is ready."""
     for _ in range(int(_PATIENCE_S / _LOOK_S)):
         if is_so():
             return

@@ -44,7 +44,7 @@ class Schemas:
         return f"{self.url}{sign}schema={schema}{rest}"
 
     def take(self) -> str:
-        """The name of a schema that is up to date, empty, and nobody else's."""
+        """The name of a schema that is up to date, empty, and used by no other test."""
         if self._free:
             return self._free.pop()
         self._made += 1

@@ -59,7 +59,7 @@ def settled_down(store: Store, clock: SetClock) -> bool:
 
 
 @pytest.mark.timeout(120)
-def test_a_clock_that_is_set_makes_nobody_lose_a_job(
+def test_a_clock_that_is_set_makes_no_worker_lose_a_job(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_file = tmp_path / "clock"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Values that are encrypted in the store: what can be read there, by whom, and what goes on."""
+"""Values that are encrypted in the store: who can read what there, and what goes on."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_what_a_job_says_is_cut_to_named_bounds(new_app: NewApp) -> None:
     assert error.stack is None or len(error.stack) <= 8_000
 
 
-def test_a_value_sqlite_cannot_hold_is_a_dead_letter_and_holds_nobody_up(
+def test_a_value_sqlite_cannot_hold_is_a_dead_letter_and_holds_no_other_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = sqlite3.connect

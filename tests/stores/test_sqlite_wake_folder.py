@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The folder of a SQLite file's wake-ups is there while somebody listens, and not for ever."""
+"""The folder of a SQLite file's wake-ups is there while a listener is there, and not for ever."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_no_folder_is_left_in_the_temporary_one(
     store.close()
 
 
-async def test_a_folder_that_is_gone_again_when_it_was_said_to_be_there_is_made_anew(
+async def test_a_folder_that_is_gone_again_when_it_was_said_to_be_there_is_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, mkdir, gone = opened(folder / "jobs.db"), Path.mkdir, [1]

@@ -46,7 +46,7 @@ def test_a_handler_that_holds_the_interpreter_for_two_leases_keeps_its_job(yard:
 
 @pytest.mark.req("S4-26", "S3-26")
 def test_a_job_that_takes_its_process_down_pays_at_once_and_work_goes_on(yard: Yard) -> None:
-    parent = yard.worker()  # a lease of 30 s: nobody waits for it
+    parent = yard.worker()  # a lease of 30 s, which is not waited for
     job = yard.app.tasks["take_down"].enqueue("exit")
 
     dead = yard.finished(job)

@@ -145,7 +145,7 @@ def test_a_suspect_beside_which_others_ran_is_not_to_blame() -> None:
 @pytest.mark.parametrize(
     ("out_of_memory", "lone"), [(True, 1), (None, 1), (False, 0)], ids=["memory", "unknown", "not"]
 )
-def test_a_kill_from_outside_is_pinned_on_nobody_one_for_want_of_memory_is(
+def test_a_kill_from_outside_is_pinned_on_no_job_one_for_want_of_memory_is(
     out_of_memory: bool | None,  # noqa: FBT001 - a case
     lone: int,
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("store", ordinarily_on("postgres"))
 RUNNING: Final = 100
 #: How soon a wish to cancel must be heard.
 HEARD_S: Final = 1.0
-#: Well below the lease of 30 s that nobody is to wait for.
+#: Well below the lease of 30 s, which must not be waited for.
 SOON_S: Final = 15.0
 
 

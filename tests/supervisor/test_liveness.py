@@ -70,7 +70,7 @@ def test_a_process_that_still_imports_its_app_is_neither_stuck_nor_dead() -> Non
     assert is_alive(sight(turned_at=0.0))
 
 
-def test_a_supervisor_that_was_away_itself_judges_nobody_at_once() -> None:
+def test_a_supervisor_that_was_away_itself_judges_no_child_at_once() -> None:
     back = ProcessState(NOW, NOW - WATCH_S + 1, NOW - 500, (running(NOW - 400),))
 
     assert stuck_since(back) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A store that is away restarts nobody: the supervisor answers for its processes without it."""
+"""A store that is away restarts no child: the supervisor answers for its processes without it."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_while_the_store_stands_still_the_worker_is_alive_and_says_that_it_is_no
 
     assert min(took_s) < CALL_S / 2
     assert (process["pid"], process["running"][0]["jobId"]) == (child, running.id)
-    assert running.result(timeout=PATIENCE_S) == child  # nobody was restarted
+    assert running.result(timeout=PATIENCE_S) == child  # no process was restarted
     assert yard.stop(parent) == 0

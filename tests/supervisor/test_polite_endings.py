@@ -120,7 +120,7 @@ def test_it_has_crashed_without_a_parent_too(yard: Yard, how: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_child_that_somebody_stops_is_replaced(yard: Yard, processes: int) -> None:
+def test_a_child_that_is_stopped_from_outside_is_replaced(yard: Yard, processes: int) -> None:
     parent = yard.worker("-p", str(processes))
 
     def workers() -> set[int]:

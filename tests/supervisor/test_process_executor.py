@@ -236,7 +236,7 @@ async def test_timeouts_and_cancels_end_the_process_and_one_with_a_context_is_to
 
 
 @pytest.mark.req("S3-20")
-def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_when_memory_ran_out(
+def test_resources_are_built_again_after_so_many_jobs_and_failures_and_when_memory_ran_out(
     yard: Yard,
 ) -> None:
     limits = ("--process-max-jobs", "4", "--process-max-failures", "2")

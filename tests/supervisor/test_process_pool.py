@@ -87,9 +87,9 @@ async def warming(folder: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterat
         try:
             yield pool
         finally:
-            for hold in folder.glob("hold-*"):  # also after a failure nobody is left behind
+            for hold in folder.glob("hold-*"):  # also after a failure no process is left behind
                 hold.unlink()
-    gc.collect()  # tasks whose error nobody has seen say so now
+    gc.collect()  # tasks whose error was not seen say so now
     assert (said, caplog.messages) == ([], [])
     assert descriptors() <= before
     assert len(asyncio.all_tasks()) == 1

@@ -33,7 +33,7 @@ def source() -> str:
 
 
 @pytest.mark.req("S3-18", "S3-20")
-def test_resources_are_built_anew_after_so_many_jobs_and_failures_and_the_unexpected(
+def test_resources_are_built_again_after_so_many_jobs_and_failures_and_the_unexpected(
     yard: Yard,
 ) -> None:
     running = yard.app.tasks["linger"].enqueue()
@@ -108,7 +108,7 @@ def test_only_failures_in_a_row_count() -> None:
 
 
 @pytest.mark.parametrize("kind", ["MemoryError", "SystemExit", "KeyboardInterrupt", "SystemError"])
-def test_after_some_errors_nobody_knows_what_state_the_process_is_in(kind: str) -> None:
+def test_after_some_errors_the_state_of_the_process_is_unknown(kind: str) -> None:
     wear = Recycling(WorkerOptions(queues=("default",)))
     wear.ended(failed("OSError"), RetryRule())
     assert wear.verdict(10**6) is None

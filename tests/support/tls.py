@@ -70,7 +70,7 @@ class TlsProxy:
         self._threads[0].start()
 
     def close(self) -> None:
-        """Cut every connection, and wait for whoever serves one."""
+        """Cut every connection, and wait for the threads that serve one."""
         for end in (self._listening, *list(self._open)):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -21,7 +21,7 @@ from tests.servers.redis import free_port
 from tests.support.tls import Certificates
 
 PASSWORD = "hunter2-of-the-mail"
-NOTICE = AlertNotice(alert="nobody serves mail", state="firing", text="No worker serves mail.")
+NOTICE = AlertNotice(alert="mail is not served", state="firing", text="No worker serves mail.")
 
 
 class Mailbox:
@@ -97,15 +97,15 @@ def test_a_letter_goes_encrypted_by_one_who_signed_in_and_is_tried_again(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     app = Packhorse("memory://")
-    app.alert("nobody serves mail", workers < 1, to=to_ops(server, certificates))
+    app.alert("mail is not served", workers < 1, to=to_ops(server, certificates))
     mailbox.answers = ["451 come again"]
 
-    app.alerts.test("nobody serves mail")
+    app.alerts.test("mail is not served")
     app.run(burst=True)
 
     (letter,) = mailbox.letters
     assert letter["To"] == "ops@example.com"
-    assert letter["Subject"] == "[packhorse] nobody serves mail: test"
+    assert letter["Subject"] == "[packhorse] mail is not served: test"
     assert mailbox.encrypted == [True]
     (job,) = app.insights.jobs().jobs
     assert job.attempts == 2

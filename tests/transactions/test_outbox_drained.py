@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Workers and consumers drain outboxes; `doctor` says how many wait, and whether nobody does."""
+"""Workers and consumers drain outboxes; `doctor` says how many wait, and whether no worker does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_running_worker_drains_it_and_doctor_sees_who_does(orders: Outbo
 
     worker = asyncio.create_task(orders.app.arun(["default"], concurrency=1))
     await reached(orders, ["a"])
-    await asyncio.to_thread(submit, "b")  # while it runs, and nobody asks for the job
+    await asyncio.to_thread(submit, "b")  # while it runs, and no caller asks for the job
     await reached(orders, ["a", "b"])
     level, message = await asyncio.to_thread(told, orders)
     assert (level, "is empty; a worker drains it" in message) == (Severity.OK, True)

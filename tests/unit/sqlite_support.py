@@ -57,7 +57,7 @@ def names_in(folder: Path) -> set[str]:
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody else holds the write lock meanwhile."""
+    """Another connection holds the write lock meanwhile."""
     other = real_connect(folder / "jobs.db", isolation_level=None, check_same_thread=False)
     other.execute("begin immediate")
     try:

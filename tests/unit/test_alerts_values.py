@@ -73,10 +73,10 @@ def test_a_measure_is_of_one_queue_or_of_all(name: str, of: str, value: float) -
 def test_the_rate_of_failures_is_of_what_was_done_since() -> None:
     alert, state = cast("Any", SimpleNamespace(over_us=100 * SECOND_US)), AlertState()
     looks = [
-        (worker("a", 10, 90),),  # before anybody looked
+        (worker("a", 10, 90),),  # before the first look
         (worker("a", 13, 91),),
         (worker("a", 13, 91), worker("new", 2, 2), worker("gone", 0, 99, live=False)),
-        (worker("a", 1, 0), worker("new", 2, 2)),  # one has begun anew
+        (worker("a", 1, 0), worker("new", 2, 2)),  # one has begun again
         (worker("a", 2, 0), worker("new", 2, 2)),
     ]
 

@@ -75,7 +75,7 @@ def test_declaring_opens_nothing(here: Path) -> None:
     app.close()
 
 
-def test_an_app_closes_the_store_it_opened_and_opens_it_anew(here: Path) -> None:
+def test_an_app_closes_the_store_it_opened_and_opens_it_again(here: Path) -> None:
     app = Packhorse()
     app.task(name="work")(lambda: None)
     job = app.tasks["work"].enqueue()
@@ -229,7 +229,7 @@ def test_calls_of_several_tasks_go_in_one_round_trip() -> None:
     assert [job.info().task for job in jobs] == ["work", "rest"]
     assert len(verbs) == 6
     assert asyncio.run(counting.aenqueue_many([])) == []
-    assert len(verbs) == 6  # nothing to store, nobody to ask
+    assert len(verbs) == 6  # nothing to store, no store to ask
 
 
 def test_a_large_payload_is_worth_one_warning_a_task(

@@ -72,7 +72,7 @@ def test_jobs_that_succeed_and_jobs_that_fail_each_end_as_they_should(app: Packh
     assert [attempt.will_retry for attempt in odd.history()] == [True, False]
 
 
-async def test_a_worker_beside_its_producer_wakes_whoever_waits(app: Packhorse) -> None:
+async def test_a_worker_beside_its_producer_wakes_its_waiters(app: Packhorse) -> None:
     @app.task
     async def double(number: int) -> int:
         return number * 2
@@ -345,7 +345,7 @@ def test_middlewares_and_lifespans_of_the_app_reach_its_worker(app: Packhorse) -
     assert job.result(timeout=0) == "hello"
 
 
-def test_trouble_is_logged_unless_somebody_else_hears_of_it(
+def test_trouble_is_logged_unless_an_observer_hears_of_it(
     app: Packhorse, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task

@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.req("S3-42")
-def test_the_store_is_a_file_here_unless_somebody_says_otherwise(
+def test_the_store_is_a_file_here_unless_told_otherwise(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Packhorse().store.label == f"sqlite:///{here}/packhorse.db"

@@ -328,7 +328,7 @@ def test_depth_can_be_read_before_submitting(app: Packhorse) -> None:
 
     assert app.depth("default") == 3
     assert asyncio.run(app.adepth("default")) == 3
-    assert app.depth("nobody_knows") == 0
+    assert app.depth("no_worker_knows") == 0
 
 
 @pytest.mark.req("S2-14")
@@ -392,7 +392,7 @@ def test_a_soft_depth_that_an_operator_sets_is_heard_of_soon() -> None:
     assert [event.depth for event in heard] == [3]
 
 
-def test_looking_costs_nothing_while_nobody_listens() -> None:
+def test_looking_costs_nothing_without_listeners() -> None:
     verbs: list[str] = []
     app = Packhorse(store=MemoryStore(faults=lambda verb, when: verbs.append(verb)))
     app.queue("default", soft_depth=1)
@@ -405,7 +405,7 @@ def test_looking_costs_nothing_while_nobody_listens() -> None:
     assert verbs == ["submit", "submit"]
 
 
-def test_a_submit_does_not_fail_because_nobody_could_look() -> None:
+def test_a_submit_does_not_fail_because_the_look_failed() -> None:
     def faults(verb: str, when: str) -> None:
         if verb in ("queues", "depth"):
             raise StoreUnavailable("gone")

@@ -122,10 +122,10 @@ class TestBounds:
         assert not judge(broken, ledger).middle_inside
 
     def test_what_was_not_measured_is_neither_met_nor_missed(self) -> None:
-        bound = Bound(says="", measure="drain", of="ours", against="nobody", at_least=1)
+        bound = Bound(says="", measure="drain", of="ours", against="unknown", at_least=1)
 
         assert judge(bound, ledger_of(ours=[1.0])).result == "not measured"
-        assert judge(bound, ledger_of(nobody=[1.0])).result == "not measured"
+        assert judge(bound, ledger_of(unknown=[1.0])).result == "not measured"
 
     def test_measures_can_be_compared_with_each_other(self) -> None:
         ledger = ledger_of(ours=[10.0])

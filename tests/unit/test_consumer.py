@@ -107,9 +107,9 @@ async def test_jobs_come_in_the_stores_order_from_the_queues_asked_for(depot: De
 
 async def test_without_tasks_every_task_is_fetched_and_with_tasks_only_those(depot: Depot) -> None:
     depot.submit("known")
-    depot.submit("strange", task="nobody_declares_this")
+    depot.submit("strange", task="not_declared")
 
-    async with depot.consumer(tasks=["nobody_declares_this"]) as consumer:
+    async with depot.consumer(tasks=["not_declared"]) as consumer:
         assert (await fetched(consumer)).id == "strange"
         assert await consumer.fetch(timeout=NOTHING_S) is None
     async with depot.consumer() as consumer:
@@ -315,7 +315,7 @@ def test_a_setting_that_cannot_work_is_refused(
 @pytest.mark.req("S3-45")
 async def test_a_consumer_for_tenants_never_fetches_the_job_of_another(depot: Depot) -> None:
     depot.submit("other", tenant="beta")
-    depot.submit("of nobody")
+    depot.submit("of no task")
     depot.submit("own", tenant="acme")
     async with depot.app.consumer(["mail"], tenants=["acme", "corp"]) as consumer:
         job = await consumer.fetch(timeout=PATIENCE_S)
@@ -328,7 +328,7 @@ async def test_a_consumer_for_tenants_never_fetches_the_job_of_another(depot: De
         assert job.id == "later"
         assert await consumer.mark_complete(job)
         assert await consumer.fetch(timeout=0) is None
-    assert {depot.status(name) for name in ("other", "of nobody")} == {JobStatus.QUEUED}
+    assert {depot.status(name) for name in ("other", "of no task")} == {JobStatus.QUEUED}
 
 
 @pytest.mark.parametrize("tenants", [[], [""], ["acme", ""], "acme", [None]])

@@ -406,7 +406,7 @@ async def test_a_flow_that_does_not_even_take_the_job_is_ended_by_the_same_bound
     depot.submit("job", timeout_us=SECOND_US // 20)
     async with depot.consumer() as consumer:
         job = await fetched(consumer)
-        await flow.emit("somebody else's", job.trace_id)
+        await flow.emit("of another", job.trace_id)
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(job.timeout):

@@ -48,7 +48,7 @@ def test_a_context_tells_of_its_job(context: Context) -> None:
     assert context.state["pool"] == 3
 
 
-def test_progress_goes_to_whoever_runs_the_job(context: Context, link: RecordingHost) -> None:
+def test_progress_goes_to_the_runner_of_the_job(context: Context, link: RecordingHost) -> None:
     context.progress(3, 10, note="half-way")
     context.progress(0.5)
 

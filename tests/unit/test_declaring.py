@@ -348,7 +348,7 @@ async def test_a_job_without_a_tenant_is_refused_where_one_is_demanded(*, whole:
     app.close()
 
 
-async def test_other_queues_go_on_to_take_jobs_of_nobody() -> None:
+async def test_other_queues_go_on_to_take_jobs_without_a_tenant() -> None:
     app = Packhorse("memory://")
     app.queue("mail", require_tenant=True)
     app.task(name="work")(lambda: None)

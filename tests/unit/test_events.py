@@ -65,7 +65,7 @@ def test_events_are_asked_for_by_class_name_family_or_altogether(
     assert heard == told
 
 
-def test_what_nobody_wants_need_not_be_made(bus: EventBus) -> None:
+def test_what_has_no_subscriber_need_not_be_made(bus: EventBus) -> None:
     assert not bus.wants(JobStarted)
     end = bus.subscribe(JobStarted, print)
     assert bus.wants(JobStarted)

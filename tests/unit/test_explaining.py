@@ -145,7 +145,7 @@ def test_a_rate_limit_says_when_it_frees(
     assert worker.claim().id == waiting.id
 
 
-def test_a_queue_without_a_live_worker_and_a_task_nobody_knows_are_told(
+def test_a_queue_without_a_live_worker_and_a_task_no_worker_knows_are_told(
     app: Packhorse, work: Work
 ) -> None:
     job = work.enqueue()
@@ -214,4 +214,4 @@ def test_a_tenant_is_told_of_its_own_jobs_and_the_names_of_no_others(
     with pytest.raises(JobNotFound):
         app.tenant("mine").explain(theirs.id)
     with pytest.raises(JobNotFound):
-        asyncio.run(app.aexplain("nobody"))
+        asyncio.run(app.aexplain("unknown"))

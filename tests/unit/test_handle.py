@@ -137,7 +137,7 @@ def test_a_kept_result_is_read_as_the_task_annotates_it(
     assert app.job(job.id).result() == expected
 
 
-def test_the_result_of_a_task_nobody_declared_here_is_plain_json(
+def test_the_result_of_a_task_not_declared_here_is_plain_json(
     app: Packhorse, worker: HandWorker
 ) -> None:
     job = app.submit({"id": "w1", "type": "elsewhere", "payload": {}})

@@ -28,7 +28,7 @@ WAIT_S = 20
 
 
 class WatchedStore(MemoryStore):
-    """A memory store that tells when somebody has begun to wait for a job."""
+    """A memory store that tells when a caller has begun to wait for a job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def work() -> int:
 
 @pytest.fixture
 def no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by himself, so that only a wake-up can end a wait in time."""
+    """No waiter looks by itself, so that only a wake-up can end a wait in time."""
     monkeypatch.setattr(waiting, "WAIT_FLOOR_S", 3600.0)
 
 
@@ -85,7 +85,7 @@ def test_a_waiting_thread_is_woken_when_the_job_finishes(
     HandWorker(store, "work").complete("42")
 
     assert answer() == 42
-    assert store.reads == 1  # after the wake-up; nobody polled
+    assert store.reads == 1  # after the wake-up; it did not poll
 
 
 @pytest.mark.usefixtures("no_floor")
@@ -227,7 +227,7 @@ try:
 except TimeoutError:
     pass
 else:
-    raise AssertionError("nobody has run it")
+    raise AssertionError("it was not run")
 
 children = []
 for number in range(3):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A handler that met somebody else's limit: nothing failed, nothing is used up."""
+"""A handler that met the limit of another system: nothing failed, nothing is used up."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_configuration_lets_no_more_start_in_any_window_than_it_says(app: Pack
 
 
 @pytest.mark.req("S0-15", "S0-16", "X-12")
-def test_a_tenant_at_its_rate_limit_waits_and_delays_nobody_else(app: Packhorse) -> None:
+def test_a_tenant_at_its_rate_limit_waits_and_delays_no_other(app: Packhorse) -> None:
     # The quiet tenant has grants to spare: a job that this machine kept from starting in time has
     # used up one, and takes another.
     app.queue("default", tenant_rate_limit=(6, WINDOW_US / 1_000_000))

@@ -124,7 +124,7 @@ def test_the_end_of_the_program_waits_for_lines_that_are_being_written(pipe: Pip
     within(flushing.join)
 
 
-def test_a_pipe_that_is_not_read_makes_nobody_wait_and_drops_are_told_once(pipe: Pipe) -> None:
+def test_a_pipe_that_is_not_read_makes_no_thread_wait_and_drops_are_told_once(pipe: Pipe) -> None:
     line = b"x" * 999 + b"\n"
 
     def put_many() -> None:
@@ -164,7 +164,7 @@ def test_a_descriptor_that_others_made_non_blocking_loses_nothing(pipe: Pipe) ->
     assert [int(pipe.line()) for _ in range(500)] == list(range(500))
 
 
-def test_a_stream_that_is_gone_hurts_nobody(logger: logging.Logger) -> None:
+def test_a_stream_that_is_gone_hurts_no_caller(logger: logging.Logger) -> None:
     stream = io.StringIO()
     logger.addHandler(LineHandler(StreamLines(stream)))
     stream.close()
@@ -294,7 +294,7 @@ def test_an_event_reads_the_same_with_and_without_a_record(
     own.setFormatter(logs.JsonFormatter())
     logger.addHandler(own)
 
-    bus.emit(event)  # nobody else sees it: no record is made
+    bus.emit(event)  # no other subscriber sees it: no record is made
     seen: list[str] = []
     own.addFilter(lambda record: not seen.append(record.getMessage()))  # type: ignore[func-returns-value]
     bus.emit(event)

@@ -71,7 +71,7 @@ def test_retries_and_rescued_jobs_keep_a_worker_until_they_are_due(trial: Trial)
     assert outlook(trial, "other").ready
 
 
-def test_a_retry_past_its_deadline_keeps_nobody(trial: Trial) -> None:
+def test_a_retry_past_its_deadline_keeps_no_other(trial: Trial) -> None:
     trial.submit(new_job("job", deadline_us=trial.now_us() + MINUTE_US))
     trial.end(trial.claim_only(), SettlementKind.FAILED)
     trial.advance_us(MINUTE_US)

@@ -314,7 +314,7 @@ def test_orphans_come_in_the_order_of_submission_and_each_once(trial: Trial) -> 
     ]
 
 
-def test_a_worker_that_left_is_forgotten_and_begins_anew(trial: Trial) -> None:
+def test_a_worker_that_left_is_forgotten_and_begins_again(trial: Trial) -> None:
     trial.renew()
     trial.run(trial.store.leases.leave(ANNA))
 

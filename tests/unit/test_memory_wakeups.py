@@ -44,7 +44,7 @@ async def test_a_submit_wakes_its_queue_also_when_it_is_due_later(trial: Trial) 
     assert await heard(trial, lambda: trial.submit(later)) == {"queue:other"}
 
 
-async def test_a_submit_of_a_known_job_wakes_nobody(trial: Trial) -> None:
+async def test_a_submit_of_a_known_job_wakes_no_listener(trial: Trial) -> None:
     trial.submit(new_job("job"))
 
     assert await heard(trial, lambda: trial.submit(new_job("job"))) == frozenset()
@@ -78,7 +78,7 @@ async def test_a_job_that_finished_wakes_those_who_wait_for_it_once(
     assert await heard(trial, lambda: trial.end(again, kind)) == frozenset()
 
 
-async def test_a_job_nobody_waits_for_wakes_nobody_when_it_finishes(trial: Trial) -> None:
+async def test_a_job_without_waiters_wakes_no_listener_when_it_finishes(trial: Trial) -> None:
     job = trial.take(new_job("job"))
 
     assert await heard(trial, lambda: trial.end(job)) == frozenset()
@@ -147,7 +147,7 @@ async def test_jobs_given_back_or_known_again_wake_their_queue(trial: Trial) -> 
     assert await heard(trial, lambda: trial.run(park)) == {QUEUE}
 
 
-async def test_a_refused_plan_wakes_nobody(trial: Trial) -> None:
+async def test_a_refused_plan_wakes_no_listener(trial: Trial) -> None:
     trial.declare(QueueSettings("mail", dead_letter="shelf"))
 
     def refused() -> None:

@@ -125,7 +125,7 @@ def test_as_many_are_wanted_as_keep_up_with_what_arrives() -> None:
     assert wanted(RULE, Load(ready=100, running=2), 2) == 3
 
 
-def test_nobody_is_sent_away_while_all_are_needed_for_what_arrives() -> None:
+def test_no_worker_is_sent_away_while_all_are_needed_for_what_arrives() -> None:
     load = Load(ready=0, running=0, arrivals_per_s=10, served_per_s=10)
 
     assert wanted(RULE, load, 4) == 4

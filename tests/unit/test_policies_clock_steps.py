@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The store's clock is set: nobody who lives is taken for gone, and the dead are still found."""
+"""The store's clock is set: no live worker is taken for gone, and the dead are still found."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reading(
 
 
 @given(st.lists(spans, min_size=6, max_size=6))
-def test_a_clock_that_nobody_sets_is_never_thought_set_however_slow_its_answers(
+def test_a_clock_that_is_not_set_is_never_thought_set_however_slow_its_answers(
     times: list[float],
 ) -> None:
     between, first, second, third, fourth, began = times
@@ -169,7 +169,7 @@ def test_a_hold_is_overdue_when_seen_so_twice_three_seconds_apart() -> None:
     assert overdue(sight_holds(first, [hold], 13.0), 13.0) == {hold}
 
 
-def test_a_hold_no_longer_passed_or_under_another_fence_is_seen_anew() -> None:
+def test_a_hold_no_longer_passed_or_under_another_fence_is_seen_again() -> None:
     first = sight_holds({}, [("job", 1), ("other", 1)], 10.0)
 
     second = sight_holds(first, [("job", 2)], 13.0)

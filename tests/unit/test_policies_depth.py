@@ -36,7 +36,7 @@ def test_what_is_let_in_never_takes_a_queue_over_its_limit(
     few,
     few,
 )
-def test_the_least_urgent_and_latest_go_and_nobody_before_them(
+def test_the_least_urgent_and_latest_go_and_none_before_them(
     waiting: list[tuple[int, int, int]], too_many: int, too_large: int
 ) -> None:
     jobs = [(priority, sequence, f"job-{sequence}", size) for priority, sequence, size in waiting]

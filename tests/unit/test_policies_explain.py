@@ -59,7 +59,7 @@ def closed(kind: GateKind, *name: str, **details: Any) -> dict[str, Any]:
     return {"closed": (ClosedGate(Gate(kind, name), **details),)}
 
 
-def test_a_job_that_is_ready_and_has_nobody_before_it_is_next() -> None:
+def test_a_job_that_is_ready_and_has_none_before_it_is_next() -> None:
     found = reason()
 
     assert found.code is ReasonCode.READY
@@ -145,7 +145,7 @@ def test_a_job_whose_deadline_passed_says_that_it_will_expire(status: JobStatus)
     assert reasons(status=status, deadline_us=NOW_US + 1)[0].code is not found.code
 
 
-def test_a_parked_job_says_since_when_nobody_knows_its_task() -> None:
+def test_a_parked_job_says_since_when_no_worker_knows_its_task() -> None:
     found = reason(parked_us=NOW_US, facts={"known": False})
 
     assert (found.code, found.at_us) == (ReasonCode.PARKED, NOW_US)
@@ -238,14 +238,14 @@ def test_a_job_that_became_too_heavy_says_that_it_never_fits() -> None:
     assert "its weight 7 is above the rate limit of queue 'mail', which lets 5" in found.text
 
 
-def test_a_job_in_a_queue_nobody_serves_says_so() -> None:
+def test_a_job_in_a_queue_without_a_worker_says_so() -> None:
     found = reason(facts={"served": False, "known": False})
 
     assert found.code is ReasonCode.NO_WORKER
     assert "no live worker serves queue 'mail'" in found.text
 
 
-def test_a_job_whose_task_nobody_knows_says_so() -> None:
+def test_a_job_whose_task_no_worker_knows_says_so() -> None:
     found = reason(facts={"known": False})
 
     assert found.code is ReasonCode.UNKNOWN_TASK

@@ -52,7 +52,7 @@ def test_a_lease_counts_as_gone_when_seen_expired_twice_far_enough_apart() -> No
     assert confirmed(sight(again, expired, 13.0), 13.0) == ("anna",)
 
 
-def test_a_lease_renewed_in_between_is_doubted_anew() -> None:
+def test_a_lease_renewed_in_between_is_doubted_again() -> None:
     first = sight({}, {"anna": (100, LEASE_US_DEFAULT)}, 10.0)
 
     second = sight(first, {"anna": (200, LEASE_US_DEFAULT)}, 20.0)
@@ -73,7 +73,7 @@ def test_a_lease_no_longer_expired_is_forgotten() -> None:
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.floats(0, 5)), min_size=1, max_size=10)
 )
-def test_nobody_is_confirmed_before_the_whole_suspicion_has_passed_unbroken(
+def test_no_death_is_confirmed_before_the_whole_suspicion_has_passed_unbroken(
     looks: list[tuple[bool, int, float]],
 ) -> None:
     known: dict[str, Sighting] = {}

@@ -94,7 +94,7 @@ def test_a_worker_is_a_ghost_a_day_after_its_lease_has_ended() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1_000)), min_size=1),
     st.integers(1, 300),
 )
-def test_with_ageing_nobody_is_overtaken_by_what_comes_a_level_later(
+def test_with_ageing_no_job_is_overtaken_by_what_comes_a_level_later(
     jobs: list[tuple[int, int]], ageing_us: int
 ) -> None:
     ranks = [

@@ -235,7 +235,7 @@ def test_the_module_of_a_task_may_be_imported_first(write: Write) -> None:
 
 
 @pytest.mark.parametrize("look_up", ["tasks", "run", "submit", "consumer", "known_queues"])
-def test_whoever_looks_for_a_task_has_the_modules_imported(write: Write, look_up: str) -> None:
+def test_a_look_for_a_task_has_the_modules_imported(write: Write, look_up: str) -> None:
     write(
         "lib.py",
         "from packhorse import Router\nmail = Router(prefix='mail.')\n"

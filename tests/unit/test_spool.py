@@ -174,7 +174,7 @@ def test_submissions_are_kept_and_delivered_once_in_order(world: World) -> None:
     assert world.numbers() == list(range(20))
 
 
-def test_nobody_overtakes_what_is_spooled(world: World) -> None:
+def test_no_submit_overtakes_what_is_spooled(world: World) -> None:
     world.store.away = True
     world.note.enqueue(number=1)
     world.store.away = False

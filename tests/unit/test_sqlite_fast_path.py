@@ -41,7 +41,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "timed": {"timeout_us": 7},
     "traced": {"trace_id": "a-trace"},
     "traced by its id": {"trace_id": None},
-    "with options": {"options": JobOptions(max_crashes=9), "created_by": "somebody"},
+    "with options": {"options": JobOptions(max_crashes=9), "created_by": "anna"},
     "usual": {"trace_id": None, "timeout_us": 7},
     "elsewhere": {"queue": "other"},
 }

@@ -182,7 +182,7 @@ async def test_an_idle_listener_wakes_its_loop_once_per_look_and_no_more(
     listener.close()
 
 
-async def test_nobody_waiting_costs_nothing(store: SqliteStore, traced: Traced) -> None:
+async def test_no_waiter_costs_nothing(store: SqliteStore, traced: Traced) -> None:
     listener = store.wakeups.listen(TOPICS)
     while await listener.wait(2 * POLL_S):
         continue

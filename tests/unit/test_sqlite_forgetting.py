@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What upkeep forgets of closings and rates, and nobody else can see."""
+"""What upkeep forgets of closings and rates, unseen by any reader."""
 
 from __future__ import annotations
 

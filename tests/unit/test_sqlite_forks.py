@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A process that forks: nothing is lost, nobody hangs, and neither side disturbs the other."""
+"""A process that forks: nothing is lost, no process hangs, and neither side disturbs the other."""
 
 from __future__ import annotations
 

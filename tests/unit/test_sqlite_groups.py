@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Plans of event loops share commits on the owner thread, and nobody suffers from a neighbour."""
+"""Plans of event loops share commits on the owner thread, and none suffers from a neighbour."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_many_failing_plans_do_not_cost_their_neighbours_the_shared_commit
     assert traced.count("commit") == 2
 
 
-async def test_a_plan_that_failed_in_a_group_wakes_nobody(
+async def test_a_plan_that_failed_in_a_group_wakes_no_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -333,7 +333,7 @@ def test_event_loops_of_several_threads_each_get_their_own_answers(tmp_path: Pat
     assert len(names_in(tmp_path)) == 150
 
 
-def test_an_event_loop_that_was_closed_harms_nobody(tmp_path: Path) -> None:
+def test_an_event_loop_that_was_closed_harms_no_other(tmp_path: Path) -> None:
     store, pause = sqlite_store(tmp_path), Pause()
     loop = asyncio.new_event_loop()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The intake: one plain job is one row in one place, and nobody meets it there."""
+"""The intake: one plain job is one row in one place, and no other step meets it there."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ LOOKS: dict[str, tuple[Callable[[SqliteStore], object], object]] = {
 
 @pytest.mark.parametrize(("look", "answer"), LOOKS.values(), ids=LOOKS)
 @pytest.mark.parametrize("submit", [fresh, usual])
-def test_whoever_looks_finds_it_in_its_place(
+def test_every_reader_finds_it_in_its_place(
     store: SqliteStore,
     tmp_path: Path,
     submit: Callable[..., Plan[Any]],
@@ -272,9 +272,7 @@ def test_a_submit_is_answered_though_the_intake_cannot_be_unloaded(
 # ------------------------------------------------------------------------------------- neighbours
 
 
-def test_who_reads_while_somebody_holds_the_lock_is_told(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+def test_who_reads_while_another_holds_the_lock_is_told(store: SqliteStore, tmp_path: Path) -> None:
     """Rather than be told that a job is not there."""
     store.run(usual(store, "job"))
     with write_lock(tmp_path), pytest.raises(StoreUnavailable, match="locked"):
@@ -291,7 +289,7 @@ def test_who_reads_while_somebody_holds_the_lock_is_told(
         {"delay_us": 60 * SECOND_US, "trace_id": "of another", "payload": b'{"name":"Zo\xc3\xab"}'},
     ],
 )
-def test_who_asks_for_one_job_waits_for_nobody_and_is_told_the_same(
+def test_who_asks_for_one_job_does_not_wait_and_is_told_the_same(
     store: SqliteStore, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     store.run(submitting(store, "before"))
@@ -310,17 +308,17 @@ def test_who_asks_for_one_job_waits_for_nobody_and_is_told_the_same(
     assert known == store.run(store.inspection.job("before"))
 
 
-def test_a_job_of_the_intake_is_nobody_elses_tenant(store: SqliteStore) -> None:
+def test_a_job_of_the_intake_is_no_other_tenants(store: SqliteStore) -> None:
     store.run(usual(store, "job"))
 
     assert store.run(store.inspection.job("job", tenant="ann")) is None
-    assert store.run(store.inspection.job("nobody")) is None
+    assert store.run(store.inspection.job("unknown")) is None
 
 
 def test_who_reads_takes_the_lock_before_it_looks_into_the_intake_again(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Whoever reads first and writes then may find that somebody else wrote in between."""
+    """A writer that reads first may find that another wrote in between."""
     store.run(usual(store, "job"))
     with closing(real_connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
 

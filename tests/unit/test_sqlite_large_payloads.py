@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Large payloads lie beside the row: whoever changes the row does not write them again."""
+"""Large payloads lie beside the row: a change of the row does not write them again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_large_payloads_and_results_go_beside_small_ones_each_to_its_own_job(
 
 
 @pytest.mark.parametrize("ids_are_new", [True, False], ids=["one", "general"])
-def test_a_large_payload_is_read_by_whoever_looks_and_goes_with_its_job(
+def test_a_large_payload_is_read_by_every_reader_and_goes_with_its_job(
     store: SqliteStore, tmp_path: Path, *, ids_are_new: bool
 ) -> None:
     store.run(store.jobs.submit([new_job("job", payload=LARGE)], ids_are_new=ids_are_new))

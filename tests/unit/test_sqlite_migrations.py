@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The schema: made by whoever comes first, upgraded in place, never half."""
+"""The schema: made by the first process, upgraded in place, never half."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def remove(folder: Path) -> None:
 
 
 def replace(folder: Path) -> None:
-    """Put another store's file in its place, as somebody does who restores a backup."""
+    """Put another store's file in its place, as an operator does who restores a backup."""
     (folder / "elsewhere").mkdir()
     with closing(sqlite_store(folder / "elsewhere")) as other:
         other.run(submitting(other, "restored"))

@@ -125,7 +125,7 @@ async def test_one_file_under_several_names_has_one_place_for_sockets(
     listener.close()
 
 
-async def test_a_folder_of_somebody_else_is_not_used(
+async def test_a_folder_of_another_user_is_not_used(
     store: SqliteStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = folder.stat()
@@ -177,7 +177,7 @@ async def test_sockets_of_dead_processes_are_removed_and_the_living_still_hear(
 async def test_a_job_right_after_a_death_was_noticed_is_heard_of(
     store: SqliteStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_LOOK_AGAIN_S", 3600.0)  # nobody looks for new ones meanwhile
+    monkeypatch.setattr(wakeups, "_LOOK_AGAIN_S", 3600.0)  # new ones are not looked for meanwhile
     listener = store.wakeups.listen(TOPICS)
     assert python(LISTEN_AND_DIE, f"sqlite:///{folder}/jobs.db").stderr == ""
     store.wakeups._looked_s = -3600.0
@@ -250,13 +250,13 @@ async def test_a_folder_that_has_settled_is_not_read_again_for_every_commit(
 # ------------------------------------------------------------------------------------- sending
 
 
-def test_nobody_listening_costs_no_socket(store: SqliteStore) -> None:
+def test_no_listener_costs_no_socket(store: SqliteStore) -> None:
     store.run(submitting(store, "job"))
 
     assert store.wakeups._socket is None
 
 
-async def test_a_commit_is_not_called_a_failure_because_nobody_can_be_told(
+async def test_a_commit_is_not_called_a_failure_because_no_listener_can_be_told(
     store: SqliteStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = store.wakeups.listen(TOPICS)
@@ -346,7 +346,7 @@ async def test_rubbish_is_ignored_without_a_word(store: SqliteStore, folder: Pat
 
 
 @pytest.mark.usefixtures("no_floor")
-async def test_a_flood_of_datagrams_starves_nobody(store: SqliteStore, folder: Path) -> None:
+async def test_a_flood_of_datagrams_starves_no_listener(store: SqliteStore, folder: Path) -> None:
     listener, quiet = store.wakeups.listen(TOPICS), store.wakeups.listen(frozenset({"job:1"}))
     ended = threading.Event()
 

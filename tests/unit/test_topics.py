@@ -61,7 +61,7 @@ def payload(event: object, names: tuple[str, ...], required: tuple[str, ...]) ->
         ([1, 2], ("order",), ("order",), {"order": [1, 2]}),
         (17, (), (), {}),
         ({"order": 17}, (), (), {}),
-        # What nobody could take goes to the dead letters of that subscriber alone.
+        # What could not be taken goes to the dead letters of that subscriber alone.
         ({"order": 17}, ("a", "b"), ("a", "b"), {"payload": {"order": 17}}),
     ],
 )

@@ -41,7 +41,7 @@ class Got:
 
 @dataclass(slots=True)
 class Web:
-    """The web application of an app, and whom requests come from."""
+    """The web application of an app, and who sends requests."""
 
     app: Packhorse
     options: dict[str, Any] = field(default_factory=dict)

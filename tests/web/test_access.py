@@ -134,7 +134,7 @@ async def test_wrong_tokens_are_counted_and_then_none_is_looked_at(app: TestApp)
 @pytest.mark.parametrize(
     "text", ["", "ph_", "x" * 500, "ph_0123456789abcdef_\x00", "ph_" + "0" * 16 + "_" + "f" * 64]
 )
-async def test_what_is_no_token_is_nobody(app: TestApp, text: str) -> None:
+async def test_what_is_no_token_is_no_user(app: TestApp, text: str) -> None:
     assert await status(Web(app), token=text or " ") == 401
 
 

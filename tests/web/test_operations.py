@@ -174,7 +174,7 @@ async def test_what_matches_is_cancelled_and_what_came_later_is_not(app: TestApp
 
 
 class Meddled:
-    """A store in which somebody does something just before the next change of records."""
+    """A store in which another writer acts just before the next change of records."""
 
     def __init__(self, store: Any, meddle: Callable[[], Awaitable[object]]) -> None:
         self._store, self._meddle = store, meddle

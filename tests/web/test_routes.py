@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table of routes, walked: nobody gets further than their permissions, on no route."""
+"""The table of routes, walked: no caller gets further than its permissions, on no route."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def body(route: ApiRoute) -> Any:
     return None if kind is None else needed.get(kind.__name__, {})
 
 
-async def test_nobody_is_told_anything_without_a_token_on_any_route(web: Web) -> None:
+async def test_no_caller_is_told_anything_without_a_token_on_any_route(web: Web) -> None:
     for route in API_ROUTES:
         got = await web.ask(route.method, url(route), body(route), token=None)
 

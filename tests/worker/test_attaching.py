@@ -27,7 +27,7 @@ class Faults:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.away = 0
-        self.asked = threading.Event()  # somebody is about to write
+        self.asked = threading.Event()  # a thread is about to write
         self.may_write = threading.Event()
         self.may_write.set()
 
@@ -117,7 +117,7 @@ async def test_steps_of_threads_share_writes(yard: Yard, faults: Faults) -> None
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_what_is_wrong_with_one_is_told_to_nobody_else(yard: Yard, kind: str) -> None:
+async def test_what_is_wrong_with_one_is_told_to_no_other(yard: Yard, kind: str) -> None:
     held, large, stale, same = _held(yard, 4)
     writer = AttachmentWriter(yard.store)
     asked = [
@@ -167,7 +167,7 @@ async def test_who_cannot_reach_the_store_is_told_and_the_next_is_written(
     assert await asyncio.gather(*map(writer.akeep, asked)) == [True, True]
 
 
-async def test_who_does_not_wait_any_more_holds_nobody_up(yard: Yard, faults: Faults) -> None:
+async def test_who_does_not_wait_any_more_holds_no_other_up(yard: Yard, faults: Faults) -> None:
     first, second = _held(yard, 2)
     writer = AttachmentWriter(yard.store)
     given_up, waits = (

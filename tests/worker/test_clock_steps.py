@@ -42,7 +42,7 @@ def yard() -> Yard:
     return Yard()
 
 
-async def test_after_a_step_nobody_is_rescued_before_everybody_must_have_renewed(
+async def test_after_a_step_no_job_is_rescued_before_all_must_have_renewed(
     yard: Yard,
 ) -> None:
     job_id = yard.submit("work")
@@ -56,11 +56,11 @@ async def test_after_a_step_nobody_is_rescued_before_everybody_must_have_renewed
         assert yard.status(job_id) is JobStatus.PROCESSING
     assert rescue.renewals == 1  # its own worker was told at once
 
-    await rescue.look(after_s=2)  # two thirds of a lease, and nobody has renewed
+    await rescue.look(after_s=2)  # two thirds of a lease, and no worker has renewed
     assert yard.status(job_id) is not JobStatus.PROCESSING
 
 
-async def test_a_second_step_starts_the_wait_anew(yard: Yard) -> None:
+async def test_a_second_step_starts_the_wait_again(yard: Yard) -> None:
     job_id = yard.submit("work")
     yard.claim_by_hand("anna", "work")
     rescue = Rescue(yard)

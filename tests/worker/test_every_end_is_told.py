@@ -31,7 +31,7 @@ from packhorse.stores.memory import MemoryStore
 from packhorse.stores.plan import Plan
 from tests.worker.support import HandClock, Yard, heard, until
 
-#: How every job here is submitted, so that its events can be told from nobody's.
+#: How every job here is submitted, so that its events can be told from others.
 OWN: dict[str, Any] = {"tenant": "acme", "trace_id": "trace-1", "upstream_request_id": "up-1"}
 
 

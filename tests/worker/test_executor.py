@@ -349,7 +349,7 @@ async def test_what_no_store_can_write_is_escaped() -> None:
         assert outcome.error.message == "lone \\ud800 and \\x00"
 
 
-async def test_a_job_of_a_task_nobody_asked_for_fails_and_may_be_retried() -> None:
+async def test_a_job_of_a_task_not_asked_for_fails_and_may_be_retried() -> None:
     async def other() -> None: ...
 
     job = attempt_of(other).job

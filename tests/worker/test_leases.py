@@ -109,7 +109,7 @@ async def test_the_late_end_of_a_rescued_job_changes_nothing_and_is_told(yard: Y
 
 
 def take_over(yard: Yard, worker: str, job_id: str) -> None:
-    """Give a running job to somebody else, who finishes it at once."""
+    """Give a running job to another worker, which finishes it at once."""
     with yard.store._lock:
         row = yard.store._state.jobs[job_id]
         with yard.store._state.changing(row, yard.store_clock.now_us()):
@@ -276,7 +276,7 @@ async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_and_run() ->
     yard.task(work)
     job_id = yard.submit("work")
 
-    await yard.burst()  # with a lease of 30 s: nobody waits for that
+    await yard.burst()  # with a lease of 30 s: that is not waited for
 
     assert ran == [2]
     counters = yard.job(job_id).counters

@@ -60,7 +60,7 @@ async def test_a_job_that_meets_a_limit_burns_nothing_and_runs_when_the_limit_fr
     assert (report.limited, report.failed, report.succeeded) == (1, 0, 1)
 
 
-async def test_a_limit_that_was_met_holds_back_its_rate_key_and_nobody_else(yard: Yard) -> None:
+async def test_a_limit_that_was_met_holds_back_its_rate_key_and_no_other(yard: Yard) -> None:
     ran: list[str] = []
 
     async def fetch(key: str) -> None:

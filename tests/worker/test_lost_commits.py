@@ -147,7 +147,7 @@ async def test_what_was_stored_is_found_though_the_store_is_away_for_a_while(
     [
         (False, True, 0, False),  # it is looked, and not found
         (True, False, 0, False),  # the store says that it has not stored it, and is believed
-        (True, True, 1, True),  # nobody may look for longer than the job is held
+        (True, True, 1, True),  # no caller may look for longer than the job is held
     ],
 )
 async def test_what_was_not_stored_or_cannot_be_found_is_raised(

@@ -93,7 +93,7 @@ def test_a_busy_worker_goes_on_for_a_while_in_which_another_may_take_the_suspect
     assert quarantine.mode(13.0, busy=True, idle=False) is Mode.NOTHING
 
 
-def test_that_while_begins_anew_when_other_suspects_are_seen() -> None:
+def test_that_while_begins_again_when_other_suspects_are_seen() -> None:
     quarantine = Quarantine(patience_s=3.0)
     for now, waits in ((10.0, True), (12.0, False), (14.0, True)):
         quarantine.claimed(Mode.NORMAL, jobs=5, suspects=waits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs of workflows and batches that the store refuses are dead, whoever dies meanwhile."""
+"""Jobs of workflows and batches that a store refuses are dead, also if a worker dies meanwhile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def two_and_a_clean_up(shop: Shop) -> Workflow:
 
 
 def die_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever writes a change is killed before the answer comes."""
+    """The writer of a change is killed before the answer comes."""
 
     def nothing(*_given: Any) -> Generator[Any, Any, None]:
         yield from ()

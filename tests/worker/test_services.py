@@ -136,7 +136,7 @@ async def test_a_sighting_soon_to_be_confirmed_is_looked_at_just_then(yard: Yard
     assert await Rescue(yard).look() == pytest.approx(1 / 3, abs=0.001)
 
 
-async def test_a_failed_store_call_between_two_looks_starts_the_suspicion_anew() -> None:
+async def test_a_failed_store_call_between_two_looks_starts_the_suspicion_again() -> None:
     failing = False
 
     def faults(verb: str, moment: str) -> None:
@@ -219,7 +219,7 @@ async def test_a_suspect_that_was_not_alone_any_more_is_not_to_blame(yard: Yard)
     assert (counters.crashes, counters.lone_crashes) == (5, 0)
 
 
-async def test_due_jobs_become_ready_also_where_nobody_serves(yard: Yard) -> None:
+async def test_due_jobs_become_ready_also_without_workers_of_their_queue(yard: Yard) -> None:
     job_id = yard.submit("work", queue="unserved", delay_us=SECOND_US)
     yard.store_clock.ahead_us += 2 * SECOND_US
 
@@ -251,7 +251,9 @@ async def test_what_is_over_and_past_its_lifetime_is_removed(yard: Yard) -> None
 
 
 @pytest.mark.req("S1-29")
-async def test_jobs_nobody_knows_are_set_aside_told_and_given_up_after_a_time(yard: Yard) -> None:
+async def test_jobs_no_worker_knows_are_set_aside_told_and_given_up_after_a_time(
+    yard: Yard,
+) -> None:
     async def known() -> None: ...
 
     yard.task(known)

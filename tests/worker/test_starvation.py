@@ -123,7 +123,7 @@ async def test_who_is_overtaken_now_and_then_is_not_starving_while_others_of_his
     assert await shift.told() == []
 
 
-async def test_where_some_are_held_back_by_limits_of_their_own_nobody_is_accused(
+async def test_where_some_are_held_back_by_limits_of_their_own_no_queue_is_accused(
     shift: Shift,
 ) -> None:
     shift.yard.submit("work", priority=Priority.LOW)
@@ -135,7 +135,7 @@ async def test_where_some_are_held_back_by_limits_of_their_own_nobody_is_accused
     assert await shift.told() == []
 
 
-async def test_a_worker_that_served_nobody_does_not_even_look(shift: Shift) -> None:
+async def test_a_worker_that_served_no_queue_does_not_even_look(shift: Shift) -> None:
     shift.yard.submit("work", priority=Priority.LOW)
     shift.passes(90)
 

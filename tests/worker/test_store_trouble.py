@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A store that fails for a while: nothing ends, nothing is lost, somebody is told once."""
+"""A store that fails for a while: nothing ends, nothing is lost, an observer is told once."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def test_after_too_many_abandoned_threads_the_worker_stops_claiming_with_a
     assert 2 <= report.failed < 5  # what began in the first one's place may be the third
 
 
-def test_a_thread_that_ends_after_its_worker_disturbs_nobody() -> None:
+def test_a_thread_that_ends_after_its_worker_disturbs_no_other() -> None:
     let_go, ended = threading.Event(), threading.Event()
 
     def stuck() -> None:

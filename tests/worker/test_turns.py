@@ -67,7 +67,7 @@ async def test_limited_queues_take_turns_claim_by_claim(yard: Yard) -> None:
     assert recorded.queues == ["a", "b"] * FEW
 
 
-async def test_a_more_urgent_queue_is_served_first_whoever_had_his_turn(yard: Yard) -> None:
+async def test_a_more_urgent_queue_is_served_first_whichever_had_its_turn(yard: Yard) -> None:
     yard.declare(QueueSettings("urgent", priority=-1))
     recorded = Recorded(yard)
     recorded.submit("urgent", MANY)

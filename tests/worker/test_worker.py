@@ -214,7 +214,7 @@ async def test_a_rejected_job_is_dead_at_once(yard: Yard) -> None:
 
 
 @pytest.mark.req("S1-29")
-async def test_a_job_of_an_unknown_task_is_left_alone_and_keeps_nobody_busy(yard: Yard) -> None:
+async def test_a_job_of_an_unknown_task_is_left_alone_and_keeps_no_slot_busy(yard: Yard) -> None:
     async def known() -> None: ...
 
     yard.task(known)

@@ -34,7 +34,7 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 @pytest.fixture(scope="session")
 def own_server() -> Iterator[PostgresServer]:
-    """A server that may be stopped, paused and set to anything; whoever does so puts it right."""
+    """A server that may be stopped, paused and set to anything; a test puts right what it did."""
     server = PostgresServer()
     yield server
     server.remove()

@@ -145,7 +145,7 @@ def claimed(store: PostgresStore, tasks: Sequence[str], limit: int = _BATCH) -> 
 
 
 def crowd(url: str, store: PostgresStore, count: int) -> None:
-    """So many more jobs of a task of somebody else."""
+    """So many more jobs of a task of another app."""
     schema = store._settings.schema
     store.run(store.jobs.submit([new_job("model", task="of another worker")]))
     named = (

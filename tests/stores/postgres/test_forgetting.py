@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What upkeep forgets of workers, closings and rates, and nobody else can see."""
+"""What upkeep forgets of workers, closings and rates, unseen by any reader."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_closings_that_are_over_are_forgotten_and_the_task_is_plain_again(url: s
     clock.advance(1 / SECOND_US)
     assert store.run(store.upkeep.prune(limit=10)) == 0
 
-    assert _closings(store, url) == [(None,)], "a pause stays until somebody ends it"
+    assert _closings(store, url) == [(None,)], "a pause stays until it is ended"
     assert _special_tasks(store, url) == []
     assert [job.id for job in store.run(store.jobs.claim(claiming())).jobs] == ["job"]
     store.close()

@@ -203,7 +203,7 @@ def test_a_job_of_a_claim_that_committed_after_its_limit_is_found_within_a_minut
     name = f'"{store._settings.schema}".jobs'
     orphans(store)
     take(store, "late")
-    ask(url, f"update {name} set hold_us = null where id = 'late'")  # nobody sees it yet
+    ask(url, f"update {name} set hold_us = null where id = 'late'")  # no look has met it yet
     clock.advance(SETTLED_US / 2 / SECOND_US)
     store.run(store.leases.renew(renewing()))
     orphans(store)

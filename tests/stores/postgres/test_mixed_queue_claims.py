@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Plain queues, claimed in one statement: what changes while it waits for its turn.
 
-Claimed together with special queues, nobody locks them, so their rows are locked.
+Claimed together with special queues, they have no queue lock, so their rows are locked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAITING: Final = "select 1 from pg_stat_activity where wait_event_type = 'Lock'
 
 
 @pytest.mark.req("S1-45", "S1-46")
-def test_a_job_that_somebody_is_ending_is_not_claimed_as_well(
+def test_a_job_that_another_worker_is_ending_is_not_claimed_as_well(
     url: str, store: PostgresStore
 ) -> None:
     # Limits on a queue and on a task, both of them others than those of the job.

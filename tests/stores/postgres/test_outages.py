@@ -161,7 +161,7 @@ async def test_a_server_restarted_in_the_middle_of_a_batch_loses_no_job(
     async with working(shop, concurrency=10, lease="10s"):
         await shop.until_begun(10)
         await asyncio.to_thread(getattr(careful_server, end))
-        shop.gate.set()  # they end while there is nobody to tell
+        shop.gate.set()  # they end while no server can be told
         await asyncio.to_thread(careful_server.start)
         await shop.until_begun(_JOBS - 10)
 

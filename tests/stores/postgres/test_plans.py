@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""No plan depends on statistics: every statement finds its rows by an index, on tables that nobody
-has analyzed, that were analyzed while they were empty, that have been filled since, and that were
+"""No plan depends on statistics: every statement finds its rows by an index, on tables that were
+never analyzed, that were analyzed while they were empty, that have been filled since, and that were
 analyzed when all jobs had ended under an old snapshot.
 
 Plans are kept for as long as a connection lives, so those made for an empty table must be good for

@@ -93,9 +93,9 @@ def test_a_missing_database_is_told(own_server: PostgresServer) -> None:
 
 
 def test_a_missing_user_is_told(own_server: PostgresServer) -> None:
-    for error in refusals(own_server.url(user="nobody_here")):
+    for error in refusals(own_server.url(user="no_such_role")):
         assert isinstance(error, ConfigError)
-        assert 'role "nobody_here" does not exist' in str(error)
+        assert 'role "no_such_role" does not exist' in str(error)
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:

@@ -256,7 +256,7 @@ def test_a_deadlock_is_met_by_trying_again(store: PostgresStore, url: str, books
     in_threads(*[lambda n=n: store.run(Plan("try", partial(steps, n))) for n in range(2)])
 
     assert sold(url, books) == [2, 2]
-    assert sum(tries) >= 3  # whoever gave way may meet the other once more
+    assert sum(tries) >= 3  # the one that gave way may meet the other once more
 
 
 def test_a_serialization_failure_is_met_by_trying_again(

@@ -225,7 +225,7 @@ def test_closing_closes_every_session(store: PostgresStore, url: str) -> None:
     store.close()
 
     until(lambda: not sessions(url))
-    store.run(submitting(store, "again"))  # later use opens anew
+    store.run(submitting(store, "again"))  # later use opens again
 
 
 def test_a_loop_that_ends_leaves_no_connection_of_an_unfinished_plan(

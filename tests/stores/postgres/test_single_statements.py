@@ -55,7 +55,7 @@ def test_a_plan_that_is_run_twice_stores_once(store: PostgresStore, url: str, ru
     assert names_in(url) == ["one", "two"]
 
 
-def test_a_queue_that_somebody_else_has_limited_is_full_for_us_too(
+def test_a_queue_that_another_app_has_limited_is_full_for_us_too(
     store: PostgresStore, url: str, run: Run
 ) -> None:
     run(store, submitting(store, "first"))
@@ -69,7 +69,7 @@ def test_a_queue_that_somebody_else_has_limited_is_full_for_us_too(
     assert names_in(url) == ["first"]
 
 
-def test_a_store_that_somebody_else_has_bounded_is_full_for_us_too(
+def test_a_store_that_another_app_has_bounded_is_full_for_us_too(
     store: PostgresStore, url: str, run: Run
 ) -> None:
     run(store, submitting(store, "first"))

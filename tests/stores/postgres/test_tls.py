@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PostgreSQL through TLS: the store works there, and refuses whom it is told not to trust."""
+"""PostgreSQL through TLS: the store works there, and refuses what it must not trust."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def test_a_server_that_asks_who_we_are_is_shown_a_certificate(
     proxy = TlsProxy("127.0.0.1", own_server.port, context, postgres=True)
     cert, key = certificates.client_files("packhorse")
     try:
-        nobody = postgres_store(url_of(proxy, certificates))
+        stranger = postgres_store(url_of(proxy, certificates))
         with pytest.raises(StoreError):
-            nobody.run(submitting(nobody, "job"))
-        nobody.close()
+            stranger.run(submitting(stranger, "job"))
+        stranger.close()
 
         known = postgres_store(f"{url_of(proxy, certificates)}&sslcert={cert}&sslkey={key}")
         known.run(submitting(known, "job"))

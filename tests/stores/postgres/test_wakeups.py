@@ -162,7 +162,7 @@ def test_a_burst_of_submits_sends_few_notices(store: PostgresStore) -> None:
     assert {notice.payload for notice in notices} == {short(TOPIC)}
 
 
-def test_a_plan_that_fails_wakes_nobody(store: PostgresStore) -> None:
+def test_a_plan_that_fails_wakes_no_listener(store: PostgresStore) -> None:
     from packhorse.stores.plan import Plan, Steps, Wake
     from packhorse.stores.postgres.statements import Rows
 

@@ -140,7 +140,7 @@ def test_a_raised_limit_lets_go_more_lines_than_one_script_opens(store: RedisSto
     size=st.integers(0, 200),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_full_queue_turns_away_whom_the_policy_does(
+def test_a_full_queue_turns_away_what_the_policy_does(
     waiting: list[tuple[int, int]], arriving: list[int], room: int, size: int
 ) -> None:
     standing = [(*one, f"waiting-{at}", 1 + at % 7) for at, one in enumerate(waiting)]

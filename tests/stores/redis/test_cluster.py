@@ -32,7 +32,7 @@ def owner_of(nodes: Nodes, namespace: str) -> int:
     for first, last, (_, port, *_), *_ in nodes[0].ask("CLUSTER", "SLOTS"):
         if first <= slot <= last:
             return next(at for at, node in enumerate(nodes) if node.address[1] == port)
-    raise AssertionError("nobody holds it")
+    raise AssertionError("no node holds it")
 
 
 def move(nodes: Nodes, namespace: str) -> None:

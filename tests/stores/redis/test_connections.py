@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Threads, event loops, forks and closing: nothing is lost, and nobody disturbs another."""
+"""Threads, event loops, forks and closing: nothing is lost, and none disturbs another."""
 
 from __future__ import annotations
 

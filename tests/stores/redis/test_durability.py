@@ -165,7 +165,7 @@ def test_what_is_sent_while_the_server_pauses_its_clients_is_done_after(
 async def test_a_standstill_longer_than_the_lease_takes_no_job_from_the_living(
     opening: Opening, server: RedisServer
 ) -> None:
-    """The first look after it starts anew, and by the second one the workers have renewed."""
+    """The first look after it starts again, and by the second one the workers have renewed."""
     store = opening(server.url, timeout="100ms", connect_timeout="100ms")
     lease_us = 300_000
     await store.arun(submitting(store, *(str(number) for number in range(50))))
@@ -179,7 +179,7 @@ async def test_a_standstill_longer_than_the_lease_takes_no_job_from_the_living(
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             await rescuer.run_once()
-    await asyncio.sleep(2 * lease_us / 1_000_000)  # longer than the lease, and nobody can renew
+    await asyncio.sleep(2 * lease_us / 1_000_000)  # longer than the lease, and no worker can renew
     server.resume()
 
     await rescuer.run_once()  # sees the lease expired, for the first time

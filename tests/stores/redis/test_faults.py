@@ -18,7 +18,7 @@ from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import PATIENCE_S, asking, claim, names_in, submitting
 
 
-def test_nobody_there_is_unavailable_and_nothing_was_stored(opening: Opening) -> None:
+def test_no_server_is_unavailable_and_nothing_was_stored(opening: Opening) -> None:
     store = opening(f"redis://127.0.0.1:{free_port()}")
 
     for attempt in (store.run, lambda plan: asyncio.run(store.arun(plan))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A connection that is made anew is there for whoever asks, at whichever moment that is."""
+"""A connection that is made again serves the next call, whenever that comes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_who_asks_in_the_very_round_in_which_the_connection_is_made_is_ans
     tell, asked = Connecting._tell, []
 
     def tell_and_ask(connecting: Connecting, trouble: BaseException | None) -> None:
-        # Queued before what the event loop does about the connection: nobody has taken it yet.
+        # Queued before what the event loop does about the connection: no call has taken it yet.
         asked.append(asyncio.ensure_future(store.arun(store.queues.depth("default"))))
         tell(connecting, trouble)
 

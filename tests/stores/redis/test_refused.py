@@ -28,7 +28,7 @@ def app(server: RedisServer) -> Iterator[Packhorse]:
     made.close()
 
 
-def test_a_result_it_cannot_hold_is_a_dead_letter_and_holds_nobody_up(app: Packhorse) -> None:
+def test_a_result_it_cannot_hold_is_a_dead_letter_and_holds_no_other_up(app: Packhorse) -> None:
     check_that_one_bad_result_is_a_dead_letter(app, "x" * (2 * MIB))
 
 

@@ -55,7 +55,7 @@ def test_several_nodes_of_a_cluster_may_be_named() -> None:
     assert settings.addresses == (Address("a", 7000), Address("b", 7001))
 
 
-def test_a_rediss_url_is_encrypted_and_says_whom_it_trusts() -> None:
+def test_a_rediss_url_is_encrypted_and_says_what_it_trusts() -> None:
     settings = RedisSettings.from_url("rediss://h?tls_ca=ca.pem&tls_cert=me.pem&tls_key=me.key")
 
     assert settings.tls == Tls("ca.pem", "me.pem", "me.key", verify=True)

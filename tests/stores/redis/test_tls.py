@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Redis through TLS: the store works there, and refuses whom it is told not to trust."""
+"""Redis through TLS: the store works there, and refuses what it must not trust."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def test_a_server_that_asks_who_we_are_is_shown_a_certificate(
     proxy = TlsProxy(*server.address, certificates.serving("localhost", ask_clients=True))
     where, trusted = f"rediss://localhost:{proxy.port}", str(certificates.authority_file)
     try:
-        nobody = opening(where, tls_ca=trusted)
+        stranger = opening(where, tls_ca=trusted)
         with pytest.raises(StoreError):
-            nobody.run(submitting(nobody, "job"))
+            stranger.run(submitting(stranger, "job"))
 
         cert, key = certificates.client_files("packhorse")
         known = opening(where, tls_ca=trusted, tls_cert=str(cert), tls_key=str(key))

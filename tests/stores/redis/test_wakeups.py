@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Wake-ups through Redis: few connections, found again when lost, and nobody waits for them."""
+"""Wake-ups through Redis: few connections, found again when lost, and not needed."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ async def test_waiting_for_many_results_takes_one_subscription(
         listener.close()
 
 
-async def test_a_channel_nobody_listens_to_any_more_is_left(
-    opening: Opening, server: RedisServer
-) -> None:
+async def test_a_channel_without_listeners_is_left(opening: Opening, server: RedisServer) -> None:
     store = opening(server.url)
     one, other = (store.wakeups.listen(frozenset({TOPIC})) for _ in range(2))
 
@@ -106,7 +104,7 @@ async def test_a_listener_is_there_before_its_server_and_hears_once_it_comes(
     listener.close()
 
 
-async def test_nobody_there_ends_no_wait_and_raises_nothing(opening: Opening) -> None:
+async def test_no_server_ends_no_wait_and_raises_nothing(opening: Opening) -> None:
     store = opening(f"redis://127.0.0.1:{free_port()}")
     listener = store.wakeups.listen(frozenset({TOPIC}))
 

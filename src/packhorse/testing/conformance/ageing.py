@@ -81,7 +81,7 @@ class TestAgeing:
 
         assert given(trial) == ["low", "normal"]
 
-    def test_a_job_that_waits_again_begins_to_age_anew(self, trial: Trial) -> None:
+    def test_a_job_that_waits_again_begins_to_age_again(self, trial: Trial) -> None:
         _age(trial)
         submit(trial, "low", priority=Priority.LOW)
         (low,) = trial.claim()

@@ -186,7 +186,7 @@ class TestCancelling:
 
     @pytest.mark.req("S3-14")
     def test_an_unknown_job_is_unknown(self, trial: Trial) -> None:
-        assert _cancel(trial, "nobody") is CancelAnswer.UNKNOWN
+        assert _cancel(trial, "unknown") is CancelAnswer.UNKNOWN
 
     @pytest.mark.req("S3-39")
     def test_a_job_of_another_tenant_is_unknown_and_untouched(self, trial: Trial) -> None:
@@ -231,7 +231,7 @@ class TestCancelling:
         trial.end(job)
 
         assert _wanted(trial, ANNA) == set()
-        assert _wanted(trial, "nobody") == set()
+        assert _wanted(trial, "unknown") == set()
 
 
 class TestProgress:

@@ -48,7 +48,7 @@ class TestClaiming:
         assert not answer.suspects
 
     @pytest.mark.req("S4-1", "S1-42", "S2-4", "S2-23")
-    def test_a_claimed_job_is_given_to_nobody_else(self, trial: Trial) -> None:
+    def test_a_claimed_job_is_given_to_no_other_worker(self, trial: Trial) -> None:
         trial.take(new_job("mine"), worker=ANNA)
 
         assert trial.claim(BEN) == ()

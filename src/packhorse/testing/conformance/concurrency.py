@@ -43,7 +43,9 @@ class TestConcurrency:
     """Counted over all workers, never exceeded, never leaked."""
 
     @pytest.mark.req("S1-21")
-    def test_no_more_jobs_of_a_queue_run_at_once_than_may_whoever_asks(self, trial: Trial) -> None:
+    def test_no_more_jobs_of_a_queue_run_at_once_than_may_from_all_workers(
+        self, trial: Trial
+    ) -> None:
         limit_queue(trial, concurrency=2)
         submit(trial, "a", "b", "c")
 
@@ -52,7 +54,7 @@ class TestConcurrency:
         assert given(trial, BEN) == []
 
     @pytest.mark.req("X-14")
-    def test_a_queue_nobody_limited_gives_all_it_has(self, trial: Trial) -> None:
+    def test_a_queue_without_a_limit_gives_all_it_has(self, trial: Trial) -> None:
         submit(trial, *(str(number) for number in range(300)))
 
         assert len(trial.claim()) == 300
@@ -200,7 +202,7 @@ class TestConcurrency:
         trial.end(running[1])
         assert given(trial) == ["d"]
 
-    def test_a_limit_that_is_lifted_holds_back_nobody(self, trial: Trial) -> None:
+    def test_a_limit_that_is_lifted_holds_no_job_back(self, trial: Trial) -> None:
         limit_task(trial, concurrency=1)
         submit(trial, "a", "b", "c")
         trial.claim()

@@ -52,7 +52,7 @@ class TestDeleting:
             JobFilter(statuses=(JobStatus.DEAD,)),
             JobFilter(tenant="acme"),
             JobFilter(tag="red"),
-            JobFilter(created_by="somebody"),
+            JobFilter(created_by="anna"),
             JobFilter(dead_reason=DeadReason.REJECTED),
             JobFilter(dead_letter="mail_dead"),
             JobFilter(id_part="meant"),
@@ -66,7 +66,7 @@ class TestDeleting:
             task="resize",
             tenant="acme",
             tags=("blue", "red"),
-            created_by="somebody",
+            created_by="anna",
         )
         trial.finish(meant, SettlementKind.DEAD)
         trial.finish(new_job("other", tags=("reddish",)))

@@ -180,7 +180,7 @@ class TestFullQueues:
 
         assert heard(trial, _ROOM, lambda store: store.queues.override(QUEUE, raised))
 
-    def test_nobody_is_woken_for_room_in_a_queue_without_a_limit(self, trial: Trial) -> None:
+    def test_room_in_a_queue_without_a_limit_wakes_no_listener(self, trial: Trial) -> None:
         submit(trial, "a")
         trial.renew()
 
@@ -262,7 +262,7 @@ class TestDropping:
 
         assert not answer.deduplicated
 
-    def test_whoever_waits_for_a_dropped_job_is_woken(self, trial: Trial) -> None:
+    def test_a_dropped_job_wakes_its_waiters(self, trial: Trial) -> None:
         limit_queue(trial, max_depth=1, on_full="drop")
         submit(trial, "a", priority=_LEAST)
         trial.run(trial.store.jobs.await_finish("a"))

@@ -76,7 +76,7 @@ wishes = st.fixed_dictionaries(
         "tenant": st.sampled_from(_TENANTS),
         "tags": st.sampled_from([(), _TAGS, _TAGS[:1]]),
         "options": _options,
-        "created_by": st.just("somebody"),
+        "created_by": st.just("anna"),
         "trace_id": st.just("trace"),
         "upstream_request_id": st.just("request"),
     },
@@ -147,7 +147,7 @@ filters = st.builds(
     statuses=st.sampled_from([(), (), (JobStatus.DEAD,), (JobStatus.COMPLETED, JobStatus.QUEUED)]),
     tenant=tenants,
     tag=st.sampled_from([None, None, *_TAGS]),
-    created_by=st.sampled_from([None, None, "somebody"]),
+    created_by=st.sampled_from([None, None, "anna"]),
     dead_reason=st.sampled_from([None, None, DeadReason.EXPIRED]),
     dead_letter=st.sampled_from([None, None, SHELF]),
 )

@@ -75,7 +75,7 @@ class TestExplaining:
         assert _codes(trial, "c") == [ReasonCode.BEHIND]
         assert _facts(trial, "c").ahead == 3
 
-    def test_other_queues_parked_and_waiting_jobs_are_not_before_anybody(
+    def test_other_queues_parked_and_waiting_jobs_are_not_counted_before_a_job(
         self, trial: Trial
     ) -> None:
         _serve(trial)
@@ -241,7 +241,7 @@ class TestExplaining:
 
         assert (reason.code, reason.at_us) == (ReasonCode.RATE_LIMIT, told_us)
 
-    def test_a_key_that_somebody_elses_limit_closed_says_when_it_opens(self, trial: Trial) -> None:
+    def test_a_key_that_another_systems_limit_closed_says_when_it_opens(self, trial: Trial) -> None:
         submit(trial, "a", "b", rate_key="k")
         (a,) = trial.claim(limit=1)
         trial.end(a, SettlementKind.LIMITED)

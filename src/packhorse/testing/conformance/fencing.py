@@ -77,7 +77,7 @@ def _future_fence(trial: Trial) -> Job:
 
 
 def _unknown_job(trial: Trial) -> Job:
-    return msgspec.structs.replace(trial.take(), id="nobody")
+    return msgspec.structs.replace(trial.take(), id="unknown")
 
 
 def _another_jobs_fence(trial: Trial) -> Job:
@@ -194,7 +194,7 @@ class TestFencing:
         assert trial.settle(rescue_of(job)) == (Verdict.APPLIED,)
 
     @pytest.mark.parametrize("write", _OWNER_WRITES)
-    def test_a_late_owner_whose_job_nobody_rescued_is_still_right(
+    def test_a_late_owner_whose_job_was_not_rescued_is_still_right(
         self, trial: Trial, write: str
     ) -> None:
         job = trial.take()

@@ -41,7 +41,7 @@ class TestHistories:
         trial.submit(new_job("new"))
 
         assert trial.history("new") == ()
-        assert trial.history("nobody") == ()
+        assert trial.history("unknown") == ()
 
     def test_a_running_attempt_is_not_history_yet(self, trial: Trial) -> None:
         job = trial.take()

@@ -32,7 +32,7 @@ class TestJobs:
     """Return the job, or None."""
 
     def test_an_unknown_job_is_none(self, trial: Trial) -> None:
-        assert trial.find("nobody") is None
+        assert trial.find("unknown") is None
 
     @pytest.mark.req("S3-39")
     def test_a_job_of_another_tenant_is_none(self, trial: Trial) -> None:
@@ -58,7 +58,7 @@ class TestJobs:
         assert trial.run(trial.store.jobs.await_finish("job")) == trial.record("job")
 
     def test_awaiting_an_unknown_job_reads_none(self, trial: Trial) -> None:
-        assert trial.run(trial.store.jobs.await_finish("nobody")) is None
+        assert trial.run(trial.store.jobs.await_finish("unknown")) is None
 
 
 class TestSearch:
@@ -78,7 +78,7 @@ class TestSearch:
             {"statuses": (JobStatus.DEAD, JobStatus.PENDING)},
             {"tenant": "acme"},
             {"tag": "red"},
-            {"created_by": "somebody"},
+            {"created_by": "anna"},
             {"dead_reason": DeadReason.REJECTED},
             {"dead_letter": "mail_dead"},
             {"created_before_us": 1_000_000},
@@ -96,14 +96,14 @@ class TestSearch:
             task="resize",
             tenant="acme",
             tags=("blue", "red"),
-            created_by="somebody",
+            created_by="anna",
         )
         began_us = trial.now_us()
         trial.finish(meant, SettlementKind.DEAD)
         trial.advance_us(1_000_000)
         if "created_before_us" in chosen:
             chosen = {"created_before_us": began_us + chosen["created_before_us"]}
-        trial.submit(new_job("other", tags=("reddish", "re"), created_by="somebody else"))
+        trial.submit(new_job("other", tags=("reddish", "re"), created_by="anna too"))
 
         assert trial.search(**chosen) == ["meant"]
 
@@ -113,7 +113,7 @@ class TestSearch:
         assert trial.search(queue="other") == []
         assert trial.search(queue=QUEUE, tag="none") == []
 
-    def test_the_tenant_of_nobody_is_a_tenant(self, trial: Trial) -> None:
+    def test_jobs_without_a_tenant_are_a_tenants_too(self, trial: Trial) -> None:
         trial.submit(new_job("nobodys"), new_job("theirs", tenant="acme"))
 
         assert trial.search(tenant="") == ["nobodys"]
@@ -244,7 +244,7 @@ class TestCounts:
 class TestOutlook:
     """Return what these queues still hold for this worker."""
 
-    def test_empty_queues_keep_nobody(self, trial: Trial) -> None:
+    def test_empty_queues_keep_no_row(self, trial: Trial) -> None:
         assert _outlook(trial) == Outlook(
             ready=False, retry_due_us=None, orphaned=False, now_us=trial.now_us()
         )
@@ -309,7 +309,7 @@ class TestOutlook:
         outlook = _outlook(trial)
         assert (outlook.ready, outlook.retry_due_us) == (False, None)
 
-    def test_whoever_knows_every_task_could_run_any(self, trial: Trial) -> None:
+    def test_a_worker_that_knows_every_task_could_run_any(self, trial: Trial) -> None:
         trial.submit(new_job("due", task="resize", delay_us=1))
         trial.advance_us(1)
         assert _outlook(trial, tasks=(EVERY_TASK,)).ready

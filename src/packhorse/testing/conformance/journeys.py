@@ -118,7 +118,7 @@ def _decorated(now_us: int) -> list[NewJob]:
         "options": options,
         "trace_id": "trace",
         "upstream_request_id": "request",
-        "created_by": "somebody",
+        "created_by": "anna",
         "timeout_us": 7 * SECOND_US,
         "payload": '{"to":"Zürich"}'.encode(),
     }

@@ -66,7 +66,7 @@ class TestLeases:
 
         assert set(trial.orphans(ANNA)) == {job.id}
 
-    def test_a_lapsed_worker_keeps_what_nobody_rescued(self, trial: Trial) -> None:
+    def test_a_lapsed_worker_keeps_what_was_not_rescued(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)
         trial.let_lease_expire()
 
@@ -113,7 +113,7 @@ class TestLeases:
         trial.run(trial.store.leases.leave(ANNA))
 
         assert trial.run(trial.store.leases.leave(ANNA)) == 0
-        assert trial.run(trial.store.leases.leave("nobody")) == 0
+        assert trial.run(trial.store.leases.leave("unknown")) == 0
 
     def test_a_worker_that_left_may_come_back(self, trial: Trial) -> None:
         trial.renew(ANNA)
@@ -176,7 +176,7 @@ class TestRenewalOfWhatIsHeld:
         trial.end(job, kind)
         before = trial.picture(job.id)
 
-        assert trial.renew(ANNA, held=((job.id, job.fence), ("nobody", 1))).released == 0
+        assert trial.renew(ANNA, held=((job.id, job.fence), ("unknown", 1))).released == 0
         assert trial.picture(job.id) == before
 
     def test_naming_a_job_another_worker_has_by_now_does_not_win_it_back(
@@ -190,7 +190,7 @@ class TestRenewalOfWhatIsHeld:
         assert trial.renew(ANNA, held=((job.id, job.fence),)).released == 0
         assert trial.picture(job.id) == before
 
-    def test_a_released_job_that_somebody_wants_cancelled_is_cancelled(self, trial: Trial) -> None:
+    def test_a_released_job_that_is_to_be_cancelled_is_cancelled(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)
         trial.run(trial.store.jobs.cancel(job.id))
 

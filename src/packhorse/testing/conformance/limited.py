@@ -110,7 +110,7 @@ class TestLimited:
 
         assert given(trial) == ["b"]
 
-    def test_a_word_sent_again_does_not_close_it_anew(self, trial: Trial) -> None:
+    def test_a_word_sent_again_does_not_close_it_again(self, trial: Trial) -> None:
         submit(trial, "a")
         (a,) = trial.claim()
         word = settlement_of(SettlementKind.LIMITED, a)

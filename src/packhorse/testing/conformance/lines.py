@@ -192,7 +192,7 @@ class TestLines:
 
         assert given(trial) == ["second"]
 
-    def test_whoever_died_before_dead_heads_held_lines_holds_none(self, trial: Trial) -> None:
+    def test_a_job_that_died_before_dead_heads_held_lines_holds_none(self, trial: Trial) -> None:
         _line(trial, "first", "second")
         (first,) = trial.claim()
         trial.end(first, SettlementKind.DEAD)
@@ -237,7 +237,7 @@ class TestLines:
         assert trial.record("first").dead_reason is DeadReason.SHED
         assert given(trial) == ["second", "urgent"]
 
-    def test_a_line_whose_head_another_limit_holds_back_gives_nobody_else(
+    def test_a_line_whose_head_another_limit_holds_back_gives_no_other_job(
         self, trial: Trial
     ) -> None:
         limit_task(trial, concurrency=1)

@@ -94,7 +94,7 @@ class TestOverriding:
 
         assert replaced == QueueSettings(QUEUE, concurrency=1)
 
-    def test_a_queue_nobody_declared_can_be_set(self, trial: Trial) -> None:
+    def test_an_undeclared_queue_can_be_set(self, trial: Trial) -> None:
         _override(trial, QueueSettings(QUEUE, concurrency=3))
 
         state = queue_state(trial)
@@ -141,7 +141,7 @@ class TestOverriding:
         assert heard(trial, topic, lambda store: store.queues.declare([other]))
 
     @_topics
-    def test_a_declaration_that_changes_nothing_wakes_nobody(
+    def test_a_declaration_that_changes_nothing_wakes_no_listener(
         self, trial: Trial, topic: str
     ) -> None:
         limit_queue(trial, concurrency=1)
@@ -176,7 +176,7 @@ class TestTaskLimits:
             trial, "queue:elsewhere", lambda store: store.queues.declare_tasks(limits[1]), SILENCE_S
         )
 
-    def test_limits_that_do_not_change_wake_nobody(self, trial: Trial) -> None:
+    def test_limits_that_do_not_change_wake_no_listener(self, trial: Trial) -> None:
         submit(trial, "waiting")
         limits = [TaskSettings(TASK, concurrency=1)]
         _declare(trial, *limits)

@@ -26,7 +26,7 @@ from packhorse.testing.conformance.words import (
 _QUEUE_TOPIC: Final = f"queue:{QUEUE}"
 
 _fields = pytest.mark.parametrize("field", ["ordering_key", "concurrency_key", "rate_key"])
-_tenants = pytest.mark.parametrize("tenant", ["", "acme"], ids=["nobody's", "acme"])
+_tenants = pytest.mark.parametrize("tenant", ["", "acme"], ids=["no tenant", "acme"])
 _parts = pytest.mark.parametrize("part", [{}, {"key": "k"}, {"tenant": "t"}], ids=str)
 
 

@@ -84,7 +84,7 @@ class TestQueues:
         assert trial.pause(QUEUE, paused=False)
         assert not trial.pause(QUEUE, paused=False)
 
-    def test_a_queue_nobody_declared_can_be_paused(self, trial: Trial) -> None:
+    def test_an_undeclared_queue_can_be_paused(self, trial: Trial) -> None:
         assert trial.pause("later")
 
         trial.submit(new_job("job", queue="later"))

@@ -112,7 +112,7 @@ class TestRaces:
         assert trial.status(zombie.id) is JobStatus.PROCESSING
         assert trial.end(successor) is Verdict.APPLIED
 
-    def test_a_merely_slow_worker_that_nobody_rescued_completes(self, trial: Trial) -> None:
+    def test_a_merely_slow_worker_whose_job_was_not_rescued_completes(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)
         trial.let_lease_expire()
 

@@ -157,7 +157,7 @@ class TestRates:
     @everywhere
     @a_few_examples
     @over(spans=st.lists(st.integers(0, 80_000_000), min_size=1, max_size=4))
-    def test_whoever_comes_when_told_is_given_a_job_and_nobody_before(
+    def test_a_worker_that_comes_when_told_is_given_a_job_and_none_before(
         self, trials: Trials, where: str, spans: list[int]
     ) -> None:
         with trials.fresh() as trial:

@@ -41,7 +41,7 @@ class TestRedriving:
         bring_to(trial, JobStatus.DEAD, "dead")
         trial.submit(new_job("ready"))
 
-        answers = _redrive(trial, "nobody", "ready", "dead")
+        answers = _redrive(trial, "unknown", "ready", "dead")
 
         assert answers == (RedriveAnswer.UNKNOWN, RedriveAnswer.REFUSED, RedriveAnswer.REDRIVEN)
 

@@ -36,7 +36,7 @@ class TestPruning:
         assert _prune(trial) == 1
         assert trial.picture(job.id) == (None, ())
 
-    def test_a_removed_id_may_be_submitted_anew(self, trial: Trial) -> None:
+    def test_a_removed_id_may_be_submitted_again(self, trial: Trial) -> None:
         trial.finish(new_job("job"))
         trial.advance_us(DAY_US)
         _prune(trial)
@@ -218,7 +218,7 @@ class TestGhosts:
         assert len(_workers(trial)) == 2
         assert [_prune(trial, limit=1) for _ in range(3)] == [1, 1, 0]
 
-    def test_a_ghost_that_comes_back_begins_anew_and_is_told_so(self, trial: Trial) -> None:
+    def test_a_ghost_that_comes_back_begins_again_and_is_told_so(self, trial: Trial) -> None:
         job = trial.take(worker=ANNA)
         trial.advance_us(LEASE_US)
         trial.rescue(ANNA)

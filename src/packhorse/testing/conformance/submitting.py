@@ -328,5 +328,5 @@ def _with_everything(now_us: int) -> NewJob:
         options=JobOptions(retry=RetryRule(max_retries=7, jitter=False), max_crashes=1),
         trace_id="trace",
         upstream_request_id="request",
-        created_by="somebody",
+        created_by="anna",
     )

@@ -157,7 +157,7 @@ class TestTransferring:
         trial.finish(new_job("done", queue="other"))
         everything = {job.job.id: job for job in shown(trial)}
 
-        found = trial.run(trial.store.transfer.carried(["c", "a", "done", "nobody"]))
+        found = trial.run(trial.store.transfer.carried(["c", "a", "done", "unknown"]))
 
         assert found == (everything["a"], everything["c"])
 

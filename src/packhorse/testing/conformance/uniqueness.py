@@ -155,7 +155,7 @@ class TestUniqueness:
 
         assert given(trial) == order
 
-    def test_a_debounced_holder_is_due_anew_and_workers_hear_of_it(self, trial: Trial) -> None:
+    def test_a_debounced_holder_is_due_again_and_workers_hear_of_it(self, trial: Trial) -> None:
         debounce = OnConflict.DEBOUNCE
         trial.submit(_unique("holder", debounce, delay_us=5 * SECOND_US))
         trial.advance_us(SECOND_US)

@@ -219,7 +219,7 @@ class TestParking:
         assert trial.record("first").parked_us is None
         second = trial.record("second")
         assert second.parked_us is not None, "its turn comes with the next look"
-        assert second.status is JobStatus.QUEUED, "what somebody knows is not given up"
+        assert second.status is JobStatus.QUEUED, "what a worker knows is not given up"
 
     def test_a_parked_suspect_is_ready_again_as_a_suspect(self, trial: Trial) -> None:
         trial.make_suspect(new_job("suspect"))

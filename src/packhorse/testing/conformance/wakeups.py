@@ -53,7 +53,7 @@ class TestWakeups:
         self._wakes(trial, "queue:second", _submitting(new_job(), new_job(queue="second")))
 
     @_where
-    def test_the_end_of_a_job_somebody_waits_for_is_told(self, trial: Trial, where: str) -> None:
+    def test_the_end_of_a_job_with_a_waiter_is_told(self, trial: Trial, where: str) -> None:
         job = trial.take()
         trial.run(trial.store.jobs.await_finish(job.id))
 
@@ -78,7 +78,7 @@ class TestWakeups:
 
         self._wakes(trial, "job:job", lambda store: store.upkeep.expire(limit=10))
 
-    def test_the_end_of_a_job_nobody_waits_for_is_not_told(self, trial: Trial) -> None:
+    def test_the_end_of_a_job_without_a_waiter_is_not_told(self, trial: Trial) -> None:
         job = trial.take()
 
         self._keeps_silent(trial, f"job:{job.id}", _settling(SettlementKind.COMPLETED, job))

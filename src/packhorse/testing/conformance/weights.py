@@ -94,7 +94,7 @@ class TestWeights:
         assert answer.deduplicated
 
     @everywhere
-    def test_a_job_that_a_lowered_limit_can_never_let_in_blocks_nobody(
+    def test_a_job_that_a_lowered_limit_can_never_let_in_blocks_no_other(
         self, trial: Trial, where: str
     ) -> None:
         limit_rate(trial, where, _TWO)
