@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.core.clock import new_id
-from packhorse.testing.places import clear_namespace
 from tests.end_to_end.support import World
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
+from tests.servers.urls import store_url_of
 
 
 @pytest.fixture
@@ -22,18 +19,13 @@ def store() -> str:
 
 
 @pytest.fixture
-def url(store: str) -> Iterator[str | None]:
+def url(store: str, tmp_path: Path) -> Iterator[str | None]:
     """A place of its own on a shared server; None for a file."""
-    if store == "postgres":
-        schema = schemas().take()
-        yield schemas().url_of(schema)
-        schemas().give(schema)
-    elif store == "redis":
-        namespace = f"test-{new_id()}"
-        yield f"{redis_url()}?namespace={namespace}"
-        clear_namespace(redis_url(), namespace)
-    else:
+    if store == "sqlite":
         yield None
+        return
+    with store_url_of(store, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

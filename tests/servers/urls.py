@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from packhorse.core.clock import new_id
@@ -13,6 +14,7 @@ from tests.servers.schemas import schemas
 from tests.support.empty_files import empty_file
 
 
+@contextmanager
 def store_url_of(kind: str, folder: Path) -> Iterator[str]:
     """The URL of an empty store, emptied afterwards; in memory it is no use to a second app."""
     match kind:

@@ -21,7 +21,8 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store_url(store_kind: str, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty store; in memory it is no use to a second app."""
-    yield from store_url_of(store_kind, tmp_path)
+    with store_url_of(store_kind, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.core.clock import new_id
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.lease import LEASE_US_DEFAULT
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
-from packhorse.testing.places import clear_namespace
 from tests.end_to_end.support import World, until
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
+from tests.servers.urls import store_url_of
 from tests.stores.stepped_app import CLOCK_VARIABLE, SetClock, create_app
 
 APP = "tests.stores.stepped_app:create_app"
@@ -30,22 +27,10 @@ STEP_S = 10 * LEASE_US_DEFAULT / 1_000_000
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param == "sqlite":
-        made = World(tmp_path)
+    with store_url_of(request.param, tmp_path) as url:
+        made = World(tmp_path, None if request.param == "sqlite" else url)
         yield made
         made.end()
-    elif request.param == "postgres":
-        schema = schemas().take()
-        made = World(tmp_path, schemas().url_of(schema))
-        yield made
-        made.end()
-        schemas().give(schema)
-    else:
-        name = f"test-{new_id()}"
-        made = World(tmp_path, f"{redis_url()}?namespace={name}")
-        yield made
-        made.end()
-        clear_namespace(redis_url(), name)
 
 
 def settled_down(store: Store, clock: SetClock) -> bool:

@@ -10,32 +10,16 @@ from typing import Any
 import pytest
 
 from packhorse import Packhorse
-from packhorse.core.clock import new_id
 from packhorse.stores.requests import ClaimRequest, JobFilter, ProgressNote, Renewal
-from packhorse.testing.places import clear_namespace
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
+from tests.servers.urls import store_url_of
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Packhorse]:
-    match request.param:
-        case "postgres":
-            schema = schemas().take()
-            app = Packhorse(schemas().url_of(schema))
-            yield app
-            app.close()
-            schemas().give(schema)
-        case "redis":
-            namespace = f"test-{new_id()}"
-            app = Packhorse(f"{redis_url()}?namespace={namespace}")
-            yield app
-            app.close()
-            clear_namespace(redis_url(), namespace)
-        case _:
-            app = Packhorse(f"sqlite:///{tmp_path}/jobs.db")
-            yield app
-            app.close()
+    with store_url_of(request.param, tmp_path) as url:
+        app = Packhorse(url)
+        yield app
+        app.close()
 
 
 @pytest.mark.parametrize(

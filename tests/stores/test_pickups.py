@@ -12,10 +12,7 @@ from typing import Final
 import pytest
 
 from packhorse import Packhorse
-from packhorse.core.clock import new_id
-from packhorse.testing.places import clear_namespace
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
+from tests.servers.urls import store_url_of
 
 #: When some in a hundred were missed, nearly every run of so many met one.
 _JOBS: Final = 200
@@ -26,16 +23,8 @@ _POLL: Final = timedelta(minutes=10)
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'jobs.db'}"
-    elif request.param == "postgres":
-        schema = schemas().take()
-        yield schemas().url_of(schema)
-        schemas().give(schema)
-    else:
-        name = f"test-{new_id()}"
-        yield f"{redis_url()}?namespace={name}"
-        clear_namespace(redis_url(), name)
+    with store_url_of(request.param, tmp_path) as made:
+        yield made
 
 
 def _app(url: str) -> Packhorse:

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from packhorse.core.clock import new_id
-from packhorse.testing.places import clear_namespace
-from tests.servers.redis import redis_url
-from tests.servers.schemas import schemas
+from tests.servers.urls import store_url_of
 from tests.supervisor.yard import JOBS, Yard, opened
 from tests.support.folders import short_folder
 
@@ -29,18 +27,13 @@ def store() -> str:
 
 
 @pytest.fixture
-def store_url(store: str) -> Iterator[str]:
+def store_url(store: str, tmp_path: Path) -> Iterator[str]:
     """Where the app's jobs are, in a place of their own on a shared server."""
-    if store == "postgres":
-        schema = schemas().take()
-        yield schemas().url_of(schema)
-        schemas().give(schema)
-    elif store == "redis":
-        namespace = f"test-{new_id()}"
-        yield f"{redis_url()}?namespace={namespace}"
-        clear_namespace(redis_url(), namespace)
-    else:
+    if store == "sqlite":
         yield "sqlite:///jobs.db"
+        return
+    with store_url_of(store, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ EVERY_STORE = ("memory", "sqlite", "postgres", "redis")
 
 def depot_on(kind: str, folder: Path) -> Iterator[Depot]:
     """A depot on a new store of this kind, closed afterwards."""
-    with contextmanager(store_url_of)(kind, folder) as url:
+    with store_url_of(kind, folder) as url:
         depot = Depot(url)
         yield depot
         depot.close()

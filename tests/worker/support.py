@@ -52,6 +52,10 @@ class Counting:
         self.calls[verb] += moment == "before"
 
 
+class Trouble(Exception):
+    """What handlers raise to fail."""
+
+
 class Yard:
     """A store and an app's declarations, and what happened on its bus."""
 

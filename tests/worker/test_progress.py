@@ -4,46 +4,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import pytest
 
 from packhorse.context import Context
 from packhorse.core.job import JobStatus, Progress
 from packhorse.errors import StoreUnavailable
-from tests.worker.support import Yard, heard, until
+from tests.worker.support import Counting, Yard, heard, until
 
 
-class Counting:
-    """Counts the writes of a store, and fails some of them."""
+class Failing(Counting):
+    """Fails some of the writes of progress."""
 
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.failing = 0
+    failing = 0
 
     def __call__(self, verb: str, moment: str) -> None:
-        if moment != "before":
-            return
-        self.calls[verb] += 1
-        if verb == "note_progress" and self.failing:
+        super().__call__(verb, moment)
+        if (verb, moment) == ("note_progress", "before") and self.failing:
             self.failing -= 1
             raise StoreUnavailable("not now")
 
 
 @pytest.fixture
-def counting() -> Counting:
-    return Counting()
+def counting() -> Failing:
+    return Failing()
 
 
 @pytest.fixture
-def yard(counting: Counting) -> Yard:
+def yard(counting: Failing) -> Yard:
     return Yard(counting)
 
 
 @pytest.mark.req("S2-2")
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_the_newest_arrives_and_few_writes_are_made(
-    yard: Yard, counting: Counting, kind: str
+    yard: Yard, counting: Failing, kind: str
 ) -> None:
     async def in_a_coroutine(ctx: Context) -> None:
         for done in range(1_000):
@@ -81,7 +76,7 @@ async def test_progress_can_be_seen_while_the_job_runs(yard: Yard) -> None:
 
 
 async def test_what_the_store_does_not_take_now_it_takes_later(
-    yard: Yard, counting: Counting
+    yard: Yard, counting: Failing
 ) -> None:
     said, go_on = asyncio.Event(), asyncio.Event()
     counting.failing = 1

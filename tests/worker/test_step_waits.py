@@ -21,12 +21,9 @@ from packhorse.core.steps import StepState
 from packhorse.runtime.worker.claim_policy import StoreTime
 from packhorse.testing import TestApp
 from tests.servers.every_store import every_store
+from tests.worker.support import Trouble
 
 __all__ = ["every_store"]  # pytest finds the fixture here
-
-
-class Trouble(Exception):
-    """What handlers raise here."""
 
 
 def test_a_sleep_ends_the_attempt_and_is_not_slept_again(packhorse_app: TestApp) -> None:

@@ -31,6 +31,7 @@ from packhorse.steps import IN_THREAD, StepRunner
 from packhorse.testing import TestApp, make_context
 from packhorse.testing.contexts import RecordingHost
 from tests.servers.every_store import every_store
+from tests.worker.support import Trouble
 
 __all__ = ["every_store"]  # pytest finds the fixture here
 
@@ -41,10 +42,6 @@ class Receipt:
 
     number: int
     lines: tuple[str, ...]
-
-
-class Trouble(Exception):
-    """What handlers raise here."""
 
 
 # ------------------------------------------------------------------------------------ on stores
