@@ -97,7 +97,7 @@ async def test_what_the_store_does_not_take_now_it_takes_later(
 @pytest.mark.parametrize("failing", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_what_was_said_last_arrives_though_the_store_is_away_when_the_job_ends(
-    yard: Yard, counting: Counting, monkeypatch: pytest.MonkeyPatch, kind: str, failing: int
+    yard: Yard, counting: Failing, monkeypatch: pytest.MonkeyPatch, kind: str, failing: int
 ) -> None:
     monkeypatch.setattr("packhorse.runtime.worker.store_health._FIRST_S", 0.002)
     counting.failing = failing
