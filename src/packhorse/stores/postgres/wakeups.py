@@ -132,7 +132,7 @@ class Notices:
                 self._thread = None
                 return False
             # No longer than a window: what comes meanwhile may have less time than what is there.
-            self._changed.wait_for(_never, min(self._left_s(), WINDOW_S))
+            self._changed.wait(min(self._left_s(), WINDOW_S))
             if self._left_s() > 0:
                 return True
             now = self._time.monotonic()
@@ -142,12 +142,7 @@ class Notices:
 
     def _left_s(self) -> float:
         """How long the first of those that wait still has."""
-        until = min(self._waiting.values(), default=0.0)
-        return max(0.0, until - self._time.monotonic())
-
-
-def _never() -> bool:
-    return False
+        return max(0.0, min(self._waiting.values(), default=0.0) - self._time.monotonic())
 
 
 def _serve(known: weakref.ref[Notices]) -> None:
